@@ -24,10 +24,11 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 PREPARED := .cache/spark-start
+PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-umadb bench-scale reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -136,13 +137,22 @@ image: setup ## the container image of the nodes, with podman or docker; TARGET=
 image-test: setup ## builds the image and runs the cluster of compose.yaml from it; as root, with podman and mmdebstrap (.ci/packages)
 	$(BIN)/pytest -q -m image tests/integration/project/test_image.py
 
-bench: setup ## measurements into benchmarks/latest.json; ONLY=append runs one
+bench: setup ## measurements into benchmarks/latest.json, in about 15 minutes; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
-bench-kafka: setup ## the same load on three Kafka brokers that sync, in turns with the platform; ROUNDS=6
+bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; ONLY=throughput, single, offered or sizes; ROUNDS=5
 	@test -f .cache/kafka-jars/COORDINATES || echo "bench-kafka: fetching Kafka's jars (once, 50 MB)"
 	@$(BIN)/python tools/fetch_jars.py kafka
-	$(BIN)/python -m benchmarks.kafka $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/python -m benchmarks.peers.kafka $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY))
+
+bench-umadb: setup $(PEERS) ## conditional appends beside UmaDB, an event store in Rust, in turns; ROUNDS=5
+	$(BIN)/python -m benchmarks.peers.umadb $(if $(ROUNDS),--rounds $(ROUNDS))
+
+$(PEERS): $(INSTALLED)
+	@echo "setup: installing confluent-kafka and umadb, for comparisons alone"
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[bench]' > .cache/install.log 2>&1 \
+	  || { echo "setup: the packages could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
+	@touch $@
 
 reference: setup ## writes the generated pages of docs/reference
 	$(BIN)/python -m tools.reference

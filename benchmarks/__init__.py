@@ -5,6 +5,7 @@
     floor         what the disk alone can do with the same bytes, in the same run
     load          an appending client: one in flight, many in flight, several partitions, a rate
     cpu           processor time by kind of process, which other users of the machine hardly change
+    peers         the platform beside Kafka and UmaDB (`make bench-kafka`, `make bench-umadb`)
     append  feed  spark  delta    the benchmarks, by the name for `--only`
     spark_session the part of `spark` and `delta` that runs inside a Spark driver
 

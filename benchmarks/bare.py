@@ -1,8 +1,15 @@
-"""The same way without the platform: client, server and three storage processes over gRPC, a write and an fdatasync at each, answered at the second
-of three. No checksums, no locks, no ids, no sessions; nothing is verified and nothing can be read again.
+"""The same way without the platform: client, server and three storage processes, a write and an fdatasync at each, answered at the second of three.
+No checksums, no locks, no ids, no sessions; nothing is verified and nothing can be read again.
 
+<<<<<<< HEAD
 What an append costs beyond this is what the platform does for it; what this costs is the machine's. Reported beside the platform's own figures, in
 turns with them, it makes figures of different machines and hours comparable."""
+=======
+The transport is the platform's own: its network, its streams, the messages and connections that it sends frames and blocks on. What an append costs
+beyond this is what the platform does for it; what this costs is the machine's. Reported beside the platform's own figures, in turns with them, it
+makes figures of different machines and hours comparable.
+"""
+>>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up)
 
 from __future__ import annotations
 
@@ -13,22 +20,24 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
-import grpc.aio
 import uvloop
 
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import Lock
+from waltz_log.core.messages import Encoded
+from waltz_log.core.ports import Served
 from waltz_log.processes import launch
+from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["BareClient", "bare_cluster"]
 
-METHOD = "/bare/append"
 REPLICAS = 3
 MAJORITY = 2
 FRAME_TRANSACTIONS = 4096
@@ -36,10 +45,7 @@ FRAMES_IN_FLIGHT = 2
 OVERHEAD = bytes(48)
 """Sent and written with each transaction, about what its record, lock and mark need."""
 
-_aio: Any = grpc.aio
-"""As its types do not know raw bytes."""
-
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+ANSWER = pb.ServerMessage(result=pb.AppendResult(high_water_mark=1))
 
 
 class BareClient:
@@ -52,8 +58,8 @@ class BareClient:
         self._wake = asyncio.Event()
 
     async def __aenter__(self) -> BareClient:
-        self._channel = _aio.insecure_channel(self._address, options=OPTIONS)
-        self._stream = self._channel.stream_stream(METHOD)()
+        self._channel = GrpcNetwork().connect(self._address)
+        self._stream = self._channel.open(methods.MOUNT)
         self._tasks = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -88,10 +94,11 @@ class BareClient:
             while self._waiting and len(self._sent) < FRAMES_IN_FLIGHT:
                 taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), FRAME_TRANSACTIONS))]
                 self._sent.append([future for future, _ in taken])
-                await self._stream.write(b"".join([part for _, data in taken for part in (OVERHEAD, data)]))
+                records = b"".join([part for _, data in taken for part in (OVERHEAD, data)])
+                await self._stream.send(pb.ClientMessage(append=pb.AppendFrame(records=records)))
 
     async def _receive(self) -> None:
-        while await self._stream.read() is not _aio.EOF:
+        while await self._stream.receive() is not None:
             for future in self._sent.popleft():
                 future.set_result(None)
             self._wake.set()
@@ -111,7 +118,7 @@ def bare_cluster(directory: Path) -> Iterator[str]:
 def _process(*arguments: str) -> Iterator[str]:
     # It ends with this process, whatever ends it.
     command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", "benchmarks.bare", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=GRPC_ENVIRONMENT | os.environ) as process:
         try:
             assert process.stdout is not None
             yield f"127.0.0.1:{int(process.stdout.readline())}"
@@ -122,49 +129,54 @@ def _process(*arguments: str) -> Iterator[str]:
 async def _store(path: str) -> None:
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
 
-    def keep(frame: bytes) -> None:
-        os.write(file, frame)
+    def keep(records: bytes) -> None:
+        os.write(file, records)
         os.fdatasync(file)
 
-    async def handle(frames: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
-        async for frame in frames:
-            await asyncio.to_thread(keep, frame)
-            yield b"1"
+    async def replicate(stream: methods.ServedReplicateStream) -> None:
+        await stream.receive()  # the opening
+        while (request := await stream.receive()) is not None:
+            await asyncio.to_thread(keep, request.block.records)
+            await stream.send(pb.ReplicateResponse(last_transaction_id=1))
 
-    await _serve(handle)
+    await _serve(methods.REPLICATE.served_by(replicate))
 
 
 async def _relay(storages: list[str]) -> None:
-    async def handle(frames: AsyncIterator[bytes], context: Any) -> None:
-        calls = [_aio.insecure_channel(address, options=OPTIONS).stream_stream(METHOD)() for address in storages]
-        acknowledged = [0] * len(calls)
+    network = GrpcNetwork()
+
+    async def mount(stream: methods.ServedMountStream) -> None:
+        streams = [network.connect(address).open(methods.REPLICATE) for address in storages]
+        opening = pb.ReplicateRequest(open=pb.ReplicateOpen(session=1))
+        for each in streams:
+            await each.send(opening)
+        acknowledged = [0] * len(streams)
         answered = 0
 
         async def receive(number: int) -> None:
             nonlocal answered
-            while await calls[number].read() is not _aio.EOF:
+            while await streams[number].receive() is not None:
                 acknowledged[number] += 1
                 while sorted(acknowledged)[-MAJORITY] > answered:
                     answered += 1
-                    await context.write(b"1")
+                    await stream.send(ANSWER)
 
-        tasks = [asyncio.ensure_future(receive(number)) for number in range(len(calls))]
+        tasks = [asyncio.ensure_future(receive(number)) for number in range(len(streams))]
         try:
-            async for frame in frames:
-                await asyncio.gather(*(call.write(frame) for call in calls))
+            while (message := await stream.receive()) is not None:
+                block = Encoded(pb.ReplicateRequest(block=pb.Block(records=message.append.records)))
+                await asyncio.gather(*(each.send(block) for each in streams))
         finally:
             for task in tasks:
                 task.cancel()
 
-    await _serve(handle)
+    await _serve(methods.MOUNT.served_by(mount))
 
 
-async def _serve(handle: Any) -> None:
-    server = _aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("bare", {"append": grpc.stream_stream_rpc_method_handler(handle)})])
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
-    await server.start()
-    await server.wait_for_termination()
+async def _serve(served: Served) -> None:
+    listener = await GrpcNetwork().serve("127.0.0.1:0", [served])
+    print(listener.address.rpartition(":")[2], flush=True)
+    await asyncio.Event().wait()
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from benchmarks.setting import DATA_BYTES, LOCK_NAME, Workload
 from waltz_log.client import BulkColumns, WaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 
-__all__ = ["measure"]
+__all__ = ["BATCH_ROWS", "batches", "measure", "rate"]
 
 BATCH_ROWS = 20_000
 CALLS_AT_ONCE = 2
@@ -29,16 +29,17 @@ async def measure(cluster: LocalCluster, processors: Processors, workload: Workl
     """The figure is of Arrow arrays; bytes are in the conditions."""
     found = []
     for name, locked in (("append.bulk", False), ("append.bulk_locks", True)):
-        of_bytes = await _rate(cluster, _batches(workload.pipelined, arrow=False, locked=locked))
-        batches = _batches(workload.pipelined, arrow=True, locked=locked)
+        of_bytes = await rate(cluster.cluster, batches(workload.pipelined, arrow=False, locked=locked))
+        of_arrow = batches(workload.pipelined, arrow=True, locked=locked)
         processors.start()
-        rate = await _rate(cluster, batches)
+        reached = await rate(cluster.cluster, of_arrow)
         own = {**conditions, "partitions": 1, "batch_rows": BATCH_ROWS, "bytes_txn_s": round(of_bytes), "locks": "1 write each" if locked else "none"}
-        found.append(Measurement(name, rate, "txn/s", {**own, **processors.conditions(workload.pipelined)}))
+        found.append(Measurement(name, reached, "txn/s", {**own, **processors.conditions(workload.pipelined)}))
     return found
 
 
-def _batches(count: int, *, arrow: bool, locked: bool) -> list[BulkColumns]:
+def batches(count: int, *, arrow: bool, locked: bool) -> list[BulkColumns]:
+    """Batches of `BATCH_ROWS` rows, `count` rows altogether."""
     data = [bytes(range(DATA_BYTES))] * min(count, BATCH_ROWS)
     column: Any = pa.array(data, pa.binary()) if arrow else data
     found = []
@@ -48,12 +49,12 @@ def _batches(count: int, *, arrow: bool, locked: bool) -> list[BulkColumns]:
     return found
 
 
-async def _rate(cluster: LocalCluster, batches: list[BulkColumns]) -> float:
-    """Transactions a second, after a tenth of them to warm up."""
-    async with WaltzClient.open(cluster.cluster) as client:
-        for batch in batches[: max(1, len(batches) // 10)]:
+async def rate(cluster: str, source: list[BulkColumns]) -> float:
+    """Transactions a second on the cluster of this connection string, after a tenth of them to warm up."""
+    async with WaltzClient.open(cluster) as client:
+        for batch in source[: max(1, len(source) // 10)]:
             (await client.append_bulk(0, batch)).raise_failed()
-        room, rows = asyncio.Semaphore(CALLS_AT_ONCE), sum(map(len, batches))
+        room, rows = asyncio.Semaphore(CALLS_AT_ONCE), sum(map(len, source))
         began_s = time.perf_counter()
 
         async def append(batch: BulkColumns) -> None:
@@ -61,6 +62,6 @@ async def _rate(cluster: LocalCluster, batches: list[BulkColumns]) -> float:
                 (await client.append_bulk(0, batch)).raise_failed()
 
         async with asyncio.TaskGroup() as group:
-            for batch in batches:
+            for batch in source:
                 group.create_task(append(batch))
         return rows / (time.perf_counter() - began_s)

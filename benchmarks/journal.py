@@ -3,7 +3,13 @@
 The cases alternate in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
 best settings that promise the same: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each caller's
 records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same groups*:
+<<<<<<< HEAD
 SQLite gets in one transaction what the journal put into one sync, which needs a group commit of the application's own in front of it.
+=======
+SQLite gets in one transaction what the journal put into one sync, which takes a group commit of the application's own in front of it.
+
+`journal.callers_1`, `_16` and `_64` give both sides as many callers: threads that each append one record and wait until it is on disk.
+>>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up)
 """
 
 from __future__ import annotations
@@ -32,6 +38,8 @@ CALLERS: Final = 32
 CALLS_IN_FLIGHT: Final = 64
 """Of the one thread that is called back: the next group fills while the last is synced."""
 RECORDS_PER_CALL: Final = 32
+EQUAL_CALLERS: Final = (1, 16, 64)
+"""Threads on both sides, one record a call."""
 ROUNDS: Final = 7
 RECORD_BYTES: Final = 22 + len(BODY)
 SETTINGS: Final = JournalSettings(files_pool=30, files_max=200)
@@ -60,6 +68,7 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
     try:
         return [
             *_group_commit(place, workload.pipelined // 25, conditions),
+            *_equal_callers(place, workload.single, conditions),
             *_single(place, workload.single // 8, conditions),
             *_load(place, workload.pipelined, conditions),
         ]
@@ -189,6 +198,32 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
     }
     measured = Measurement("journal.group_commit", found["journal"], "records/s", own)
     return [measured.compared_with(found["sqlite"], f"SQLite (WAL, synchronous=FULL), same calls, {found['sqlite']:,.0f} records/s")]
+
+
+def _equal_callers(place: Path, calls: int, conditions: Mapping[str, Any]) -> list[Measurement]:
+    """`calls`: of all callers together, in each round."""
+    ids = _Ids()
+    journal = GroupCommitJournal(Journal.open(FileSystemDisk(place / "equal"), SETTINGS))
+    sqlite = _Sqlite(place / "sqlite-equal")
+    sides: Mapping[str, Callable[[Records], None]] = {"journal": journal.append_all, "sqlite": sqlite.append}
+    rounds: dict[int, list[tuple[float, float]]] = {callers: [] for callers in EQUAL_CALLERS}
+    for number in range(ROUNDS + 1):
+        for callers, found in rounds.items():
+            order = list(sides) if number % 2 else list(sides)[::-1]
+            rates = {side: _rate(sides[side], ids, callers, max(2, calls // callers), 1) for side in order}
+            if number:  # the first warms up
+                found.append((rates["journal"], rates["sqlite"]))
+    journal.close()
+    sqlite.close()
+    measured = []
+    for callers, found in rounds.items():
+        ratios = [mine / theirs for mine, theirs in found]
+        own = {**conditions, "callers": callers, "records_per_call": 1, "rounds": ROUNDS, "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}"}
+        other = median(theirs for _, theirs in found)
+        what = f"SQLite (WAL, synchronous=FULL), as many threads, {other:,.0f} records/s"
+        rate = median(mine for mine, _ in found)
+        measured.append(Measurement(f"journal.callers_{callers}", rate, "records/s", own, median(ratios), what))
+    return measured
 
 
 # ---- one caller --------------------------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
 from waltz_log.client import Lock
 
-__all__ = ["Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
+__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
 
 SAMPLE_EVERY = 50
 """Every so many transactions one latency is kept."""
@@ -32,6 +32,9 @@ LOCKS_MAX = 64_000
 
 COLLECT_AFTER = 50_000
 """Objects that a collection waits for, as an application with this many in flight should say: each is alive when the default of 700 scans it."""
+
+DATA = bytes(range(DATA_BYTES))
+NO_LOCKS: Sequence[tuple[Lock, ...]] = [()]
 
 TICK_S = 0.001
 """How often an open loop checks what is due: its own share of the latencies."""
@@ -84,11 +87,10 @@ async def single(client: Appending, count: int) -> Load:
     return Load(count, time.perf_counter() - began_s, latencies_ms)
 
 
-async def pipelined(client: Appending, count: int, *, window: int, partitions: Sequence[int] = (0,)) -> Load:
+async def pipelined(client: Appending, count: int, *, window: int, partitions: Sequence[int] = (0,), data: bytes = DATA, locked: bool = True) -> Load:
     """`window` transactions in flight, spread evenly over the partitions."""
-    locks = lock_cycle(window)
+    locks: Sequence[tuple[Lock, ...]] = lock_cycle(window) if locked else NO_LOCKS
     keys, lanes = len(locks), len(partitions)
-    data = bytes(range(DATA_BYTES))
     flying: deque[asyncio.Future[Any]] = deque()
     latencies_ms: list[float] = []
     began_s = time.perf_counter()
@@ -107,7 +109,6 @@ async def pipelined(client: Appending, count: int, *, window: int, partitions: S
 async def offered(client: Appending, count: int, *, rate: float) -> Load:
     """`count` transactions on partition 0, one due every `1 / rate` seconds."""
     locks = lock_cycle(count)
-    data = bytes(range(DATA_BYTES))
     flying: deque[asyncio.Future[Any]] = deque()
     latencies_ms: list[float] = []
     sent = 0
@@ -115,7 +116,7 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
     while sent < count:
         due = min(count, int((time.perf_counter() - began_s) * rate))
         for number in range(sent, due):
-            future = await client.append_nowait(0, data, write_locks=locks[number % len(locks)])
+            future = await client.append_nowait(0, DATA, write_locks=locks[number % len(locks)])
             if number % SAMPLE_EVERY == 0:
                 future.add_done_callback(_timing(latencies_ms, began_s + number / rate))
             flying.append(future)

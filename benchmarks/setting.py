@@ -17,7 +17,7 @@ LOCKS = 10_000
 
 @dataclass(frozen=True)
 class Workload:
-    """Numbers of transactions: enough for seconds of steady work each, so that all benchmarks together stay below five minutes."""
+    """Numbers of transactions: enough for seconds of steady work each."""
 
     single: int
     pipelined: int

@@ -1,62 +1,245 @@
-"""The platform and Kafka get the same load, with every setting given, and no latency of another measurement is published."""
+"""The platform and Kafka get the same load, with every setting given; rounds that warm up count nothing; the best peer counts."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from pathlib import Path
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from benchmarks import kafka
-from benchmarks.kafka import COMPARED, Compared
-from benchmarks.kafka_cluster import Produced
+from benchmarks.load import Load
+from benchmarks.peers import kafka_cases, kafka_clients
+from benchmarks.peers.kafka_cases import GROUPS, LINGERS_MS, OFFERED_PER_S, SIZES, Sides, Work, cases
+from benchmarks.peers.kafka_clients import ConfluentLoads, Produced, ProducerSettings
+from benchmarks.peers.rounds import WARM_ROUNDS, Case, Rounds, compared
 
-ROOT = Path(__file__).parents[3]
-
-
-class Load:
-    rate = 5.0
-    latencies_ms = (1.0, 2.0, 3.0)
+WORK = Work(throughput=500, singles=20, offered_s=0.01)
+FOUND = Load(5, 1.0, [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("compared", COMPARED, ids=lambda compared: compared.name)
-async def test_both_sides_get_the_same_load(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours: list[tuple[str, int, float]] = []
-    theirs: list[tuple[int, int, Mapping[str, Any]]] = []
+class Recorder:
+    """Stands for the three clients, and writes down what each was asked for."""
 
-    async def pipelined(client: Any, count: int, *, window: int) -> Load:
-        ours.append(("pipelined", count, window))
-        return Load()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ours: list[tuple[Any, ...]] = []
+        self.theirs: list[tuple[Any, ...]] = []
+        self.java_settings: list[Mapping[str, Any]] = []
 
-    async def offered(client: Any, count: int, *, rate: float) -> Load:
-        ours.append(("offered", count, rate))
-        return Load()
+        async def pipelined(_: Any, count: int, *, window: int, partitions: Any = (0,), data: bytes = kafka_cases.DATA, locked: bool = True) -> Load:
+            self.ours.append(("pipelined", count, window, len(partitions), len(data)))
+            return FOUND
 
-    class Cluster:
-        def produce(self, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, Any]) -> Produced:
-            theirs.append((count, per_s, settings))
-            line = "5 records sent, 5.0 records/sec (1 MB/sec), 1.0 ms avg latency, 9 ms max latency, 2 ms 50th, 3 ms 95th, 4 ms 99th, 5 ms 99.9th."
-            return Produced(line)
+        async def offered(_: Any, count: int, *, rate: float) -> Load:
+            self.ours.append(("offered", count, rate))
+            return FOUND
 
-    monkeypatch.setattr(kafka, "pipelined", pipelined)
-    monkeypatch.setattr(kafka, "offered", offered)
-    client: Any = None
-    cluster: Any = Cluster()
-    await compared.platform(client)
-    compared.of_kafka(cluster)
-    ((way, count, pace),), ((their_count, per_s, settings),) = ours, theirs
-    assert count == their_count
-    assert (way, per_s) == ("pipelined", -1) if per_s < 0 else (way, pace) == ("offered", per_s)
-    assert {"acks", "linger.ms", "batch.size", "buffer.memory"} <= set(settings), "none is left to a default"
-    assert compared.conditions["kafka"] == settings
-    assert "2 of 3" in compared.conditions["platform_durability"]
-    assert "all in-sync" in compared.conditions["kafka_durability"]
+        async def single(_: Any, count: int) -> Load:
+            self.ours.append(("single", count))
+            return FOUND
+
+        async def in_bulk(cluster: str, source: list[Any]) -> float:
+            self.ours.append(("bulk", sum(map(len, source))))
+            return 5.0
+
+        for name, load in (("pipelined", pipelined), ("offered", offered), ("single", single)):
+            monkeypatch.setattr(kafka_cases, name, load)
+        monkeypatch.setattr(kafka_cases.bulk, "rate", in_bulk)
+
+    def on_platform(self, load: Callable[[Any], Any]) -> Load:
+        running = load(None)
+        try:
+            running.send(None)
+        except StopIteration as ended:
+            found: Load = ended.value
+            return found
+        raise AssertionError("the load waited")
+
+    def confluent(self, topic: str, settings: ProducerSettings) -> Any:
+        recorder = self
+
+        class Loads:
+            def pipelined(self, count: int, *, window: int, partitions: int = 1, data: bytes = kafka_cases.DATA) -> Load:
+                recorder.theirs.append(("pipelined", count, window, partitions, len(data)))
+                return FOUND
+
+            def offered(self, count: int, *, rate: float) -> Load:
+                recorder.theirs.append(("offered", count, rate))
+                return FOUND
+
+            def single(self, count: int) -> Load:
+                recorder.theirs.append(("single", count))
+                return FOUND
+
+        return Loads()
+
+    def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, Any]) -> Produced:
+        self.theirs.append(("pipelined", count, 16_000, 1, record_bytes) if per_s < 0 else ("offered", count, per_s))
+        self.java_settings.append(settings)
+        return Produced(count, 5.0, 1.0, 2, 4)
 
 
-def test_no_figure_beside_kafka_is_published() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for paragraph in page.read_text().split("\n\n"):
-            if "Kafka" in paragraph:
-                assert re.search(r"\d(?:\.\d+)? ms\b|against \d", paragraph) is None, f"{page.name}: {paragraph}"
+@pytest.mark.parametrize("group", GROUPS)
+def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    sides = Sides("", recorder.confluent, recorder)  # type: ignore[arg-type]
+    monkeypatch.setattr(sides, "on_platform", recorder.on_platform)
+    for case in cases(group, sides, WORK):
+        recorder.ours.clear()
+        recorder.theirs.clear()
+        assert len(case.platform()) == len(case.figures)
+        for peer in case.peers.values():
+            assert len(peer()) == len(case.figures)
+        ((way, *load),) = recorder.ours
+        assert len(recorder.theirs) == len(case.peers)
+        for their_way, *theirs in recorder.theirs:
+            if way == "bulk":
+                assert (their_way, theirs[0]) == ("pipelined", load[0])
+            else:
+                assert (their_way, theirs) == (way, load)
+        assert "2 of 3" in case.conditions["platform_durability"]
+        assert "every in-sync replica" in case.conditions["kafka_durability"]
+    for settings in recorder.java_settings:
+        assert settings["acks"] == "all"
+        assert "linger.ms" in settings, "not left to a default that differs between versions"
+
+
+def test_latencies_are_measured_at_each_linger_and_rate() -> None:
+    sides: Any = None
+    found = cases("offered", sides, WORK)
+    assert [case.conditions["offered_per_s"] for case in found] == list(OFFERED_PER_S) == [20_000, 50_000, 100_000]
+    for case in found:
+        assert {f"confluent-kafka linger {linger}" for linger in LINGERS_MS} <= set(case.peers)
+        assert case.lower
+    assert LINGERS_MS == (0, 1, 5)
+
+
+def test_large_records_are_not_in_flight_by_the_gigabyte() -> None:
+    sides: Any = None
+    for case, (_, size, _) in zip(cases("sizes", sides, WORK), SIZES, strict=True):
+        assert case.conditions["in_flight"] * size <= 32 * 1024 * 1024
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def values(*made: float) -> Callable[[], list[float]]:
+    left = deque(made)
+    return lambda: [left.popleft()]
+
+
+def test_warm_rounds_are_not_counted_and_the_best_peer_is() -> None:
+    platform = values(1, 1, 1, 300, 400, 500)
+    peers = {"slow": values(900, 900, 900, 100, 100, 100), "fast": values(900, 900, 900, 200, 200, 1000)}
+    (found,) = compared([Case(["a"], "txn/s", platform, peers, {"own": 1})], 3, {"cores": 2})
+    assert WARM_ROUNDS == 3
+    assert (found.name, found.value, found.ratio, found.ratio_to) == ("a", 400, 1.5, "fast, 200 txn/s")
+    assert found.conditions["ratios"] == "0.50 to 2.00"
+    assert found.conditions["peers"]["slow"] == "100 (100 to 100)"
+    assert (found.conditions["own"], found.conditions["cores"], found.conditions["rounds"]) == (1, 2, 3)
+
+
+def test_of_latencies_the_lowest_is_the_best() -> None:
+    peers = {"one": values(1, 1, 1, 8, 8), "other": values(1, 1, 1, 4, 4)}
+    (found,) = compared([Case(["a"], "ms", values(1, 1, 1, 2, 2), peers, {}, lower=True)], 2, {})
+    assert (found.ratio, found.ratio_to) == (0.5, "other, 4 ms")
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_peer_that_cannot_hold_the_load_runs_no_more_and_is_named(lower: bool) -> None:
+    hopeless = values(1, 1, 1000) if lower else values(100, 100, 1)
+    peers = {"hopeless": hopeless, "good": values(*[10 if lower else 100] * 4)}
+    rounds = Rounds(Case(["a"], "ms", values(1, 1, 1, 5), peers, {}, lower=lower))
+    for number in range(4):
+        rounds.run(number)
+    (found,) = rounds.measurements({})
+    assert found.conditions["could_not_hold"] == {"hopeless": "1,000" if lower else "1"}
+    assert list(found.conditions["peers"]) == ["good"]
+
+
+def test_sides_change_their_order() -> None:
+    ran: list[str] = []
+
+    def side(name: str) -> Callable[[], list[float]]:
+        return lambda: [float(ran.append(name) is None)]
+
+    rounds = Rounds(Case(["a"], "ms", side("platform"), {"peer": side("peer")}, {}))
+    for number in range(3):
+        rounds.run(number)
+    assert ran == ["peer", "platform", "platform", "peer", "peer", "platform"]
+
+
+# ---- confluent-kafka's loads -----------------------------------------------------------------------------------------------------------------------
+
+
+class Producer:
+    """Answers everything at each poll, `delay_s` after it was sent; the `fails`-th record is not delivered."""
+
+    def __init__(self, delay_s: float = 0.0, fails: int = -1) -> None:
+        self.delay_s = delay_s
+        self.fails = fails
+        self.sent: list[tuple[str, int, int]] = []
+        self.waiting: deque[Callable[[Any, Any], None]] = deque()
+        self.in_flight_max = 0
+        self.stopped = self.purged = False
+
+    def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]) -> None:
+        self.sent.append((topic, partition, len(value)))
+        self.waiting.append(on_delivery)
+        self.in_flight_max = max(self.in_flight_max, len(self.waiting))
+
+    def poll(self, timeout: float) -> int:
+        time.sleep(self.delay_s)
+        if self.stopped:
+            return 0
+        first = len(self.sent) - len(self.waiting)
+        answered = len(self.waiting)
+        for number in range(first, first + answered):
+            self.waiting.popleft()("no leader" if number == self.fails else None, None)
+        return answered
+
+    def flush(self, timeout: float) -> int:
+        self.poll(0)
+        return 0
+
+    def purge(self) -> None:
+        self.purged = True
+        self.stopped = False
+
+
+def test_the_window_bounds_what_is_in_flight() -> None:
+    producer = Producer()
+    load = ConfluentLoads(producer, "t").pipelined(1_000, window=100, partitions=4, data=b"12345")
+    assert (load.count, producer.in_flight_max) == (1_000, 100)
+    assert [producer.sent.count(("t", partition, 5)) for partition in range(4)] == [250] * 4
+    assert len(load.latencies_ms) == 20
+
+
+def test_one_at_a_time_means_one_in_flight_and_a_second_load_counts_anew() -> None:
+    producer = Producer()
+    loads = ConfluentLoads(producer, "t")
+    for _ in range(2):
+        assert len(loads.single(20).latencies_ms) == 20
+    assert producer.in_flight_max == 1
+
+
+def test_a_stall_of_kafka_is_charged_to_all_that_was_due_meanwhile() -> None:
+    load = ConfluentLoads(Producer(delay_s=0.05), "t").offered(1_000, rate=5_000)
+    assert max(load.latencies_ms) > 80, "one that was due at the beginning of a poll of 50 ms waits for two of them"
+    assert load.took_s >= 0.2
+
+
+def test_a_record_that_is_not_delivered_spoils_the_figure() -> None:
+    with pytest.raises(RuntimeError, match="no leader"):
+        ConfluentLoads(Producer(fails=7), "t").pipelined(20, window=5)
+
+
+def test_settings_that_cannot_hold_a_rate_end_the_loop_and_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_clients, "BEHIND_S", 0.1)
+    producer = Producer(delay_s=0.001)
+    producer.stopped = True
+    load = ConfluentLoads(producer, "t").offered(100_000, rate=5_000)
+    assert producer.purged
+    assert load.count < 5_000
+    assert max(load.latencies_ms) > 90

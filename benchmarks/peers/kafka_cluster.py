@@ -7,12 +7,11 @@ Needs Kafka's jars in a folder. Everything it starts ends with the context.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,12 +20,13 @@ import pyspark
 from waltz_log.coordination.java import find_java
 from waltz_log.processes import launch
 
-__all__ = ["KafkaCluster", "Produced", "kafka_cluster"]
+__all__ = ["KafkaCluster", "class_path", "free_ports", "kafka_cluster"]
 
 BROKERS = 3
 READY_S = 60.0
 RUN_S = 300.0
 HEAP = "-Xmx768m"
+<<<<<<< HEAD:benchmarks/kafka_cluster.py
 TOPIC = "bench"
 
 _TOLD = re.compile(r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency.* (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th")
@@ -41,6 +41,8 @@ class Produced:
             raise RuntimeError(f"Kafka's performance tool told no result: {told[-500:]}")
         count, rate, mean, p50, _, p99 = found[-1]
         self.count, self.rate, self.mean_ms, self.p50_ms, self.p99_ms = int(count), float(rate), float(mean), float(p50), float(p99)
+=======
+>>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up):benchmarks/peers/kafka_cluster.py
 
 
 class KafkaCluster:
@@ -49,18 +51,12 @@ class KafkaCluster:
         self._directory = directory
         self.addresses = addresses
 
-    def create_topic(self, *, partitions: int) -> None:
+    def create_topic(self, topic: str, *, partitions: int) -> None:
         """Each message is flushed where it is kept (`flush.messages=1`), as the platform does; a batch is written at once."""
         config = ("flush.messages=1", "min.insync.replicas=2")
-        command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.addresses, "--create", "--topic", TOPIC]
+        command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.addresses, "--create", "--topic", topic]
         command += ["--partitions", str(partitions), "--replication-factor", str(BROKERS)]
         self._run(*command, *(part for each in config for part in ("--config", each)))
-
-    def produce(self, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, str | int]) -> Produced:
-        """`per_s` -1: as fast as it goes."""
-        given = [f"{name}={value}" for name, value in {"bootstrap.servers": self.addresses, **settings}.items()]
-        size = ["--num-records", str(count), "--record-size", str(record_bytes), "--throughput", str(per_s)]
-        return Produced(self._run("org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC, *size, "--producer-props", *given))
 
     def _run(self, *arguments: str) -> str:
         return _finished(_java(self._jars, *arguments), self._directory)
@@ -68,7 +64,7 @@ class KafkaCluster:
 
 @contextmanager
 def kafka_cluster(jars: Path, directory: Path) -> Iterator[KafkaCluster]:
-    ports = _free_ports(2 * BROKERS)
+    ports = free_ports(2 * BROKERS)
     clients, controllers = ports[:BROKERS], ports[BROKERS:]
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers))
     with ExitStack() as brokers:
@@ -136,13 +132,18 @@ def _wait_ready(ports: list[int]) -> None:
 
 
 def _java(jars: Path, *arguments: str) -> list[str]:
-    scala = Path(pyspark.__file__).parent / "jars" / "scala-library-*"  # Spark's resolver leaves out what Spark has
     java, _ = find_java()
     ends_with_us = (sys.executable, "-I", "-S", launch.__file__, str(os.getpid()))  # whatever ends this process
-    return [*ends_with_us, str(java), HEAP, "-cp", f"{jars}/*:{':'.join(map(str, scala.parent.glob(scala.name)))}", *arguments]
+    return [*ends_with_us, str(java), HEAP, "-cp", class_path(jars), *arguments]
 
 
-def _free_ports(count: int) -> list[int]:
+def class_path(jars: Path) -> str:
+    of_spark = Path(pyspark.__file__).parent / "jars"
+    scala = of_spark.glob("scala-library-*")  # Spark's resolver leaves out what Spark has
+    return ":".join((f"{jars}/*", *map(str, scala)))
+
+
+def free_ports(count: int) -> list[int]:
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

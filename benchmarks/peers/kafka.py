@@ -1,0 +1,97 @@
+"""`make bench-kafka [ONLY=group] [ROUNDS=5]`: the same load on three Kafka brokers that sync each batch, in turns with the platform.
+
+The figures are `kafka.*` in `benchmarks/latest.json`: the platform's value, its ratio to the best peer, the spread of both. `kafka_cases` says what
+is compared. A full run takes about fifteen minutes, a group two to six.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from benchmarks.load import prepare
+from benchmarks.measurement import Measurement, table, write
+from benchmarks.pace import pace_ns
+from benchmarks.peers.kafka_cases import GROUPS, OFFERED_PER_S, PARTITIONS, WINDOW, Sides, Work, cases, topic
+from benchmarks.peers.kafka_clients import ConfluentLoads, ProducerSettings, java_tool
+from benchmarks.peers.kafka_cluster import kafka_cluster
+from benchmarks.peers.rounds import compared
+from benchmarks.setting import machine_conditions
+from waltz_log.errors import WaltzError
+from waltz_log.processes.local_cluster import LocalCluster
+
+__all__ = ["main", "measure"]
+
+_PROJECT = Path(__file__).resolve().parents[2]
+JARS = _PROJECT / ".cache" / "kafka-jars"
+OUTPUT = _PROJECT / "benchmarks" / "latest.json"
+FULL = Work(throughput=400_000, singles=500, offered_s=3.0)
+QUICK = Work(throughput=20_000, singles=20, offered_s=0.3, sizes_share=0.05)
+
+
+def measure(directory: Path, groups: Sequence[str], rounds: int, work: Work, jars: Path = JARS, *, quick: bool = False) -> list[Measurement]:
+    prepare([1, WINDOW, max(OFFERED_PER_S)])
+    partitions = sorted({1, *(PARTITIONS[group] for group in groups), *((4,) if "sizes" in groups else ())})
+    with ExitStack() as stack:
+        platform = stack.enter_context(LocalCluster(directory / "platform", partitions=max(partitions), storages=3, servers=1))
+        kafka = stack.enter_context(kafka_cluster(jars, directory / "kafka"))
+        for number in partitions:
+            kafka.create_topic(topic(number), partitions=number)
+
+        @cache
+        def confluent(name: str, settings: ProducerSettings) -> ConfluentLoads:
+            return ConfluentLoads.connect(kafka.addresses, name, settings)
+
+        sides = Sides(platform.cluster, confluent, stack.enter_context(java_tool(jars, kafka)))
+        paces = [pace_ns()]
+        found = []
+        for group in groups:
+            found += compared(cases(group, sides, work), rounds, machine_conditions(quick=quick))
+            paces.append(pace_ns())
+    return [_with_pace(each, round(median(paces))) for each in found]
+
+
+def _with_pace(measurement: Measurement, pace: int) -> Measurement:
+    own = {**measurement.conditions, "pace_ns": pace}
+    return Measurement(measurement.name, measurement.value, measurement.unit, own, measurement.ratio, measurement.ratio_to)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.kafka", description="The platform and Kafka in turns on this machine.")
+    parser.add_argument("--rounds", type=int, default=5, help="that count, after three that warm up")
+    parser.add_argument("--only", choices=GROUPS, help="one group of figures")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the work: shows that everything runs, the figures mean nothing")
+    arguments = parser.parse_args()
+    directory = _PROJECT / "var" / "bench-kafka"
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    groups = GROUPS if arguments.only is None else (arguments.only,)
+    started_s = time.monotonic()
+    try:
+        found = measure(directory, groups, arguments.rounds, QUICK if arguments.quick else FULL, quick=arguments.quick)
+    except KeyboardInterrupt:
+        return 130
+    except (WaltzError, RuntimeError) as error:
+        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+        return 1
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(directory)
+    write(OUTPUT, found)
+    console.print(table(found))
+    console.print(f"{time.monotonic() - started_s:.0f} s; written to {OUTPUT}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

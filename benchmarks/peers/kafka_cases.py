@@ -1,0 +1,182 @@
+"""What is compared with Kafka, in groups that `ONLY` names, and with which settings.
+
+Both sides get the same load in each figure: as many transactions, of the same size, over as many partitions, either as fast as they go with as many
+in flight, or one due every so often whatever became of those before (an open loop). What stays different stands in each figure's conditions:
+
+- Durability. The platform answers when two of three replicas have the transaction on disk (fdatasync). Kafka with `acks=all` answers when every
+  replica in sync has it, all three while none lags; `flush.messages=1` makes each of them sync, and `min.insync.replicas=2` only says when to refuse.
+- Kafka checks no locks. The platform's transactions hold one write lock each unless the figure says otherwise.
+- Java's tool counts a latency from the call that sends; the others count from when the record was due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from benchmarks import bulk
+from benchmarks.load import DATA, Load, offered, pipelined, single
+from benchmarks.measurement import percentile
+from benchmarks.peers.kafka_clients import BEHIND_S, ConfluentLoads, JavaTool, ProducerSettings
+from benchmarks.peers.rounds import Case, Run
+from benchmarks.setting import DATA_BYTES
+from waltz_log.client import WaltzClient
+
+__all__ = ["DURABILITY", "GROUPS", "LINGERS_MS", "OFFERED_PER_S", "PARTITIONS", "Sides", "Work", "cases"]
+
+DURABILITY = {
+    "platform_durability": "fdatasync at 2 of 3 replicas",
+    "kafka_durability": "acks=all: every in-sync replica, 3 of 3 while none lags; flush.messages=1: each syncs; min.insync.replicas=2",
+}
+GROUPS = ("throughput", "single", "offered", "sizes")
+PARTITIONS = {"throughput": 1, "single": 1, "offered": 1, "sizes": 16}
+
+WINDOW = 16_000
+WINDOW_BYTES = 32 * 1024 * 1024
+"""In flight at most where records are large, on both sides."""
+
+TUNED = ProducerSettings(linger_ms=10, batch_bytes=512 * 1024)
+DEFAULT = ProducerSettings(linger_ms=5, batch_bytes=None)
+"""The defaults since Kafka 4.0 and librdkafka 2.12; given, so that no version decides."""
+
+LINGERS_MS = (0, 1, 5)
+JAVA_LINGER_MS = 5
+OFFERED_PER_S = (20_000, 50_000, 100_000)
+SIZES = ((1, 64, 400_000), (1, 1024, 100_000), (1, 10 * 1024, 12_000), (1, 100 * 1024, 1_500), (4, DATA_BYTES, 200_000), (16, DATA_BYTES, 60_000))
+"""Partitions, bytes, records of each run."""
+
+
+@dataclass(frozen=True)
+class Work:
+    throughput: int
+    singles: int
+    offered_s: float
+    sizes_share: float = 1.0
+
+
+@dataclass
+class Sides:
+    """The three clients, connected to clusters that run."""
+
+    platform: str
+    confluent: Callable[[str, ProducerSettings], ConfluentLoads]
+    java: JavaTool
+
+    def on_platform(self, load: Callable[[WaltzClient], Awaitable[Load]]) -> Load:
+        async def run() -> Load:
+            async with WaltzClient.open(self.platform) as client:
+                await single(client, 50)
+                return await load(client)
+
+        return asyncio.run(run())
+
+
+def topic(partitions: int) -> str:
+    return f"bench-{partitions}"
+
+
+def cases(group: str, sides: Sides, work: Work) -> list[Case]:
+    made: Mapping[str, Callable[[Sides, Work], list[Case]]] = {"throughput": _throughput, "single": _single, "offered": _offered, "sizes": _sizes}
+    return made[group](sides, work)
+
+
+def _throughput(sides: Sides, work: Work) -> list[Case]:
+    count = work.throughput
+
+    def peers(settings: ProducerSettings, what: str) -> dict[str, Run]:
+        def confluent() -> Sequence[float]:
+            return [sides.confluent(topic(1), settings).pipelined(count, window=WINDOW).rate]
+
+        def java() -> Sequence[float]:
+            return [sides.java.produce(topic(1), count, record_bytes=DATA_BYTES, per_s=-1, settings=settings.document()).rate]
+
+        return {f"confluent-kafka {what}": confluent, f"ProducerPerformance {what}": java}
+
+    def nowait() -> Sequence[float]:
+        return [sides.on_platform(lambda client: pipelined(client, count, window=WINDOW)).rate]
+
+    @cache
+    def batches(locked: bool) -> list[Any]:
+        return bulk.batches(count, arrow=True, locked=locked)
+
+    def in_bulk(locked: bool) -> Sequence[float]:
+        return [asyncio.run(bulk.rate(sides.platform, batches(locked)))]
+
+    tuned, default = peers(TUNED, "tuned"), peers(DEFAULT, "default")
+    own = {"count": count, **DURABILITY}
+    locked, free = {"locks": "1 write each", **own}, {"locks": "none", **own}
+    many = {"in_flight": WINDOW, "kafka": TUNED.document()}
+    return [
+        Case(["kafka.append"], "txn/s", nowait, tuned, {**locked, **many}),
+        Case(["kafka.append_default"], "txn/s", nowait, default, {**locked, "in_flight": WINDOW, "kafka": DEFAULT.document()}),
+        Case(["kafka.bulk"], "txn/s", partial(in_bulk, False), tuned, {**free, **many, "batch_rows": bulk.BATCH_ROWS}),
+        Case(["kafka.bulk_locks"], "txn/s", partial(in_bulk, True), tuned, {**locked, **many, "batch_rows": bulk.BATCH_ROWS}),
+    ]
+
+
+def _percentiles(load: Load) -> Sequence[float]:
+    return [percentile(load.latencies_ms, 0.5), percentile(load.latencies_ms, 0.99)]
+
+
+def _single(sides: Sides, work: Work) -> list[Case]:
+    def platform() -> Sequence[float]:
+        return _percentiles(sides.on_platform(lambda client: single(client, work.singles)))
+
+    def confluent(linger_ms: int) -> Sequence[float]:
+        return _percentiles(sides.confluent(topic(1), ProducerSettings(linger_ms, None)).single(work.singles))
+
+    peers = {f"confluent-kafka linger {linger_ms}": partial(confluent, linger_ms) for linger_ms in LINGERS_MS}
+    own = {"in_flight": 1, "count": work.singles, "locks": "1 write each", **DURABILITY}
+    return [Case(["kafka.single_p50_ms", "kafka.single_p99_ms"], "ms", platform, peers, own, lower=True)]
+
+
+def _offered(sides: Sides, work: Work) -> list[Case]:
+    return [_offered_at(sides, rate, int(rate * work.offered_s)) for rate in OFFERED_PER_S]
+
+
+def _offered_at(sides: Sides, rate: int, count: int) -> Case:
+    def platform() -> Sequence[float]:
+        return _percentiles(sides.on_platform(lambda client: offered(client, count, rate=rate)))
+
+    def confluent(linger_ms: int) -> Sequence[float]:
+        return _percentiles(sides.confluent(topic(1), ProducerSettings(linger_ms, None)).offered(count, rate=rate))
+
+    def java() -> Sequence[float]:
+        settings = ProducerSettings(JAVA_LINGER_MS, None).document()
+        found = sides.java.produce(topic(1), count, record_bytes=DATA_BYTES, per_s=rate, settings=settings)
+        return [max(found.p50_ms, 0.5), max(found.p99_ms, 0.5)]  # it rounds down to whole milliseconds
+
+    peers: dict[str, Run] = {f"confluent-kafka linger {linger_ms}": partial(confluent, linger_ms) for linger_ms in LINGERS_MS}
+    peers[f"ProducerPerformance linger {JAVA_LINGER_MS}"] = java
+    own = {
+        "offered_per_s": rate,
+        "count": count,
+        "locks": "1 write each",
+        "latency": "since due; ProducerPerformance since sent",
+        "ended_when_behind_s": BEHIND_S,
+        **DURABILITY,
+    }
+    return Case([f"kafka.p50_ms_at_{rate // 1000}k", f"kafka.p99_ms_at_{rate // 1000}k"], "ms", platform, peers, own, lower=True)
+
+
+def _sizes(sides: Sides, work: Work) -> list[Case]:
+    return [_size(sides, partitions, size, int(count * work.sizes_share)) for partitions, size, count in SIZES]
+
+
+def _size(sides: Sides, partitions: int, size: int, count: int) -> Case:
+    data = (DATA * (size // DATA_BYTES + 1))[:size]
+    window = min(WINDOW, WINDOW_BYTES // size)
+
+    def platform() -> Sequence[float]:
+        spread = range(partitions)
+        load = sides.on_platform(lambda client: pipelined(client, count, window=window, partitions=spread, data=data, locked=False))
+        return [load.rate]
+
+    def confluent() -> Sequence[float]:
+        return [sides.confluent(topic(partitions), TUNED).pipelined(count, window=window, partitions=partitions, data=data).rate]
+
+    own = {"partitions": partitions, "bytes": size, "count": count, "in_flight": window, "locks": "none", "kafka": TUNED.document(), **DURABILITY}
+    return Case([f"kafka.append_{partitions}p_{size}b"], "txn/s", platform, {"confluent-kafka tuned": confluent}, own)
