@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-umadb bench-scale reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -147,6 +147,12 @@ bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; O
 
 bench-umadb: setup $(PEERS) ## conditional appends beside UmaDB, an event store in Rust, in turns; ROUNDS=5
 	$(BIN)/python -m benchmarks.peers.umadb $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-scale: setup ## 1,000 partitions and 200 clients on one log server: memory, processor time, opening, handover, in three minutes
+	$(BIN)/python -m benchmarks.scaling.partitions
+
+bench-costs: setup ## what a transaction costs by role, and the models of cost and latency checked against runs, in three minutes
+	$(BIN)/python -m benchmarks.scaling.cost_runs
 
 $(PEERS): $(INSTALLED)
 	@echo "setup: installing confluent-kafka and umadb, for comparisons alone"

@@ -6,6 +6,7 @@
     load          an appending client: one in flight, many in flight, several partitions, a rate
     cpu           processor time by kind of process, which other users of the machine hardly change
     peers         the platform beside Kafka and UmaDB (`make bench-kafka`, `make bench-umadb`)
+    scaling       many partitions, what a transaction costs by role, models of both (`make bench-scale`, `make bench-costs`)
     append  feed  spark  delta    the benchmarks, by the name for `--only`
     spark_session the part of `spark` and `delta` that runs inside a Spark driver
 

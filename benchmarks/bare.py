@@ -1,15 +1,10 @@
 """The same way without the platform: client, server and three storage processes, a write and an fdatasync at each, answered at the second of three.
 No checksums, no locks, no ids, no sessions; nothing is verified and nothing can be read again.
 
-<<<<<<< HEAD
-What an append costs beyond this is what the platform does for it; what this costs is the machine's. Reported beside the platform's own figures, in
-turns with them, it makes figures of different machines and hours comparable."""
-=======
 The transport is the platform's own: its network, its streams, the messages and connections that it sends frames and blocks on. What an append costs
 beyond this is what the platform does for it; what this costs is the machine's. Reported beside the platform's own figures, in turns with them, it
 makes figures of different machines and hours comparable.
 """
->>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up)
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""How fast a replica that was away gets what it missed: from its start until it acknowledged all there is, without appends.
-=======
-"""How fast a replica that was away gets what it missed: from the start of its process until it acknowledged all there is, while nobody appends.
->>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up)
+"""How fast a replica that was away gets what it missed: from the start of its process until it acknowledged all there is, without appends.
 
 The log is written while the node is down, and is far larger than what the owner keeps in memory, so that most of it is read from a peer.
 """

@@ -43,10 +43,14 @@ class Processors:
         self._pace_ns = pace_ns()
         self._started_s = self._spent_s()
 
+    def spent_us(self, transactions: int) -> dict[str, float]:
+        """Since `start`: microseconds a transaction of the client, of all servers and of all storage nodes."""
+        return {kind: (now - self._started_s[kind]) * 1e6 / transactions for kind, now in self._spent_s().items()}
+
     def conditions(self, transactions: int) -> Mapping[str, Any]:
         """Since `start`: microseconds a transaction, all together and by kind of process; those of all servers and of all storage nodes together; and
         the pace of the processor, the mean of before and after."""
-        spent_us = {kind: (now - self._started_s[kind]) * 1e6 / transactions for kind, now in self._spent_s().items()}
+        spent_us = self.spent_us(transactions)
         told = ", ".join(f"{kind} {value:.1f}" for kind, value in spent_us.items())
         pace = round((self._pace_ns + pace_ns()) / 2)
         return {"cpu_us_per_txn": round(sum(spent_us.values()), 1), "cpu_us": told, "pace_ns": pace}

@@ -3,13 +3,9 @@
 The cases alternate in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
 best settings that promise the same: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each caller's
 records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same groups*:
-<<<<<<< HEAD
 SQLite gets in one transaction what the journal put into one sync, which needs a group commit of the application's own in front of it.
-=======
-SQLite gets in one transaction what the journal put into one sync, which takes a group commit of the application's own in front of it.
 
 `journal.callers_1`, `_16` and `_64` give both sides as many callers: threads that each append one record and wait until it is on disk.
->>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up)
 """
 
 from __future__ import annotations

@@ -26,23 +26,6 @@ BROKERS = 3
 READY_S = 60.0
 RUN_S = 300.0
 HEAP = "-Xmx768m"
-<<<<<<< HEAD:benchmarks/kafka_cluster.py
-TOPIC = "bench"
-
-_TOLD = re.compile(r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency.* (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th")
-
-
-class Produced:
-    """What Kafka's own performance tool prints at its end. Latencies in whole milliseconds."""
-
-    def __init__(self, told: str) -> None:
-        found = _TOLD.findall(told)
-        if not found:
-            raise RuntimeError(f"Kafka's performance tool told no result: {told[-500:]}")
-        count, rate, mean, p50, _, p99 = found[-1]
-        self.count, self.rate, self.mean_ms, self.p50_ms, self.p99_ms = int(count), float(rate), float(mean), float(p50), float(p99)
-=======
->>>>>>> 58b5933 (Compare with Kafka's two clients, UmaDB and SQLite in turns, warmed up):benchmarks/peers/kafka_cluster.py
 
 
 class KafkaCluster:

@@ -1,0 +1,245 @@
+"""`make bench-costs`: what a transaction costs by role and what its latency is made of, measured; models fitted to some runs, checked against others.
+
+Three syncing replicas, one partition, a write lock on each transaction. `costs.*` are the parts of the cost model and how far it is from the runs
+that it was not fitted to; the command fails where that is more than `WITHIN`. `queueing.*` are the simulated percentiles of open loops beside the
+measured ones. Bytes on the network are those of the loopback device, so other traffic of the machine counts too: nothing else should run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from benchmarks.cpu import Processors
+from benchmarks.floor import single_floor_ms
+from benchmarks.load import DATA, Load, offered, pipelined, prepare, single
+from benchmarks.measurement import Measurement, percentile, table, write
+from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
+from benchmarks.scaling.queueing import Service, simulate, simulate_single
+from benchmarks.setting import DATA_BYTES, machine_conditions
+from waltz_log.client import WaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.survey import survey
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics
+from waltz_log.errors import WaltzError
+from waltz_log.processes.local_cluster import LocalCluster
+from waltz_log.transport.grpc import GrpcNetwork
+
+__all__ = ["main", "measure"]
+
+_PROJECT = Path(__file__).resolve().parents[2]
+OUTPUT = _PROJECT / "benchmarks" / "latest.json"
+WITHIN = 0.15
+WITHIN_LATENCY = 0.25
+RATES = (20_000, 50_000, 100_000)
+PLANNED_PER_S = (1_000_000, 10_000_000)
+WINDOW = 16_000
+MIB = 1024 * 1024
+
+LoadOf = Callable[[WaltzClient], Awaitable[Load]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`fits`: the models are fitted to it; else they are checked against it."""
+
+    name: str
+    data_bytes: int
+    fits: bool
+    load: LoadOf
+
+
+def wanted(share: float) -> list[Wanted]:
+    def windowed(count: int, window: int, size: int = DATA_BYTES) -> LoadOf:
+        data = (DATA * (size // DATA_BYTES + 1))[:size]
+        return lambda client: pipelined(client, max(2 * window, int(count * share)), window=window, data=data)
+
+    def at(rate: int) -> LoadOf:
+        return lambda client: offered(client, int(rate * 8 * share), rate=rate)
+
+    ones: LoadOf = lambda client: single(client, max(50, int(2_000 * share)))  # noqa: E731
+    return [
+        Wanted("1 in flight", DATA_BYTES, True, ones),
+        Wanted("32 in flight", DATA_BYTES, True, windowed(30_000, 32)),
+        Wanted("128 in flight", DATA_BYTES, False, windowed(60_000, 128)),
+        Wanted("512 in flight", DATA_BYTES, True, windowed(150_000, 512)),
+        Wanted("16,000 in flight", DATA_BYTES, True, windowed(500_000, WINDOW)),
+        Wanted("4,000 in flight, 1 KiB", 1024, True, windowed(120_000, 4_000, 1024)),
+        Wanted("8,000 in flight, 512 B", 512, False, windowed(240_000, 8_000, 512)),
+        Wanted("20,000 per second", DATA_BYTES, True, at(20_000)),
+        Wanted("50,000 per second", DATA_BYTES, False, at(50_000)),
+        Wanted("100,000 per second", DATA_BYTES, False, at(100_000)),
+    ]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Since the start: blocks of the partition, bytes on the loopback device, bytes that the storage nodes gave to their disks."""
+
+    blocks: int
+    network: int
+    disk: int
+
+
+async def _counters(cluster: LocalCluster) -> Counters:
+    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    try:
+        found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
+    finally:
+        await coordinator.close()
+    blocks = 0
+    for server in found.servers:
+        blocks += sum(each.blocks for each in server.statistics.partitions.values() if isinstance(each, OpenPartitionStatistics))
+    pids = cluster.processes
+    disk = sum(psutil.Process(pids[name]).io_counters().write_bytes for name in cluster.storage_names)
+    return Counters(blocks, psutil.net_io_counters(pernic=True)["lo"].bytes_sent, disk)
+
+
+@dataclass(frozen=True)
+class Made:
+    wanted: Wanted
+    run: Run
+    load: Load
+
+
+async def _made(cluster: LocalCluster, each: Wanted) -> Made:
+    async with WaltzClient.open(cluster.cluster) as client:
+        await single(client, 50)
+        before = await _counters(cluster)
+        processors = Processors(cluster)
+        load = await each.load(client)
+        spent_us = processors.spent_us(load.count)
+        after = await _counters(cluster)
+    spent = {**spent_us, "network": (after.network - before.network) / load.count, "disk": (after.disk - before.disk) / load.count}
+    return Made(each, Run(each.name, load.count / max(1, after.blocks - before.blocks), each.data_bytes, spent), load)
+
+
+def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
+    prepare([1, WINDOW, max(RATES)])
+    with LocalCluster(directory / "costs", partitions=1, storages=3, servers=1) as cluster:
+        asyncio.run(_made(cluster, wanted(share)[4]))  # warms up
+        made = [asyncio.run(_made(cluster, each)) for each in wanted(share)]
+    sync_ms = single_floor_ms(directory, record_bytes=DATA_BYTES + RECORD_OVERHEAD_BYTES, replicas=3, majority=2, count=200)
+    model = fitted([each.run for each in made if each.wanted.fits])
+    return [*_costs(model, made, conditions), *_plans(model, made, conditions), *_queueing(model, made, sync_ms, conditions)]
+
+
+def _costs(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
+    found = []
+    for what in MEASURED:
+        cost = model[what]
+        errors = {each.run.name: cost.of(each.run.block_transactions, each.run.data_bytes) / each.run.spent[what] - 1 for each in made}
+        checked = [abs(errors[each.run.name]) for each in made if not each.wanted.fits]
+        unit = "us/txn" if what in ("client", "server", "storage") else "bytes/txn"
+        own = {key: round(value, 3) for key, value in asdict(cost).items()}
+        own |= {f"measured, {each.run.name}": f"{each.run.spent[what]:.4g} of {each.run.block_transactions:.4g} a block" for each in made}
+        own |= {"errors": {name: f"{error:+.0%}" for name, error in errors.items()}, "within": round(max(checked), 3)}
+        full = next(each.run for each in made if each.run.name == "16,000 in flight")
+        value = cost.of(full.block_transactions, DATA_BYTES)
+        found.append(Measurement(f"costs.{what}", value, unit, {**conditions, **own}))
+    worst = max(float(each.conditions["within"]) for each in found)
+    found.append(Measurement("costs.within", worst, "share", {**conditions, "allowed": WITHIN, "of": [each.name for each in found]}))
+    return found
+
+
+def _plans(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
+    full = next(each.run for each in made if each.run.name == "16,000 in flight")
+    found = []
+    for rate in PLANNED_PER_S:
+        planned = plan(model, rate, block_transactions=full.block_transactions, data_bytes=DATA_BYTES)
+        own = {key: value for key, value in conditions.items() if key not in ("cores", "load_at_start")} | asdict(planned)
+        own |= {"node": "8 cores, 10 Gbit/s, 1 GB/s of disk, 60 % used", "block_transactions": round(full.block_transactions)}
+        found.append(Measurement(f"costs.nodes_{rate // 1_000_000}m", planned.servers + planned.storages, "nodes", own))
+    return found
+
+
+# ---- the simulation --------------------------------------------------------------------------------------------------------------------------------
+
+
+def service_of(model: Model, sync_ms: float, singles_ms: list[float]) -> Service:
+    """From processor times by role. What of a block's processor time is on the way of its answer is found with one transaction in flight: the factor
+    with which the simulated median is the measured one. How latencies scatter around their median is that run's too."""
+    half = percentile(singles_ms, 0.5)
+    per_ms = {role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000) for role in ("client", "server", "storage")}
+    base = Service(
+        client_block=per_ms["client"][0],
+        client_transaction=per_ms["client"][1],
+        server_block=per_ms["server"][0],
+        server_transaction=per_ms["server"][1],
+        storage_block=per_ms["storage"][0] / 3,
+        storage_transaction=per_ms["storage"][1] / 3,
+        sync=sync_ms,
+        frame_transactions=MIB // (DATA_BYTES + RECORD_OVERHEAD_BYTES),
+        jitter=[each / half for each in singles_ms],
+    )
+    low, high = 0.05, 4.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        if percentile(simulate_single(base.scaled(middle), 400).latencies_ms, 0.5) < half:
+            low = middle
+        else:
+            high = middle
+    return base.scaled(high)
+
+
+def _queueing(model: Model, made: list[Made], sync_ms: float, conditions: Mapping[str, Any]) -> list[Measurement]:
+    by_name = {each.run.name: each for each in made}
+    service = service_of(model, sync_ms, by_name["1 in flight"].load.latencies_ms)
+    found = []
+    for rate in RATES:
+        load = by_name[f"{rate:,} per second"].load
+        simulated = simulate(service, rate_per_s=rate, count=load.count)
+        for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+            value, real = percentile(simulated.latencies_ms, quantile), percentile(load.latencies_ms, quantile)
+            own = {"offered_per_s": rate, "count": load.count, "allowed": WITHIN_LATENCY, "frame_transactions": round(load.count / simulated.frames)}
+            own["measured_frame_transactions"] = round(by_name[f"{rate:,} per second"].run.block_transactions)
+            measured = Measurement(f"queueing.{name}_ms_at_{rate // 1000}k", value, "ms", {**conditions, **own})
+            found.append(measured.compared_with(real, f"measured, {real:.3g} ms"))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scaling.cost_runs", description="The cost model and the simulation, measured and checked."
+    )
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the work: shows that everything runs, the figures mean nothing")
+    arguments = parser.parse_args()
+    directory = _PROJECT / "var" / "bench-costs"
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    began_s = time.monotonic()
+    try:
+        found = measure(directory, 0.05 if arguments.quick else 1.0, machine_conditions(quick=arguments.quick))
+    except KeyboardInterrupt:
+        return 130
+    except (WaltzError, RuntimeError) as error:
+        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+        return 1
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(directory)
+    write(OUTPUT, found)
+    console.print(table(found))
+    console.print(f"{time.monotonic() - began_s:.0f} s; written to {OUTPUT}", highlight=False)
+    missed = [each.name for each in found if each.name == "costs.within" and each.value > WITHIN]
+    missed += [each.name for each in found if each.name.startswith("queueing.") and each.ratio and abs(each.ratio - 1) > WITHIN_LATENCY]
+    if missed:
+        console.print(f"outside of what the models allow: {', '.join(missed)}", highlight=False)
+    return 1 if missed and not arguments.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

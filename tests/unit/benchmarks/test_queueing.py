@@ -1,0 +1,67 @@
+"""The simulated append path against what can be worked out by hand: no queue, a queue that grows, frames that fill."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.measurement import percentile
+from benchmarks.scaling.queueing import Service, simulate, simulate_single
+
+SERVICE = Service(
+    client_block=0.2,
+    client_transaction=0.004,
+    server_block=0.3,
+    server_transaction=0.002,
+    storage_block=0.2,
+    storage_transaction=0.001,
+    sync=0.1,
+    processors=8,
+)
+
+
+def test_one_in_flight_takes_the_sum_of_all_steps() -> None:
+    found = simulate_single(SERVICE, 50)
+    # Half of the client's share of a transaction is charged where it is submitted, which one in flight does not wait for.
+    alone = 0.2 + 0.002 + 0.3 + 0.002 + 0.2 + 0.001 + 0.1
+    assert found.latencies_ms == pytest.approx([alone] * 50)
+    assert found.frames == 50
+
+
+def test_storage_nodes_that_share_processors_wait_for_each_other() -> None:
+    one = Service(**{**vars(SERVICE), "processors": 1})
+    alone = percentile(simulate_single(SERVICE, 20).latencies_ms, 0.5)
+    assert percentile(simulate_single(one, 20).latencies_ms, 0.5) > alone + 0.15  # the second of three waits for the first
+
+
+def test_every_transaction_is_answered_once_and_a_seed_repeats_its_run() -> None:
+    jittered = Service(**{**vars(SERVICE), "jitter": [0.8, 1.0, 1.5]})
+    first, second, other = (simulate(jittered, rate_per_s=20_000, count=20_000, seed=seed) for seed in (1, 1, 2))
+    assert first.transactions == 20_000
+    assert len(first.latencies_ms) == 400
+    assert first == second
+    assert first != other
+
+
+def test_at_a_low_rate_a_transaction_waits_for_the_tick_and_then_takes_its_steps() -> None:
+    found = simulate(SERVICE, rate_per_s=500, count=1_000)
+    alone = percentile(simulate_single(SERVICE, 20).latencies_ms, 0.5)
+    assert min(found.latencies_ms) >= alone + 2.0, "as the measured load, which sends a transaction when the next one is due"
+    assert max(found.latencies_ms) < alone + 2.0 + 1.2
+
+
+def test_latency_grows_with_the_rate_and_without_bound_above_what_the_client_carries() -> None:
+    halves = [percentile(simulate(SERVICE, rate_per_s=rate, count=rate // 2).latencies_ms, 0.5) for rate in (10_000, 50_000, 150_000)]
+    assert halves == sorted(halves)
+    over = simulate(SERVICE, rate_per_s=500_000, count=250_000).latencies_ms  # 4 us each: 250,000 a second
+    assert over[-1] > 400
+
+
+def test_frames_hold_what_waits_and_no_more_than_fits() -> None:
+    small, large = (simulate(SERVICE, rate_per_s=rate, count=rate) for rate in (5_000, 200_000))
+    assert small.transactions / small.frames < 20 < large.transactions / large.frames
+    full = Service(**{**vars(SERVICE), "frame_transactions": 100})
+    assert simulate(full, rate_per_s=200_000, count=100_000).frames >= 1_000
+
+
+def test_blocks_that_cost_more_take_longer() -> None:
+    assert percentile(simulate_single(SERVICE.scaled(2), 10).latencies_ms, 0.5) == pytest.approx(0.1 + 2 * 0.7 + 0.005)
