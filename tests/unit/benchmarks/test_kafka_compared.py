@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load import Load
+from benchmarks import bulk
+from benchmarks.load import DATA, Load
 from benchmarks.peers import kafka_cases, kafka_clients
 from benchmarks.peers.kafka_cases import GROUPS, LINGERS_MS, OFFERED_PER_S, SIZES, Sides, Work, cases
 from benchmarks.peers.kafka_clients import ConfluentLoads, Produced, ProducerSettings
@@ -27,7 +28,7 @@ class Recorder:
         self.theirs: list[tuple[Any, ...]] = []
         self.java_settings: list[Mapping[str, Any]] = []
 
-        async def pipelined(_: Any, count: int, *, window: int, partitions: Any = (0,), data: bytes = kafka_cases.DATA, locked: bool = True) -> Load:
+        async def pipelined(_: Any, count: int, *, window: int, partitions: Any = (0,), data: bytes = DATA, locked: bool = True) -> Load:
             self.ours.append(("pipelined", count, window, len(partitions), len(data)))
             return FOUND
 
@@ -45,7 +46,7 @@ class Recorder:
 
         for name, load in (("pipelined", pipelined), ("offered", offered), ("single", single)):
             monkeypatch.setattr(kafka_cases, name, load)
-        monkeypatch.setattr(kafka_cases.bulk, "rate", in_bulk)
+        monkeypatch.setattr(bulk, "rate", in_bulk)
 
     def on_platform(self, load: Callable[[Any], Any]) -> Load:
         running = load(None)
@@ -60,7 +61,7 @@ class Recorder:
         recorder = self
 
         class Loads:
-            def pipelined(self, count: int, *, window: int, partitions: int = 1, data: bytes = kafka_cases.DATA) -> Load:
+            def pipelined(self, count: int, *, window: int, partitions: int = 1, data: bytes = DATA) -> Load:
                 recorder.theirs.append(("pipelined", count, window, partitions, len(data)))
                 return FOUND
 
@@ -162,7 +163,11 @@ def test_sides_change_their_order() -> None:
     ran: list[str] = []
 
     def side(name: str) -> Callable[[], list[float]]:
-        return lambda: [float(ran.append(name) is None)]
+        def run() -> list[float]:
+            ran.append(name)
+            return [1.0]
+
+        return run
 
     rounds = Rounds(Case(["a"], "ms", side("platform"), {"peer": side("peer")}, {}))
     for number in range(3):
