@@ -2,8 +2,9 @@
 
 The log goes into a table by Delta's own streaming sink and by ours, twice each and in turn (own, ours, ours, own), in one session that was warmed up,
 so that what the machine does meanwhile falls on both. Counted is the time of the triggers, as Spark reports it. Then two tables of the same keys are
-filled, and what follows in the log is merged into both, in turn: keys at random over the whole table, all of them updates. One is merged by our sink,
-the other as a user would write it with Delta alone: the newest row of each key, then MERGE with an update and an insert.
+filled, and two streams merge what follows in the log, in turn: keys at random over the whole table, all of them updates. One is merged by our sink,
+the other as a user would write it with Delta alone: the newest row of each key, then MERGE with an update and an insert. Counted is the time of the
+functions that get the batches: reading and merging.
 
 The last line of output is the answer as JSON. Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,29 +75,68 @@ def own_merge(table: Path) -> Callable[[DataFrame], None]:
     return merge
 
 
+class Turns:
+    """Batches of several queries, one at a time and in a fixed order. Only the work on a batch is timed, not the wait for its turn."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self._order = list(order)
+        self._changed = threading.Condition()
+        self._failed = False
+        self.took_s: dict[str, list[float]] = {name: [] for name in order}
+
+    def of(self, name: str, way: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """`way` as a function for `foreachBatch`. `RuntimeError` where another query failed, or the order has no further turn."""
+
+        def run(batch: DataFrame, batch_id: int) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._failed or self._order[:1] in ([], [name]))
+                if self._failed or not self._order:
+                    raise RuntimeError("another query failed, or there are more batches than turns")
+            try:
+                start_s = time.perf_counter()
+                way(batch, batch_id)
+                self.took_s[name].append(time.perf_counter() - start_s)
+            except BaseException:
+                self._failed = True
+                raise
+            finally:
+                with self._changed:
+                    del self._order[0]
+                    self._changed.notify_all()
+
+        return run
+
+
 def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions: int, keys: int, batch: int, count: int) -> dict[str, Any]:
-    """Each key keeps its partition. The first merge of each way is not counted: it compiles."""
-
-    def rows(first: int, end: int, keyed: str) -> DataFrame:
-        """So many transactions of every partition."""
-        bounds = {name: json.dumps({str(p): at for p in range(partitions)}) for name, at in (("starting", first), ("ending", end))}
-        options = {f"{name}TransactionIds": text for name, text in bounds.items()}
-        read = spark.read.format("waltz").option("cluster", cluster).options(**options).load()
-        return read.selectExpr("partition", "transaction_id", f"{keyed} * {partitions} + partition AS key", "data")
-
+    """Each key keeps its partition. Two streams with the same batches run at once and merge in turn. The first batch of each is not counted: it
+    compiles."""
     each = keys // partitions
-    sink = DeltaUpsert(str(folder / "ours"), key, ["key"])
-    ways = {"own": own_merge(folder / "own"), "ours": sink.write}
-    sink.write(rows(0, each, "transaction_id"))
-    rows(0, each, "transaction_id").write.format("delta").save(str(folder / "own"))
-    took_s: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(count + 1):
-        first = each + number * batch // partitions
-        found = rows(first, first + batch // partitions, f"cast(pmod(xxhash64(transaction_id), {each}) AS BIGINT)")
-        for name in ways if number % 2 else reversed(ways):
-            start_s = time.perf_counter()
-            ways[name](found)
-            took_s[name].append(time.perf_counter() - start_s)
+
+    def bounds(**at: int) -> dict[str, str]:
+        """Options for a range of every partition: transaction ids of `starting` and `ending`."""
+        return {f"{name}TransactionIds": json.dumps({str(p): place for p in range(partitions)}) for name, place in at.items()}
+
+    def keyed(rows: DataFrame, number: str) -> DataFrame:
+        return rows.selectExpr("partition", "transaction_id", f"{number} * {partitions} + partition AS key", "data")
+
+    first = spark.read.format("waltz").options(cluster=cluster, **bounds(starting=0, ending=each)).load()
+    sink, own = DeltaUpsert(str(folder / "ours"), key, ["key"]), own_merge(folder / "own")
+    sink.write(keyed(first, "transaction_id"))
+    keyed(first, "transaction_id").write.format("delta").save(str(folder / "own"))
+    pairs = [("own", "ours") if number % 2 else ("ours", "own") for number in range(count + 1)]
+    turns = Turns([name for pair in pairs for name in pair])
+    ways: dict[str, Callable[[DataFrame, int], None]] = {"own": lambda rows, batch_id: own(rows), "ours": sink}
+    options = {"cluster": cluster, "maxTransactionsPerTrigger": str(batch), **bounds(starting=each, ending=each + (count + 1) * batch // partitions)}
+    queries = []
+    for name, way in ways.items():
+        rows = keyed(spark.readStream.format("waltz").options(**options).load(), f"cast(pmod(xxhash64(transaction_id), {each}) AS BIGINT)")
+        writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", str(folder / f"checkpoint-{name}"))
+        queries.append(writer.foreachBatch(turns.of(name, way)).start())
+    for query in queries:
+        query.awaitTermination()
+    took_s = turns.took_s
+    if any(len(times) != count + 1 for times in took_s.values()):
+        raise RuntimeError(f"a stream had another number of batches: {took_s} wanted={count + 1}")
     held = {name: spark.read.format("delta").load(str(folder / name)) for name in ways}
     differing = held["own"].select(*MERGED).exceptAll(held["ours"].select(*MERGED)).count()
     counts = {"rows": batch * count, "rows_per_batch": batch, "keys": each * partitions, "table_rows": held["ours"].count(), "differing": differing}

@@ -52,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.codegen.cache.maxEntries", "1000")
         .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # VACUUM lists with this many tasks
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

@@ -76,6 +76,19 @@ def test_a_table_at_a_relative_path_is_made_by_the_first_batch(spark: Any, tmp_p
     assert high_water_marks(path, KEY) == marks_of(log)
 
 
+def test_a_merge_runs_code_that_the_merges_before_it_compiled(spark: Any, tmp_path: Path) -> None:
+    """With Spark's default, `spark.sql.codegen.cache.maxEntries=100`, each merge compiles some 60 classes again, and Java compiles their methods."""
+    log, compiled = log_of(120), []
+    metric = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    sink = DeltaUpsert(str(tmp_path / "t"), KEY, ["tail"])
+    for start in range(0, len(log), 20):
+        before = metric.getCount()
+        sink.write(frame(spark, log[start : start + 20]))
+        compiled.append(metric.getCount() - before)
+    assert compiled[-1] <= 10, compiled
+    assert held(spark, tmp_path / "t") == fold(log)
+
+
 def test_batches_of_any_cut_with_replays_equal_a_fold_of_the_log(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = log_of(120)
