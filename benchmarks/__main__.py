@@ -1,6 +1,6 @@
 """`python -m benchmarks [--only NAME] [--quick]`: a table on the screen and `benchmarks/latest.json`.
 
-All benchmarks together take about 15 minutes on two cores; each says at the end how long it took.
+All benchmarks together take about 15 minutes on two cores; the last line says how long each of them ran.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ def main() -> int:
         names = chosen(arguments.only)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        took_s: dict[str, float] = {}
+        spent_s: dict[str, float] = {}
         last_s = started_s
         for measurement in measure(names, directory, QUICK if arguments.quick else FULL, quick=arguments.quick):
             found.append(measurement)
             now_s = time.monotonic()
             room = measurement.name.partition(".")[0]
-            took_s[room], last_s = took_s.get(room, 0.0) + now_s - last_s, now_s
+            spent_s[room], last_s = spent_s.get(room, 0.0) + now_s - last_s, now_s
             console.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
     except KeyboardInterrupt:
         console.print("stopped")
@@ -131,7 +131,7 @@ def main() -> int:
         if found:
             write(arguments.output, found)
     console.print(table(found))
-    console.print(", ".join(f"{room} {spent_s:.0f} s" for room, spent_s in took_s.items()), highlight=False)
+    console.print(", ".join(f"{room} {each_s:.0f} s" for room, each_s in spent_s.items()), highlight=False)
     console.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}", highlight=False)
     return 0
 

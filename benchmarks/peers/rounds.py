@@ -1,7 +1,7 @@
 """Sides in turns: rounds that warm up and are not counted, rounds that count, and what the platform makes of its best peer.
 
 Pure but for the calls it is given. A peer whose settings cannot carry the load at all (`HOPELESS`) runs in the warming rounds only; its last figures
-stand in the conditions. Of the others, the one with the best median counts.
+are among the conditions. Of the others, the one with the best median counts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Rounds:
         mine = by_side.pop(PLATFORM)
         best = (min if self.case.lower else max)(by_side, key=lambda name: median(by_side[name]))
         ratios = [own / theirs for own, theirs in zip(mine, by_side[best], strict=True)]
-        told: dict[str, Any] = {
+        own: dict[str, Any] = {
             "rounds": len(ratios),
             "warm_rounds": WARM_ROUNDS,
             "platform": _spread(mine),
@@ -78,9 +78,9 @@ class Rounds:
             "peers": {name: _spread(values) for name, values in by_side.items()},
         }
         if self.dropped:
-            told["could_not_hold"] = {name: _short(values[place]) for name, values in self.dropped.items()}
+            own["could_not_hold"] = {name: _short(values[place]) for name, values in self.dropped.items()}
         what = f"{best}, {_short(median(by_side[best]))} {self.case.unit}"
-        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **told}, median(ratios), what)
+        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **own}, median(ratios), what)
 
 
 def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) -> list[Measurement]:

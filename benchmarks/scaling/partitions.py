@@ -90,7 +90,7 @@ def _of(role: str, values: Mapping[str, float]) -> float:
 
 
 async def _offer(clients: Sequence[WaltzClient], each: int, rate: int, seconds: float) -> tuple[float, list[float]]:
-    """Transactions answered per second, and how long bursts took from when they were due, in milliseconds."""
+    """Transactions answered per second, and the time of bursts from when they were due, in milliseconds."""
     per_s = rate / BURST / len(clients)
     latencies_ms: list[float] = []
     answered = 0

@@ -20,7 +20,7 @@ __all__ = ["Service", "Simulated", "simulate", "simulate_single"]
 FRAMES_UNANSWERED = 2
 MAJORITY = 2
 TICK_MS = 1.0
-"""How often the client looks what is due, as the measured load does."""
+"""How often the client checks what is due, as the measured load does."""
 
 SAMPLE_EVERY = 50
 
@@ -97,8 +97,8 @@ class _Machine:
         while self._free and self._ready:
             self._free -= 1
             process = self._ready.popleft()
-            took, done = process.work.popleft()
-            self.at(self.now + took, lambda process=process, done=done: self._ended(process, done))  # type: ignore[misc]
+            spent, done = process.work.popleft()
+            self.at(self.now + spent, lambda process=process, done=done: self._ended(process, done))  # type: ignore[misc]
 
     def _ended(self, process: _Process, done: Callable[[], None]) -> None:
         self._free += 1
@@ -116,8 +116,8 @@ class _Process:
         self.waiting = True
         self._machine = machine
 
-    def do(self, took: float, done: Callable[[], None]) -> None:
-        self.work.append((took, done))
+    def do(self, spent: float, done: Callable[[], None]) -> None:
+        self.work.append((spent, done))
         if self.waiting:
             self.waiting = False
             self._machine.want(self)

@@ -69,7 +69,7 @@ def test_what_the_performance_tool_reports_at_its_end_is_what_counts() -> None:
     assert (found.count, found.rate, found.mean_ms, found.p50_ms, found.p99_ms) == (500_000, 53573.3, 1021.44, 89, 142)
 
 
-@pytest.mark.parametrize("told", ["", TOLD.splitlines()[0], "org.apache.kafka.common.errors.TimeoutException"])
-def test_a_tool_that_told_no_result_is_an_error_and_no_figure(told: str) -> None:
+@pytest.mark.parametrize("output", ["", TOLD.splitlines()[0], "org.apache.kafka.common.errors.TimeoutException"])
+def test_a_tool_that_reported_no_result_is_an_error_and_no_figure(output: str) -> None:
     with pytest.raises(RuntimeError, match="reported no result"):
-        parsed(told)
+        parsed(output)

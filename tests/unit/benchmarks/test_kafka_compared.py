@@ -221,7 +221,7 @@ def test_the_window_bounds_what_is_in_flight() -> None:
     assert len(load.latencies_ms) == 20
 
 
-def test_one_at_a_time_means_one_in_flight_and_a_second_load_counts_anew() -> None:
+def test_one_at_a_time_means_one_in_flight_and_a_second_load_counts_from_zero() -> None:
     producer = Producer()
     loads = ConfluentLoads(producer, "t")
     for _ in range(2):

@@ -19,7 +19,7 @@ SERVICE = Service(
 )
 
 
-def test_one_in_flight_takes_the_sum_of_all_steps() -> None:
+def test_one_in_flight_is_the_sum_of_all_steps() -> None:
     found = simulate_single(SERVICE, 50)
     # Half of the client's share of a transaction is charged where it is submitted, which one in flight does not wait for.
     alone = 0.2 + 0.002 + 0.3 + 0.002 + 0.2 + 0.001 + 0.1
@@ -42,7 +42,7 @@ def test_every_transaction_is_answered_once_and_a_seed_repeats_its_run() -> None
     assert first != other
 
 
-def test_at_a_low_rate_a_transaction_waits_for_the_tick_and_then_takes_its_steps() -> None:
+def test_at_a_low_rate_a_transaction_waits_for_the_tick_and_then_for_its_steps() -> None:
     found = simulate(SERVICE, rate_per_s=500, count=1_000)
     alone = percentile(simulate_single(SERVICE, 20).latencies_ms, 0.5)
     assert min(found.latencies_ms) >= alone + 2.0, "as the measured load, which sends a transaction when the next one is due"
