@@ -18,43 +18,43 @@ class JournalSettings(Settings):
         default=10 * 1024 * 1024,
         ge=1024,
         le=1 << 30,
-        description="Size of a file, reserved when it is created. A record must fit into one; loading holds one in memory. Smaller ones are "
-        "reclaimed sooner and changed more often, each change costing some syncs.",
+        description="Size of a file, reserved when it is created. A record must fit into one; loading holds one in memory. Smaller files "
+        "are reclaimed sooner and replaced more often, and each replacement costs some syncs.",
     )
-    files_min: int = Field(default=2, ge=2, description="Files that are there from the start, so that the first appends need not make any.")
+    files_min: int = Field(default=2, ge=2, description="Files that are created at the start, so the first appends need not create any.")
     files_pool: int = Field(
-        default=10, ge=0, description="Reclaimed files are kept for reuse while there are at most so many in all; choose what usual load needs."
+        default=10, ge=0, description="Reclaimed files are kept for reuse up to this total number of files. Choose what the usual load needs."
     )
     files_max: int = Field(
         default=100,
         ge=3,
         le=1 << 20,
-        description="Files at most, hence the bound of the disk. Reached, adds and updates are refused until deletes free a file; deletes have room "
-        "kept for them.",
+        description="Largest number of files, which limits the disk space. At the limit, adds and updates are refused until deletes free a "
+        "file. Space for deletes is reserved.",
     )
     check: Literal["hash", "size"] = Field(
         default="hash",
-        description="How a new journal seals its records: `hash` notices every damage and cannot be imitated by a payload; `size` is the layout of "
-        "the document, for readers with other tools. An existing journal keeps its own.",
+        description="How a new journal protects its records. `hash` detects every corruption and cannot be imitated by a payload; `size` is "
+        "the layout of the specification, for other tools. An existing journal keeps its own.",
     )
     buffer_bytes: int = Field(
         default=512 * 1024,
         ge=4096,
         le=64 * 1024 * 1024,
-        description="Records that were not synced are written when so many bytes have gathered. It bounds memory, and the size of one write.",
+        description="Unsynced records are written when so many bytes have gathered. It limits memory, and the size of one write.",
     )
     replaceable_types: frozenset[int] = Field(
         default=frozenset(),
-        description="User types whose updates replace the one before of the same record and type: only the last is kept and loaded.",
+        description="User types whose updates replace the previous update of the same record and type: only the last one is kept and loaded.",
     )
     compact_files_min: int = Field(
-        default=10, ge=0, description="Files with data below which nothing is compacted by itself; 0 switches that off, `compact()` stays."
+        default=10, ge=0, description="With fewer files that contain data, the journal does not compact itself. 0: never; `compact()` still works."
     )
     compact_percent: int = Field(
         default=30,
         ge=1,
         le=90,
-        description="Files are compacted when at most this share of them lives. Higher frees space sooner and copies more for it.",
+        description="Files are compacted when at most this share of them is live. A higher share frees space sooner and copies more.",
     )
 
     @model_validator(mode="after")
@@ -73,11 +73,10 @@ class GroupCommitSettings(Settings):
         default=0.0,
         ge=0,
         le=1,
-        description="A sync begins at the earliest so long after the one before began, unless `group_bytes` have gathered. 0: a caller that "
-        "arrives while a "
-        "sync runs shares the next. More saves syncs on a slow disk and delays a single caller.",
+        description="Shortest time between the starts of two syncs, unless `group_bytes` have gathered. 0: callers that arrive during a "
+        "sync share the next one. A longer time saves syncs on a slow disk, and delays a single caller.",
     )
-    group_bytes: int = Field(default=256 * 1024, ge=512, description="Bytes that are worth a sync at once, whatever `linger_s` says.")
+    group_bytes: int = Field(default=256 * 1024, ge=512, description="Bytes that cause a sync immediately, whatever `linger_s` is.")
     flush_s: float = Field(
         default=0.005,
         gt=0,

@@ -19,120 +19,123 @@ class ServerSettings(Settings):
         default=4608,
         ge=64,
         le=1 << 20,
-        description="Calls and streams that one connection may have open here at once; what a client begins above it waits there. A client holds "
-        "one stream for each partition that it uses at this server, and a few calls. "
-        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can use, to no less than the "
-        "partitions of the log and 512.",
+        description="Calls and streams that one connection can have open at once; further ones wait. A client uses one stream for each "
+        "partition at this server, and a few calls. 4,608 is enough for a log of 4,096 partitions. Lower it to limit the memory "
+        "that one client can use, but not below the number of partitions of the log plus 512.",
     )
     workers: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="Processes that share the partitions, which fall to them by a hash. One for each core that there is to spare, and at most a "
-        "quarter of the partitions, or some are idle; 1: no other process than this one.",
+        description="Processes that share the partitions, by a hash. Use one for each spare core, and at most a quarter of the number of "
+        "partitions; with more, some are idle. 1: this process only.",
     )
     worker_ports: int = Field(
         default=0,
         ge=-1,
         le=65_000,
-        description="Where each of several workers listens besides, so that peers who know of it spare the way through another worker: ports from "
-        "this one on; 0: free ones; -1: nowhere, all goes through the one port. Choose -1 where only that can be reached.",
+        description="Additional port of each worker. Peers that know it reach the worker directly instead of through another one. A number: "
+        "the ports from this one on; 0: free ports; -1: none, all calls use the shared port. Choose -1 if only the shared port "
+        "can be reached.",
     )
     preferred_partitions: tuple[int, ...] = Field(
-        default=(), description="Partitions this server should own while it lives. Empty: whatever is assigned."
+        default=(), description="Partitions that this server should own while it runs. Empty: any that the manager assigns."
     )
     session_timeout_s: float = Field(
         default=6.0,
         ge=0.5,
-        description="Coordinator session. A killed server's partitions move after this long; too short, and a long pause moves them.",
+        description="Timeout of the coordinator session. The partitions of a killed server move after this time. If it is too short, a long "
+        "pause of the machine moves them too.",
     )
     block_bytes_max: int = Field(
         default=1024 * 1024,
         ge=4096,
         le=8 * 1024 * 1024,
-        description="Records that one block gathers. Larger costs latency under load, smaller costs throughput.",
+        description="Records in one block. Larger blocks cost latency under load; smaller ones cost throughput.",
     )
     blocks_in_flight: int = Field(
-        default=2, ge=1, le=16, description="Blocks that wait for their majority at once. More, smaller blocks close the window up: throughput falls."
+        default=2, ge=1, le=16, description="Blocks that wait for their majority at once. With more, blocks are smaller and throughput falls."
     )
     queue_bytes_max: int = Field(
         default=16 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Received and not yet ordered, per partition. Full, it slows the clients of that partition.",
+        description="Received and not yet ordered, for each partition. When it is full, the clients of that partition slow down.",
     )
     transaction_cache_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Records kept by all partitions together, newest and lately read ones: for feeds, for reads by id, for replicas that fall behind"
-        " a little. Some seconds of what all partitions append; beyond that replicas are read. What waits for its majority may come on top.",
+        description="Records in memory for all partitions together, the newest and the recently read ones: for feeds, for reads by id, and "
+        "for replicas that fall behind a little. Choose some seconds of all appends; older records are read from replicas. "
+        "Blocks that wait for their majority can come on top.",
     )
     feed_cache_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Feed frames kept by all partitions together, encoded once for all who read the same. Partitions that are read times a few"
-        " frames; more where many readers follow at a distance.",
+        description="Feed frames in memory for all partitions together, encoded once for all readers of the same. Choose a few frames for "
+        "each partition that is read, and more if many readers follow at a distance.",
     )
     feed_bytes_max: int = Field(
         default=1024 * 1024,
         ge=4096,
         le=8 * 1024 * 1024,
-        description="Records in one feed frame, and in one read of a replica. Larger costs memory for each reader, smaller throughput.",
+        description="Records in one feed frame, and in one read of a replica. Larger frames cost memory for each reader; smaller ones cost "
+        "throughput.",
     )
     fetches_max: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="Reads of replicas at once for the feeds of one partition; more wait. Each holds one frame; more help where disks are slow.",
+        description="Concurrent reads of replicas for the feeds of one partition; further ones wait. Each holds one frame in memory. Raise "
+        "it for slow disks.",
     )
     answers_max: int = Field(
         default=1024,
         ge=16,
-        description="Answers kept for a client that does not read them. Beyond that nothing more is read from it until it does.",
+        description="Answers in memory for a client that does not read them. At the limit, the server reads nothing more from that client.",
     )
     record_bytes_max: int = Field(
-        default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
+        default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on servers first, then on clients."
     )
     lock_entries_max: int = Field(
         default=1_000_000,
         ge=1000,
-        description="Locks remembered exactly per partition, about 100 bytes each. Fewer cause needless conflicts of slow clients.",
+        description="Locks that a partition remembers exactly, about 100 bytes each. With fewer, slow clients get needless conflicts.",
     )
     checkpoint_transactions: int = Field(
         default=2_000_000,
         ge=1,
-        description="A partition goes on in a new session after so many. Bounds what recovery reads and what a disk restored from a copy can hide."
-        " Each costs a pause of some ten milliseconds.",
+        description="The number of transactions after which a partition continues in a new session. It limits what recovery reads, and what "
+        "a disk that was restored from a copy can hide. Each new session pauses appends for some ten milliseconds.",
     )
     replica_bytes_in_flight: int = Field(
-        default=4 * 1024 * 1024, ge=65536, description="Sent to one replica and not acknowledged. Bounds what a slow replica can hold up."
+        default=4 * 1024 * 1024, ge=65536, description="Sent to one replica and not acknowledged. It limits how much a slow replica can delay."
     )
     replica_retry_s: float = Field(
-        default=0.1, gt=0, description="First pause before a replica that failed is tried again; doubles up to the maximum."
+        default=0.1, gt=0, description="First pause before a failed replica is tried again. It doubles up to `replica_retry_max_s`."
     )
     replica_retry_max_s: float = Field(default=5.0, gt=0, description="Longest pause between tries of a failed replica.")
     hand_over_after_s: float = Field(
         default=10.0,
         gt=0,
-        description="How long a partition may be without a majority of its replicas before a server that reaches one becomes its owner, where "
-        "there is "
-        "one. Longer than the restart of a storage node; shorter ends an outage of one server's network sooner. Each hand-over of the same "
-        "partition doubles the wait before the next, up to 64 times.",
+        description="How long a partition can be without a majority of its replicas before it moves to a server that reaches one, if there "
+        "is such a server. Choose longer than a restart of a storage node. A shorter time ends an outage of one server's "
+        "network sooner. Each move of the same partition doubles the wait before the next, up to 64 times.",
     )
     memory_wait_s: float = Field(
         default=10.0,
         ge=0,
-        description="How long a partition of a `quorum_memory` topic waits at its opening for replicas that are away, when those that are here "
-        "died and may have lost what they had in memory. Longer loses less after a power failure and opens later.",
+        description="How long the opening of a partition of a `quorum_memory` topic waits for absent replicas, if those that are present "
+        "died and may have lost what they had in memory. A longer time loses less after a power failure, and opens later.",
     )
     rpc_timeout_s: float = Field(default=10.0, gt=0, description="Deadline of one call to a storage node. A node slower than that counts as failed.")
     mount_wait_s: float = Field(
-        default=5.0, gt=0, description="How long a mount waits for a partition that is being recovered before it is sent elsewhere."
+        default=5.0, gt=0, description="How long a mount waits for a partition in recovery before the client is sent elsewhere."
     )
     upkeep_s: float = Field(
         default=60.0,
         gt=0,
-        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter uses space "
-        "back and brings compacted views up to date sooner.",
+        description="Time between two rounds of retention and compaction of a partition. Each round asks every replica what it holds. A "
+        "shorter time frees space sooner and keeps compacted views newer.",
     )
     http: HttpSettings = Field(
         default=HttpSettings(),
