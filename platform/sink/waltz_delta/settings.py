@@ -77,41 +77,41 @@ class DecodeSettings(Settings):
     )
     columns: str | None = Field(
         default=None,
-        description="For json and arrow: the columns as SQL, `tail STRING NOT NULL, leg INT`. NOT NULL makes a field required. Name only what the "
-        "table shall have; other fields of the JSON are passed over.",
+        description="For json and arrow: the columns as SQL, `tail STRING NOT NULL, leg INT`. NOT NULL makes a field required. Name only "
+        "the columns that the table should have; other fields of the JSON are ignored.",
     )
     avro_schema: str | None = Field(default=None, description="For avro: the writer's schema as JSON text, or the path of an .avsc file.")
     descriptor: str | None = Field(default=None, description="For protobuf: path of the descriptor set, made by `protoc --descriptor_set_out`.")
     message: str | None = Field(default=None, description="For protobuf: full name of the message in the descriptor set.")
     timestamp_unit: TimestampUnit | None = Field(
         default=None,
-        description="For json and arrow: what a whole number in a TIMESTAMP column counts since 1970. Without it such a number does not decode: "
-        "nothing in a number says its unit. Text (`2026-01-02T03:04:05Z`) needs none.",
+        description="For json and arrow: the unit of a whole number in a TIMESTAMP column, counted from 1970. Without it such a number "
+        "cannot be decoded. Text (`2026-01-02T03:04:05Z`) needs none.",
     )
     timestamp_units: dict[str, TimestampUnit] = Field(
         default={},
-        description="The same for single columns, `{until: s}`, before `timestamp_unit`; a field within a STRUCT with dots, `order.placed_at`; the "
-        "elements of an ARRAY and the values of a MAP by their column.",
+        description="The unit of single columns, `{until: s}`, with precedence over `timestamp_unit`. Write a field of a STRUCT with dots, "
+        "`order.placed_at`. For an ARRAY or a MAP, the unit of the column applies to its elements or values.",
     )
     earliest_timestamp: Earliest = Field(
         default=EARLIEST,
-        description="An earlier value in a TIMESTAMP column does not decode, in any format but bytes. Set it to when the data began: a number in "
-        "another unit than declared then shows, also where that makes it too small.",
+        description="An earlier value in a TIMESTAMP column cannot be decoded, in any format but bytes. Set it to the time of the oldest "
+        "data, to detect a wrong unit also where it makes values too small.",
     )
     latest_timestamp: Latest = Field(
         default=LATEST,
-        description="A later value in a TIMESTAMP column does not decode, in any format but bytes. The default takes 9999-12-31 for an open end and "
-        "refuses milliseconds declared as seconds. A date alone means its last microsecond.",
+        description="A later value in a TIMESTAMP column cannot be decoded, in any format but bytes. The default accepts 9999-12-31 for an "
+        "open end, and refuses milliseconds declared as seconds. A date without a time means its last microsecond.",
     )
     numeric_strings: Literal["strict", "lossless"] = Field(
         default="strict",
-        description='For json and arrow: a string where a number is declared, `"5"` for an INT. `strict`: it does not decode, for any numeric type. '
-        "`lossless`: it counts as the number it spells, where the column holds that number exactly.",
+        description='For json and arrow: how to read a string if a number is declared, `"5"` for an INT. `strict`: it cannot be decoded. '
+        "`lossless`: it counts as the number that it spells, if the column can hold that number exactly.",
     )
     undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
         default=None,
-        description="What becomes of a transaction that does not decode. Without it: a dead letter where dead letters are declared, otherwise the "
-        "query fails and names it. `skip` forgets it; choose that only where the log holds data that no table needs.",
+        description="What happens to a transaction that cannot be decoded. Default: it becomes a dead letter if dead letters are declared; "
+        "otherwise the query fails and names it. `skip` drops it; choose that only if the log holds data that no table needs.",
     )
 
     @model_validator(mode="after")
@@ -143,15 +143,15 @@ class DecodeSettings(Settings):
 class RouteSettings(Settings):
     """Which transactions this output receives: those whose header is one of these."""
 
-    headers: tuple[int, ...] = Field(min_length=1, description="Headers as the application gave them; several outputs may have the same.")
+    headers: tuple[int, ...] = Field(min_length=1, description="Headers that the application set. Several outputs can have the same.")
 
 
 class ProjectionSettings(Settings):
     """From decoded columns to the table's, in SQL."""
 
-    where: str | None = Field(default=None, description="Condition over the decoded columns; what it leaves out counts as seen, not as undecodable.")
+    where: str | None = Field(default=None, description="SQL condition over the decoded columns. Rows that it drops count as landed.")
     select: str | None = Field(
-        default=None, description="SQL select list; without it all columns. `partition` and `transaction_id` are kept in any case."
+        default=None, description="SQL select list; without it, all columns. `partition` and `transaction_id` are always kept."
     )
 
 
@@ -159,17 +159,19 @@ class DeleteSettings(Settings):
     """Which transactions delete the row of their key, and what remains of it. They need only the key's columns, not the other required fields."""
 
     headers: tuple[int, ...] = Field(default=(), description="A transaction with one of these headers deletes. Give this or `where`.")
-    where: str | None = Field(default=None, description="SQL condition over the decoded columns that makes a transaction a delete, as `op = 'D'`.")
+    where: str | None = Field(
+        default=None, description="SQL condition over the decoded columns that makes a transaction a delete, such as `op = 'D'`."
+    )
     kind: Literal["hard", "soft"] = Field(
         default="hard",
-        description="`hard` removes the row; `soft` keeps it with its last values and marks it, for those who must see what was deleted.",
+        description="`hard` removes the row. `soft` keeps it with its last values and marks it as deleted.",
     )
     deleted: str = Field(default="deleted", min_length=1, description="Soft: name of the BOOLEAN column that marks a row as deleted.")
     deleted_at: str = Field(default="deleted_at", min_length=1, description="Soft: name of the TIMESTAMP column, the log's time of the delete.")
     tombstones: str | None = Field(
         default=None,
-        description="Hard: path of the table that remembers deleted keys where an older row may come after its delete (a named sequence, or dead "
-        "letters). Without it the table's path with `_tombstones` behind.",
+        description="Hard: path of the table that stores deleted keys, if an older row can arrive after its delete (with a named sequence, "
+        "or with dead letters). Default: the table's path with the suffix `_tombstones`.",
     )
 
     @model_validator(mode="after")
@@ -186,9 +188,9 @@ class DeleteSettings(Settings):
 class LayoutSettings(Settings):
     """How the files of a new table are organized. An existing table keeps its own layout."""
 
-    partition_by: tuple[str, ...] = Field(default=(), description="Columns of few values each (a day, a region); every value has files of its own.")
+    partition_by: tuple[str, ...] = Field(default=(), description="Columns with few values each (a day, a region); every value has separate files.")
     cluster_by: tuple[str, ...] = Field(
-        default=(), max_length=4, description="Columns that queries and merges filter by, of any number of values. The better choice where unsure."
+        default=(), max_length=4, description="Columns that queries and merges filter by, with any number of values. Prefer it if you are unsure."
     )
 
     @model_validator(mode="after")
@@ -201,9 +203,13 @@ class LayoutSettings(Settings):
 class HistorySettings(Settings):
     """The columns that a slowly changing dimension of type 2 has besides the row's own."""
 
-    valid_from: str = Field(default="valid_from", min_length=1, description="Sequence (by default the transaction id) from which the version held.")
-    valid_to: str = Field(default="valid_to", min_length=1, description="Sequence of what replaced or deleted it, exclusive; null while it holds.")
-    is_current: str = Field(default="is_current", min_length=1, description="Whether the version holds now.")
+    valid_from: str = Field(
+        default="valid_from", min_length=1, description="Sequence (by default the transaction id) from which the version is valid."
+    )
+    valid_to: str = Field(
+        default="valid_to", min_length=1, description="Sequence of the row that replaced or deleted it, exclusive; null while it is current."
+    )
+    is_current: str = Field(default="is_current", min_length=1, description="Whether the version is current.")
 
     @model_validator(mode="after")
     def _three_columns(self) -> HistorySettings:
@@ -215,28 +221,28 @@ class HistorySettings(Settings):
 class TargetSettings(Settings):
     """One Delta table and how rows are written to it."""
 
-    table: str = Field(min_length=1, description="Path of the Delta table; it is made where there is none.")
+    table: str = Field(min_length=1, description="Path of the Delta table. It is created if it does not exist.")
     mode: Literal["append", "upsert", "history"] = Field(
         default="append",
-        description="`append` keeps every transaction; `upsert` one row per key, the newest; `history` every version of a key with the range in "
-        "which it held (a slowly changing dimension of type 2).",
+        description="`append` keeps every transaction; `upsert` keeps the newest row of each key; `history` keeps every version of a key "
+        "with the range in which it was valid (a slowly changing dimension of type 2).",
     )
-    keys: tuple[str, ...] = Field(default=(), description="Upsert and history: columns that identify a row; null is a key like any other.")
+    keys: tuple[str, ...] = Field(default=(), description="Upsert and history: columns that identify a row; null is a key too.")
     sequence: str = Field(
         default="transaction_id",
         min_length=1,
-        description="Upsert and history: column that decides which of two rows of a key is newer. The default needs a key to stay in one log "
-        "partition; name a column of the data where it may not.",
+        description="Upsert and history: the column that decides which of two rows of a key is newer. With the default, a key must stay in "
+        "one log partition. If it cannot, name a column of the data.",
     )
-    deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it none does.")
+    deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it, none does.")
     history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
     evolution: Literal["off", "add_columns", "fail"] = Field(
         default="fail",
-        description="Where the rows have columns that the table lacks: `fail` refuses to start, `add_columns` adds them, `off` leaves them out. A "
-        "column of another type is refused in any case.",
+        description="If the rows have columns that the table does not have: `fail` refuses to start, `add_columns` adds them, `off` drops "
+        "them. A column of another type is always refused.",
     )
     layout: LayoutSettings = Field(default=LayoutSettings(), description="Partitioning or clustering of a new table.")
-    properties: dict[str, str] = Field(default={}, description="Delta table properties of a new table, as `delta.enableChangeDataFeed`.")
+    properties: dict[str, str] = Field(default={}, description="Delta table properties of a new table, such as `delta.enableChangeDataFeed`.")
 
     @model_validator(mode="after")
     def _keyed(self) -> TargetSettings:
@@ -260,7 +266,7 @@ class OutputSettings(Settings):
 
     target: TargetSettings = Field(description="The table.")
     decode: DecodeSettings = Field(default=DecodeSettings(), description="How data becomes columns.")
-    route: RouteSettings | None = Field(default=None, description="Which transactions; without it all.")
+    route: RouteSettings | None = Field(default=None, description="Which transactions; without it, all.")
     projection: ProjectionSettings = Field(default=ProjectionSettings(), description="Filter and select list.")
 
 
@@ -273,10 +279,10 @@ class DeadLetterSettings(Settings):
 class LandingSettings(Settings):
     """Everything that one query over the log lands: one or several tables, and the dead letters of all of them."""
 
-    outputs: tuple[OutputSettings, ...] = Field(min_length=1, description="The ways; each table once.")
-    dead_letters: DeadLetterSettings | None = Field(default=None, description="Without it, what does not decode fails the query.")
+    outputs: tuple[OutputSettings, ...] = Field(min_length=1, description="The outputs; each table once.")
+    dead_letters: DeadLetterSettings | None = Field(default=None, description="Without it, a transaction that cannot be decoded fails the query.")
     unrouted: Literal["skip", "dead_letter", "fail"] = Field(
-        default="skip", description="What becomes of a transaction whose header no route names, where every output has a route."
+        default="skip", description="What happens to a transaction whose header no route names, if every output has a route."
     )
 
     @model_validator(mode="after")

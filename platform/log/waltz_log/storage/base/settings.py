@@ -139,27 +139,28 @@ class StorageSettings(Settings):
     repair_retry_s: float = Field(
         default=5.0,
         gt=0,
-        description="After the first attempt to repair a segment that failed, mostly because the other replicas or the owner are not up yet. About "
-        "the time that they need to start.",
+        description="Pause after the first failed attempt to repair a segment. Attempts usually fail because other replicas or the owner "
+        "are not running yet, so choose about the time that they need to start.",
     )
     repair_retry_max_s: float = Field(
         default=300.0,
         gt=0,
-        description="The longest pause between two attempts, after the pauses have doubled. A failed attempt reads the segment twice, so minutes; "
-        "data with a copy less should not wait for hours.",
+        description="Longest pause between two attempts; pauses double up to it. A failed attempt reads the segment twice, so choose "
+        "minutes. Data with one copy less should not wait for hours.",
     )
     compaction_bytes_per_s: int = Field(
         default=32 * 1024**2,
         ge=1024,
-        description="How fast compacted views are made, one view at a time: the bytes of the log that are folded and those of view files that merges "
-        "rewrite count alike. Choose several times what is appended to compaction topics, as each value is rewritten a few times while its view "
-        "grows, or views and the trimming of their logs fall behind; choose less than appends leave of disk and processor.",
+        description="How fast compacted views are built, one view at a time. It counts the bytes of the log that are folded and the bytes "
+        "of view files that merges rewrite. Choose several times the append rate of compaction topics, because each value is "
+        "rewritten a few times; otherwise views, and the trimming of their logs, fall behind. Choose less than appends leave of "
+        "disk and processor.",
     )
     compaction_key_cache_bytes: int = Field(
         default=32 * 1024**2,
         ge=1 << 12,
-        description="Memory for the keys of one step of a fold; one view is folded at a time, so it is the whole process's. Less means more, smaller "
-        "files of a view that are merged later, never a wrong result.",
+        description="Memory for the keys of one step of a fold. One view is folded at a time, so it is the limit of the whole process. With "
+        "less memory, a view has more and smaller files, which are merged later.",
     )
     http: HttpSettings = Field(
         default=HttpSettings(),
