@@ -26,7 +26,7 @@ what to alert on. Names of metrics and labels are an interface.
 
 - Counters start at 0 when the process starts, and counters of a partition also when the server opens the partition. Use `rate()` or `increase()`.
 - Labels are bounded: `partition` is a log partition of the node, `replica` the name of a storage node, `worker` the number of a worker process. The
-  values of other labels are words that the table lists.
+  values of other labels are words that the table lists, and names of at most 50 subscribers.
 - Prometheus adds the labels `job` and `instance`, which name the process.
 - Transaction ids are gauges: `waltz_server_high_water_mark` and `waltz_server_last_transaction_id` are positions in the log.
 - Histograms have the buckets {", ".join(f"{bound:g}" for bound in BOUNDS_S)} seconds.

@@ -17,6 +17,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "delta": "spark",
         "deltalake": "spark",
+        "grpc_health": "server",
         "numpy": "server",
         "prometheus_client": "metrics",
         "py4j": "spark",

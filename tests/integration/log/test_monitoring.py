@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from waltz_log.client import SyncWaltzClient
@@ -124,10 +127,14 @@ def test_every_process_shows_what_happens_under_load(cluster: LocalCluster) -> N
     assert {dict(labels)["partition"] for labels in _scrape(server)[APPENDED]} == {str(each) for each in range(PARTITIONS)}
     scraped = _scrape(server)
     assert scraped["waltz_server_append_seconds_count"][frozenset({("stage", "commit")})] > 0
+    assert scraped["waltz_server_append_seconds_count"][frozenset({("stage", "replicate")})] > 0
+    assert scraped["waltz_server_cluster_partitions"][frozenset()] == PARTITIONS
+    assert all(_healthy(cluster, name, "waltz.Server" if name == "server-0" else "waltz.Storage") for name in endpoints)
     assert scraped["waltz_server_recovery_seconds_count"][frozenset()] >= PARTITIONS
     assert scraped["waltz_server_sessions_total"][frozenset()] >= PARTITIONS
     for address in storages:
         assert _scrape(address)["waltz_storage_write_seconds_sum"][frozenset()] > 0
+        assert _scrape(address)["waltz_storage_sync_seconds_sum"][frozenset()] > 0
         _until(lambda address=address: sum(_scrape(address)["waltz_storage_written_transactions_total"].values()) >= committed())  # type: ignore[misc]
         assert _scrape(address)["waltz_storage_disk_free_bytes"][frozenset()] > 0
 
@@ -157,6 +164,8 @@ def test_stopped_storage_nodes_make_only_the_server_unready(cluster: LocalCluste
         _until(lambda: _get(server, "/readyz")[0] == 503)
         reason = _get(server, "/readyz")[1]
         assert "[-]partition 0 failed: " in reason
+        assert not _healthy(cluster, "server-0", "waltz.Server")
+        assert _healthy(cluster, "storage-0", "waltz.Storage")
         assert "storage-1" in reason or "recovering" in reason
         assert _get(server, "/livez")[0] == 200
         assert _get(endpoints["storage-0"], "/readyz")[0] == 200
@@ -166,6 +175,34 @@ def test_stopped_storage_nodes_make_only_the_server_unready(cluster: LocalCluste
         cluster.start("storage-2")
     cluster.wait_ready()
     _until(lambda: _get(server, "/readyz")[0] == 200)
+    _until(lambda: _healthy(cluster, "server-0", "waltz.Server"))
+
+
+def test_a_storage_node_whose_disk_refuses_appends_is_not_ready(tmp_path: Path) -> None:
+    """As of a disk that is full: the node still serves reads."""
+    storage_settings = {"http": {"port": 0}, "disk_warn_free_bytes": 1 << 60, "disk_refuse_free_bytes": 1 << 60}
+    cluster = LocalCluster(tmp_path, partitions=1, storages=1, servers=1, storage_settings=storage_settings)
+    try:
+        cluster.open()
+        _until(lambda: "storage-0" in asyncio.run(_endpoints(cluster)))
+        endpoint = asyncio.run(_endpoints(cluster))["storage-0"]
+        status, reason = _get(endpoint, "/readyz")
+        assert (status, "[-]disk failed: the disk has less free space" in reason) == (503, True)
+        assert "[+]process ok" in _get(endpoint, "/readyz?verbose")[1]
+        assert not _healthy(cluster, "storage-0", "waltz.Storage")
+        assert _get(endpoint, "/livez")[0] == 200
+    finally:
+        cluster.close()
+
+
+def _healthy(cluster: LocalCluster, name: str, service: str) -> bool:
+    """What gRPC's health service of the process says, the same for the service and for the process."""
+    settings = yaml.safe_load((cluster.directory / "conf" / f"{name}.yaml").read_text())
+    with grpc.insecure_channel(settings["listen"]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answers = [stub.Check(health_pb2.HealthCheckRequest(service=each), timeout=SCRAPE_DEADLINE_S).status for each in (service, "")]
+    assert answers[0] == answers[1]
+    return bool(answers[0] == health_pb2.HealthCheckResponse.SERVING)
 
 
 def _live(server: str, replica: str) -> float:

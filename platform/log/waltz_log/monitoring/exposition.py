@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +15,7 @@ from prometheus_client.registry import Collector
 from waltz_log.core.status.latency import BOUNDS_S, LatencyStatistics
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
+from waltz_log.monitoring.build_families import BUILD
 from waltz_log.monitoring.checks import is_ready
 from waltz_log.monitoring.families import Family, gauge, single
 from waltz_log.monitoring.monitored import Finding, Role
@@ -24,25 +23,11 @@ from waltz_log.monitoring.server_families import SERVER
 from waltz_log.monitoring.storage_families import STORAGE
 from waltz_log.monitoring.worker_families import WORKERS
 
-__all__ = ["PROCESS", "exposition", "families_of"]
+__all__ = ["PROCESS", "ProcessMetrics", "exposition", "families_of", "metric_of"]
 
-
-def _distribution_version() -> str:
-    try:
-        return version("waltz-platform")
-    except PackageNotFoundError:  # run from the source without an installation
-        return "unknown"
-
-
-_VERSION = _distribution_version()
 
 PROCESS: tuple[Family[Finding], ...] = (
-    gauge(
-        "waltz_build_info",
-        ("version", "python"),
-        "1; the labels are the versions of the platform and of Python.",
-        lambda _: [((_VERSION, platform.python_version()), 1)],
-    ),
+    *BUILD,
     gauge("waltz_ready", (), "1 if `/readyz` answers 200.", single(lambda found: int(is_ready(found.checks)))),
     gauge("waltz_failed_checks", (), "Checks of `/readyz` that fail.", single(lambda found: sum(each.failed is not None for each in found.checks))),
     gauge(
@@ -85,16 +70,24 @@ class _Once(Collector):
         yield from _PROCESS_COLLECTOR.collect()
 
 
+class ProcessMetrics(Collector):
+    """What every process shows of itself: build, clock, `process_*`. For a registry of an application."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _metrics(BUILD, None)
+        yield from _PROCESS_COLLECTOR.collect()
+
+
 _PROCESS_COLLECTOR = ProcessCollector(registry=CollectorRegistry())
 """Processor time, memory, open files and start of this process, read from /proc. Of a node with workers this is the supervisor."""
 
 
 def _metrics(families: Sequence[Family[Any]], source: object) -> Iterator[Metric]:
     for family in families:
-        yield _metric(family, family.samples(source))
+        yield metric_of(family, family.samples(source))
 
 
-def _metric(family: Family[Any], samples: Iterable[tuple[tuple[str, ...], float | LatencyStatistics]]) -> Metric:
+def metric_of(family: Family[Any], samples: Iterable[tuple[tuple[str, ...], float | LatencyStatistics]]) -> Metric:
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
         for labels, latency in samples:

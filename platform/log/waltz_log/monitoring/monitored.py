@@ -17,7 +17,7 @@ from typing import Literal
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import WaltzError
-from waltz_log.monitoring.checks import Check, checks_of
+from waltz_log.monitoring.checks import Check, checks_of, is_ready
 
 __all__ = ["ALIVE_S", "DEADLINE_S", "Finding", "Monitored", "Phase", "Role", "Source"]
 
@@ -80,6 +80,17 @@ class Monitored:
     def stopping(self) -> None:
         """Statistics are given as long as the source has them."""
         self._state = _State("stopping", "the process was asked to stop", self._state.loop, self._state.source)
+
+    async def ready(self) -> bool:
+        """As `/readyz`, for callers in the event loop of the process."""
+        state = self._state
+        if state.phase != "serving" or state.source is None:
+            return False
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return is_ready(checks_of(await state.source()))
+        except (TimeoutError, WaltzError, OSError):
+            return False
 
     # ---- the endpoint ------------------------------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from waltz_log.core.recovery import majority
 from waltz_log.core.replica_status import ReplicaStatus, can_commit
 from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.server_statistics import BudgetStatistics, OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
@@ -12,8 +13,14 @@ from waltz_log.monitoring.families import Family, Kind, Samples, counter, gauge,
 
 __all__ = ["SERVER"]
 
+SUBSCRIBERS_SHOWN = 50
+"""Of a server: names of subscribers are chosen by applications, and labels must be bounded."""
+
 _PARTITION = ("partition",)
 _REPLICA = ("partition", "replica")
+
+GOOD = (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING)
+"""States in which a replica's acknowledgments count."""
 
 
 def _open(name: str, kind: Kind, meaning: str, pick: Callable[[OpenPartitionStatistics], float | None]) -> Family[ServerStatistics]:
@@ -65,6 +72,13 @@ def _replica_states(statistics: ServerStatistics) -> Samples:
     return [((state.name.lower(),), found[state]) for state in ReplicaStatus]
 
 
+def _spare(partition: OpenPartitionStatistics | None) -> int | None:
+    if partition is None:
+        return None
+    states = [each.state for each in partition.replicas.values() if each.counts]
+    return sum(state in GOOD for state in states) - majority(len(states)) if states else None
+
+
 def _accepts_appends(partition: OpenPartitionStatistics | None) -> int:
     return int(partition is not None and can_commit(served=True, replicas=[each.state for each in partition.replicas.values() if each.counts]))
 
@@ -77,6 +91,11 @@ def _views(statistics: ServerStatistics) -> Samples:
                     yield (str(number), replica), max(0, kept.last - kept.view.bound)
 
 
+def _subscribers(statistics: ServerStatistics) -> Samples:
+    lags = sorted((statistics.subscribers or {}).items(), key=lambda each: (-each[1], each[0]))
+    return [((name,), lag) for name, lag in lags[:SUBSCRIBERS_SHOWN]]
+
+
 def _fenced(statistics: ServerStatistics) -> Samples:
     if statistics.totals is not None:
         yield ("generation",), statistics.totals.fenced_generations
@@ -86,7 +105,11 @@ def _fenced(statistics: ServerStatistics) -> Samples:
 
 def _stages(statistics: ServerStatistics) -> dict[str, LatencyStatistics]:
     totals = statistics.totals
-    return {} if totals is None else {"queue": totals.queue, "commit": totals.commit}
+    return {} if totals is None else {"queue": totals.queue, "replicate": totals.replicate, "commit": totals.commit}
+
+
+def _lock_waits(statistics: ServerStatistics) -> dict[str, LatencyStatistics]:
+    return {} if statistics.totals is None else {"": statistics.totals.lock_wait}
 
 
 def _recoveries(statistics: ServerStatistics) -> dict[str, LatencyStatistics]:
@@ -105,10 +128,28 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         "waltz_server_append_seconds",
         ("stage",),
         "Latency of blocks by stage. `queue`: from the arrival of the block's oldest frame until the block is ordered; `commit`: from then until it "
-        "is on disk at a majority.",
+        "is on disk at a majority; `replicate`: from sending blocks to one replica until it acknowledged them.",
         _stages,
     ),
     histogram("waltz_server_recovery_seconds", (), "From the begin of a store session until the partition is open.", _recoveries),
+    histogram(
+        "waltz_server_lock_wait_seconds",
+        (),
+        "How long rejected transactions waited for their turn at a hot lock until they were answered.",
+        _lock_waits,
+    ),
+    gauge(
+        "waltz_server_cluster_partitions",
+        (),
+        "Partitions of the cluster, whoever serves them.",
+        single(lambda found: found.cluster_partitions or None),
+    ),
+    gauge(
+        "waltz_server_subscriber_lag_transactions",
+        ("subscriber",),
+        "Committed transactions of this server's partitions that the subscriber has not finished; of the 50 that lag most.",
+        _subscribers,
+    ),
     counter(
         "waltz_server_sessions_total",
         (),
@@ -133,6 +174,12 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         _PARTITION,
         "1 if the server serves the partition and a majority of its replicas is live, so that an append can be committed now.",
         _all_partitions(_accepts_appends),
+    ),
+    _open(
+        "waltz_server_partition_spare_replicas",
+        "gauge",
+        "How many more replicas may fail until the partition accepts no appends; negative if too many have failed.",
+        _spare,
     ),
     _open(
         "waltz_server_partition_generation",
@@ -185,6 +232,12 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         "Rejected transactions that wait for their turn at a hot lock.",
         lambda each: each.locks.waiting,
     ),
+    _open(
+        "waltz_server_feed_lag_transactions",
+        "gauge",
+        "Committed transactions that the slowest mounted client with a feed was not sent yet.",
+        lambda each: each.feed_lag,
+    ),
     _open("waltz_server_feed_memory_bytes", "gauge", "Transactions of the partition in the cache.", lambda each: each.feed.memory_bytes),
     _open("waltz_server_feed_frame_bytes", "gauge", "Feed frames of the partition in the cache.", lambda each: each.feed.frame_bytes),
     _open("waltz_server_feed_frames_made_total", "counter", "Feed frames that were encoded.", lambda each: each.feed.frames_made),
@@ -219,7 +272,7 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         "waltz_server_replica_live",
         "gauge",
         "1 if the replica's acknowledgments count towards a majority.",
-        lambda _, replica: int(replica.state in (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING)),
+        lambda _, replica: int(replica.state in GOOD),
     ),
     _replica(
         "waltz_server_replica_lag_transactions",
@@ -232,6 +285,18 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         "counter",
         "Reads of the replica that failed their checksum.",
         lambda _, replica: replica.corrupt_reads,
+    ),
+    _replica(
+        "waltz_server_replica_filled_bytes_total",
+        "counter",
+        "What was copied to a replica that is being filled. No sample for other replicas.",
+        lambda _, replica: None if replica.filling is None else replica.filling.bytes,
+    ),
+    _replica(
+        "waltz_server_replica_fill_outpaced",
+        "gauge",
+        "1 if appends arrive faster than the replica is filled. No sample for replicas that are not filled.",
+        lambda _, replica: None if replica.filling is None else int(replica.filling.outpaced),
     ),
     _replica(
         "waltz_server_replica_fill_missing_bytes",

@@ -59,6 +59,12 @@ STORAGE: tuple[Family[NodeStatistics], ...] = (
         "Latency of write rounds: queued blocks are written together, and synced unless all belong to topics with `durability=quorum_memory`.",
         lambda found: {} if found.write_latency is None else {"": found.write_latency},
     ),
+    histogram(
+        "waltz_storage_sync_seconds",
+        (),
+        "Latency of the syncs to disk alone, within write rounds and in the background.",
+        lambda found: {} if found.sync_latency is None else {"": found.sync_latency},
+    ),
     gauge("waltz_storage_partition_served", ("partition",), "1 if the node serves its replica of the partition, 0 if it stopped.", _served),
     _node(
         "waltz_storage_corrupt_partitions", "Partitions that are not served because their stored data is damaged.", lambda found: len(found.corrupt)

@@ -20,7 +20,9 @@ from waltz_log.errors import ClusterUnavailable
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.health import health_handler
 from waltz_log.processes.serving import either, say_ready, serve
+from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
@@ -83,13 +85,14 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     first."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
-        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection)
+        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready))
         server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32))
         await server.start()
+        subscribers = SubscriberLag(coordinator)
         address = server.address
 
         async def statistics() -> ServerStatistics:
-            return server.statistics()
+            return subscribers.added_to(server.statistics())
 
         monitored.serving(statistics)
         say_ready("server", address=address, cluster=settings.cluster)
@@ -99,6 +102,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
             await server.stop()
         else:
             await server.abort()
+        await subscribers.close()
         return address
     finally:
         await coordinator.close()
@@ -116,10 +120,11 @@ async def _life_of_workers(
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
         lost = asyncio.ensure_future(coordinator.wait_session_lost())
         every = AllWorkers(addresses.siblings)
+        subscribers = SubscriberLag(coordinator)
 
         async def statistics() -> ServerStatistics:
             answer = await every.ask(methods.SERVER_STATUS, pb.ServerStatusRequest())
-            return from_json(ServerStatistics, json.loads(answer.json), unknown="refuse")
+            return subscribers.added_to(from_json(ServerStatistics, json.loads(answer.json), unknown="refuse"))
 
         try:
             async with Workers(orders) as workers:
@@ -139,6 +144,7 @@ async def _life_of_workers(
             if not lost.done():
                 await membership.leave()
             lost.cancel()
+            await subscribers.close()
             await every.close()
     finally:
         await coordinator.close()

@@ -25,6 +25,7 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.health import health_handler
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.worker_link import GROW
@@ -70,7 +71,7 @@ async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.E
         async def statistics() -> NodeStatistics:
             return node.statistics()
 
-        network = GrpcNetwork(settings.direct_port, streams_per_connection=settings.streams_per_connection)
+        network = GrpcNetwork(settings.direct_port, streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready))
         try:
             listener = await network.serve(settings.listen, node.service())
             try:

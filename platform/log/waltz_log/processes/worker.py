@@ -7,6 +7,7 @@ limits, and at once when its supervisor has ended for any reason: the kernel sig
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -25,13 +26,20 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
 import structlog
 
+from waltz_log.core.status.server_statistics import ServerStatistics
+from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
+from waltz_log.monitoring.checks import checks_of, is_ready
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
-from waltz_log.transport.forwarding import WorkerNetwork
+from waltz_log.statistics import from_json
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.forwarding import AllWorkers, WorkerNetwork
 
 __all__ = ["main"]
 
@@ -97,7 +105,26 @@ def _network(orders: Orders) -> WorkerNetwork:
         partial(_describe, orders),
         direct_port=orders.settings.get("direct_port", -1),
         streams_per_connection=orders.settings["streams_per_connection"],
+        beside=health_handler(partial(_ready, orders)),
     )
+
+
+async def _ready(orders: Orders) -> bool:
+    """Whether the whole node is: its address is one, and a client does not choose the worker. As the supervisor judges `/readyz`."""
+    every = AllWorkers(orders.siblings)
+    try:
+        statistics: ServerStatistics | NodeStatistics
+        if orders.kind == "server":
+            server = await every.ask(methods.SERVER_STATUS, pb.ServerStatusRequest())
+            statistics = from_json(ServerStatistics, json.loads(server.json), unknown="refuse")
+        else:
+            storage = await every.ask(methods.STORAGE_STATUS, pb.StorageStatusRequest())
+            statistics = from_json(NodeStatistics, json.loads(storage.json), unknown="refuse")
+    except (WaltzError, OSError):
+        return False
+    finally:
+        await every.close()
+    return is_ready(checks_of(statistics))
 
 
 def _describe(orders: Orders) -> WorkerStatistics:

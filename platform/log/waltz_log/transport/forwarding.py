@@ -32,7 +32,7 @@ from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
-from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.transport.routes import partition_of, route_of
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
@@ -75,9 +75,10 @@ class WorkerNetwork(GrpcNetwork):
         *,
         direct_port: int = 0,
         streams_per_connection: int = STREAMS_PER_CONNECTION,
+        beside: Beside | None = None,
     ) -> None:
         own_port = direct_port + shard.worker if direct_port > 0 else direct_port
-        super().__init__(own_port, streams_per_connection=streams_per_connection)
+        super().__init__(own_port, streams_per_connection=streams_per_connection, beside=beside)
         self._shard = shard
         self._addresses = [*addresses, siblings[shard.worker]]
         self._siblings = siblings
@@ -90,8 +91,11 @@ class WorkerNetwork(GrpcNetwork):
         direct = DirectListener(self._addresses[0], self._direct_port, service)
         offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._streams_per_connection)
-        for group, handlers in calls.grouped().items():
+        grouped = calls.grouped()
+        for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        if self._beside is not None:
+            server.add_generic_rpc_handlers((self._beside(tuple(grouped)),))
         for each in self._addresses:
             try:
                 bound = server.add_insecure_port(each)

@@ -8,7 +8,7 @@ A message that is garbage, truncated or larger than `MAX_FRAME_BYTES` ends its s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,18 @@ from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
 from waltz_log.transport.methods import DIRECTLY, MAX_FRAME_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "EOF", "STREAMS_PER_CONNECTION", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "server_options"]
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "EOF",
+    "STREAMS_PER_CONNECTION",
+    "Beside",
+    "GrpcNetwork",
+    "ServedStream",
+    "answered",
+    "begun",
+    "error_of",
+    "server_options",
+]
 
 EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
@@ -306,11 +317,16 @@ def _guarded(method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[Any
     return {"call": call, "read": read, "stream": stream}[method.kind]
 
 
+Beside = Callable[[Sequence[str]], "grpc.GenericRpcHandler[Any, Any]"]
+
+
 class GrpcNetwork:
     """Plain-text gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `streams_per_connection`: how many
-    streams a server accepts at once on each connection."""
+    streams a server accepts at once on each connection. `beside`: makes what a server offers besides the services that it is
+    given, from their names."""
 
-    def __init__(self, direct_port: int = 0, *, streams_per_connection: int = STREAMS_PER_CONNECTION) -> None:
+    def __init__(self, direct_port: int = 0, *, streams_per_connection: int = STREAMS_PER_CONNECTION, beside: Beside | None = None) -> None:
+        self._beside = beside
         self._direct_port = direct_port
         self._streams_per_connection = streams_per_connection
 
@@ -337,6 +353,8 @@ class GrpcNetwork:
             )
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        if self._beside is not None:
+            server.add_generic_rpc_handlers((self._beside(tuple(grouped)),))
         host, _, wanted = address.rpartition(":")
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)

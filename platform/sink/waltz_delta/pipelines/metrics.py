@@ -57,6 +57,8 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
     def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = METRICS_HOST) -> None:
         try:
             import prometheus_client
+
+            from waltz_log.monitoring.exposition import ProcessMetrics
         except ImportError:
             name = "--metrics-port" if port is not None else "--metrics-file"
             reason = f"needs prometheus_client: {install_command('metrics')}"
@@ -69,6 +71,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
             "waltz_pipeline_batch_seconds", _meaning("waltz_pipeline_batch_seconds"), ["pipeline"], buckets=BATCH_BUCKETS_S, registry=self.registry
         )
         self.registry.register(_Collector(board))
+        self.registry.register(ProcessMetrics())
         self._server: Any = None
         self._ended = threading.Event()
         self._writer: threading.Thread | None = None

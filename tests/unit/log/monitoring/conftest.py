@@ -71,8 +71,10 @@ def server() -> ServerStatistics:
     for seconds in (0.0001, 0.003, 0.003, 100.0):
         latency.observe(seconds)
     durations = latency.statistics()
-    totals = ServerTotals(durations, durations, durations, sessions=4, fenced_generations=1, fenced_sessions=2, fenced_mounts=3)
-    return ServerStatistics(6, CLUSTER_KEY, True, caches, partitions, workers, totals=totals)
+    totals = ServerTotals(durations, durations, durations, durations, durations, sessions=4, fenced_generations=1, fenced_sessions=2, fenced_mounts=3)
+    return ServerStatistics(
+        6, CLUSTER_KEY, True, caches, partitions, workers, totals=totals, cluster_partitions=5, subscribers={"flights": 7, "legs": 0}
+    )
 
 
 @pytest.fixture
@@ -99,4 +101,5 @@ def node() -> NodeStatistics:
         writer_bytes_highest=256,
         writer_bytes_max=1024,
         write_latency=Latency().statistics(),
+        sync_latency=Latency().statistics(),
     )

@@ -24,6 +24,9 @@ DOCS = Path(__file__).resolve().parents[4] / "docs"
 TEXT = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
+LABELS = {"partition", "replica", "subscriber", "worker", "state", "cache", "direction", "version", "python", "stage", "what"}
+"""All that processes use. Each has a bounded number of values."""
+
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -55,6 +58,12 @@ def test_a_server_shows_its_partitions_replicas_and_workers(server: ServerStatis
     assert _value(samples, "waltz_server_replica_live", partition="0", replica="storage-2") == 0
     assert _value(samples, "waltz_server_replica_lag_transactions", partition="0", replica="storage-2") == 20
     assert _value(samples, "waltz_server_view_lag_transactions", partition="0", replica="storage-0") == 30
+    assert _value(samples, "waltz_server_partition_spare_replicas", partition="0") == 0
+    assert _value(samples, "waltz_server_partition_spare_replicas", partition="4") is None
+    assert _value(samples, "waltz_server_cluster_partitions") == 5
+    assert _value(samples, "waltz_server_subscriber_lag_transactions", subscriber="flights") == 7
+    assert _value(samples, "waltz_server_lock_wait_seconds_count") == 4
+    assert _value(samples, "waltz_server_append_seconds_count", stage="replicate") == 4
     assert _value(samples, "waltz_server_replicas", state="failed") == 1
     assert _value(samples, "waltz_server_replicas", state="live") == 1
     assert _value(samples, "waltz_server_cache_limit_bytes", cache="transactions") == 200
@@ -115,7 +124,7 @@ def test_names_and_labels_follow_the_conventions(role: Role) -> None:
         assert family.name.endswith("_total") == (family.kind == "counter"), family.name
         assert not re.search(r"_(ms|kib|mb|us)(_|$)", family.name), "base units only"
         assert ("bytes" in family.name) == family.name.removesuffix("_total").endswith("_bytes"), family.name
-        assert set(family.labels) <= {"partition", "replica", "worker", "state", "cache", "direction", "version", "python", "stage", "what"}
+        assert set(family.labels) <= LABELS, family.name
         assert family.meaning.endswith((".", ")."))
 
 

@@ -162,7 +162,8 @@ class OpenPartitionStatistics:
     """A partition that the server serves. `mounts`: clients, of which some are `catching_up`; `rejected`: transactions whose locks moved;
     `refused`: those that broke a limit; `last_transaction_id`: the last id given out, `committed`: the last one committed;
     `appended_transactions`: how many were ordered since this owner opened the partition; `low_water_mark`: where this session began; `in_memory`:
-    transactions that a majority received and that are not committed."""
+    transactions that a majority received and that are not committed; `feed_lag`: committed transactions that the slowest mount with a feed was not
+    sent yet."""
 
     generation: Highest[int]
     state: Newest[Literal["open"]]
@@ -182,6 +183,7 @@ class OpenPartitionStatistics:
     committed: Highest[int]
     in_memory: Summed[int]
     replicas: ByKey[Mapping[str, ReplicaStatistics]]
+    feed_lag: Highest[int] = 0
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------------------------------------
@@ -208,11 +210,14 @@ class CacheStatistics:
 @dataclass(frozen=True, slots=True)
 class ServerTotals:
     """Of all partitions since the process started. `queue`: how long the oldest frame of each block waited until the block was ordered; `commit`:
-    from then until the block was committed; `recovery`: from the begin of a store session to its being open; `sessions`: those that were opened;
+    from then until the block was committed; `replicate`: from sending blocks to one replica until it acknowledged them; `lock_wait`: how long a
+    rejection waited for its turn at a hot lock; `recovery`: from the begin of a store session to its being open; `sessions`: those that were opened;
     `fenced_generations`, `fenced_sessions`: what newer owners and newer sessions ended here; `fenced_mounts`: what newer mounts of a client ended."""
 
     queue: Fieldwise[LatencyStatistics]
     commit: Fieldwise[LatencyStatistics]
+    replicate: Fieldwise[LatencyStatistics]
+    lock_wait: Fieldwise[LatencyStatistics]
     recovery: Fieldwise[LatencyStatistics]
     sessions: Summed[int]
     fenced_generations: Summed[int]
@@ -224,7 +229,9 @@ class ServerTotals:
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
-    process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not."""
+    process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
+    cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
+    where that was not asked for."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -234,3 +241,5 @@ class ServerStatistics:
     workers: Annotated[tuple[WorkerStatistics, ...], by_attribute("worker")] = ()
     http: Newest[str | None] = None
     totals: Fieldwise[ServerTotals | None] = None
+    cluster_partitions: Highest[int] = 0
+    subscribers: ByKey[Mapping[str, int] | None] = None

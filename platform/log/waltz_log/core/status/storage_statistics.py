@@ -58,7 +58,7 @@ class NodeStatistics:
     started; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits
     for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where the node
     answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds
-    of all partitions, with the sync where one was made.
+    of all partitions, with the sync where one was made; `sync_latency`: of the syncs alone.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 
@@ -81,3 +81,4 @@ class NodeStatistics:
     writable: Lowest[bool] = True
     http: Newest[str | None] = None
     write_latency: Fieldwise[LatencyStatistics | None] = None
+    sync_latency: Fieldwise[LatencyStatistics | None] = None

@@ -1,6 +1,7 @@
 """What a log server counts over all of its partitions for as long as its process lives, for its statistics alone. No decision reads it.
 
-Observed once for each block, each recovery and each fencing, never for a transaction.
+Observed once for each block, for each message of blocks to a replica, each recovery, each fencing, and each rejection that waited at a hot lock.
+Never for a transaction that is committed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Totals:
         self.now_s = now_s
         self.queue = Latency()
         self.commit = Latency()
+        self.replicate = Latency()
+        self.lock_wait = Latency()
         self.recovery = Latency()
         self.sessions = 0
         self._fenced_generations = self._fenced_sessions = self._fenced_mounts = 0
@@ -38,6 +41,8 @@ class Totals:
         return ServerTotals(
             queue=self.queue.statistics(),
             commit=self.commit.statistics(),
+            replicate=self.replicate.statistics(),
+            lock_wait=self.lock_wait.statistics(),
             recovery=self.recovery.statistics(),
             sessions=self.sessions,
             fenced_generations=self._fenced_generations,

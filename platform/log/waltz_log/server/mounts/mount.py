@@ -112,6 +112,11 @@ class Mount:
         """Whether what it is fed next must be read from a replica."""
         return self.feed != pb.FEED_NONE and not self._source.near(self._fed + 1)
 
+    @property
+    def lag(self) -> int:
+        """Committed transactions that it was not sent yet; 0 without a feed."""
+        return max(0, self._store.committed - self._fed) if self.feed != pb.FEED_NONE else 0
+
     # ---- the writer ----------------------------------------------------------------------------------------------------------------------------
 
     async def write(self, target: int) -> None:

@@ -270,6 +270,7 @@ class LogServer:
             partitions={number: partition.statistics() for number, partition in sorted(self._partitions.items())},
             http=self._settings.http.address,
             totals=self._totals.statistics(),
+            cluster_partitions=0 if self._cluster is None else self._cluster.partitions,
         )
 
 

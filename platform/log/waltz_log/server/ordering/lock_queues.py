@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from waltz_log.core.status.latency import Latency
+
 __all__ = ["TURN_S", "LockQueues"]
 
 A = TypeVar("A")
@@ -37,7 +39,8 @@ WAITING_MAX = 65_536
 
 @dataclass(slots=True)
 class _LockQueue(Generic[A]):
-    waiting: deque[tuple[A, int]] = field(default_factory=deque)
+    waiting: deque[tuple[A, int, float]] = field(default_factory=deque)
+    """Who, its sequence, and since when."""
     answered: int = -1
     """The winner in the last answer."""
     until_s: float = 0.0
@@ -47,23 +50,24 @@ class _LockQueue(Generic[A]):
 
 
 class LockQueues(Generic[A]):
-    """`A`: who is answered. Each sequence is answered once."""
+    """`A`: who is answered. Each sequence is answered once. `waits`: counts how long those that had a turn waited for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Latency | None = None) -> None:
+        self._waits = Latency() if waits is None else waits
         self._queues: dict[int, _LockQueue[A]] = {}
         self.waiting = 0
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def enqueue(self, lock: int, who: A, sequence: int) -> bool:
+    def enqueue(self, lock: int, who: A, sequence: int, now_s: float = 0.0) -> bool:
         """False if the queues are full."""
         queue = self._queues.get(lock)
         if self.waiting >= WAITING_MAX or (len(self._queues) >= QUEUES_MAX if queue is None else len(queue.waiting) >= QUEUE_LENGTH_MAX):
             return False
         if queue is None:
             queue = self._queues[lock] = _LockQueue()
-        queue.waiting.append((who, sequence))
+        queue.waiting.append((who, sequence, now_s))
         self.waiting += 1
         return True
 
@@ -83,7 +87,8 @@ class LockQueues(Generic[A]):
             queue.at_once = 1 if taken else 2 * queue.at_once
             queue.answered, queue.until_s = writer, now_s + TURN_S
             for _ in range(min(queue.at_once, len(queue.waiting))):
-                who, sequence = queue.waiting.popleft()
+                who, sequence, since_s = queue.waiting.popleft()
+                self._waits.observe(now_s - since_s)
                 answered.append((who, sequence, writer))
         self.waiting -= len(answered)
         return answered
@@ -95,6 +100,6 @@ class LockQueues(Generic[A]):
             leaving = [entry for entry in queue.waiting if who is None or entry[0] == who]
             if leaving:
                 queue.waiting = deque(entry for entry in queue.waiting if not (who is None or entry[0] == who))
-                answered.extend((waiter, sequence, last_writer(lock)) for waiter, sequence in leaving)
+                answered.extend((waiter, sequence, last_writer(lock)) for waiter, sequence, _ in leaving)
         self.waiting -= len(answered)
         return answered

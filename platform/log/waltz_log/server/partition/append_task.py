@@ -79,7 +79,7 @@ class AppendTask:
         self._settle_wake = Pulse()
         self._capacity = Pulse()
         self._drained = Pulse()
-        self._lock_queues: LockQueues[Appender] = LockQueues()
+        self._lock_queues: LockQueues[Appender] = LockQueues(totals.lock_wait)
         self._queues_wake = Pulse()
         self._above_log: list[tuple[Appender, list[tuple[int, int]]]] = []
         self._above_log_changed = Pulse()
@@ -202,7 +202,7 @@ class AppendTask:
         """Rejections of a block: into the line for their lock, or, if there is no place, to their winner's block, or out."""
         at_once: dict[Appender, Answers] = {}
         for (appender, sequence, winner), lock in zip(sequenced.rejected, sequenced.holders, strict=True):
-            if self._lock_queues.enqueue(lock, appender, sequence):
+            if self._lock_queues.enqueue(lock, appender, sequence, self._now_s()):
                 continue
             waiting = next((entry for entry in self._in_flight if entry.last_transaction_id >= winner), None)
             answers = at_once.setdefault(appender, Answers()) if waiting is None else waiting.of(appender)

@@ -172,6 +172,7 @@ class OpenPartition:
             committed=store.committed,
             in_memory=max(0, store.received - store.committed),
             replicas=store.replica_statistics(),
+            feed_lag=max((mount.lag for mount in self.mounts), default=0),
         )
 
 

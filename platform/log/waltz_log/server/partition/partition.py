@@ -107,7 +107,7 @@ class Partition:
         while not self._closing:
             memory = PartitionMemory(self._caches.transactions)
             shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
-            store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace)
+            store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace, self._totals.replicate)
             self._store = store
             watching = asyncio.ensure_future(self._watch_space(store))
             began_s = self._totals.now_s()

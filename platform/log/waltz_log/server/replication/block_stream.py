@@ -7,6 +7,7 @@ The caller decides what is sent.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from typing import Any
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded
+from waltz_log.core.status.latency import Latency
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.transport import waltz_pb2 as pb
@@ -48,7 +50,7 @@ class Encodings:
 
 class BlockStream:
     """Over a Replicate stream that is open. `acknowledged` is called with every answer: what is on disk; `received` with those that say that more is
-    received."""
+    received. `latency` counts from sending to acknowledging, at least as received; `now_s` is for nothing else."""
 
     def __init__(
         self,
@@ -59,6 +61,8 @@ class BlockStream:
         bytes_max: int,
         acknowledged: Callable[[int], None],
         received: Callable[[int], None] | None = None,
+        latency: Latency | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._encodings = encodings
         self._name = name
@@ -66,7 +70,9 @@ class BlockStream:
         self._bytes_max = bytes_max
         self._acknowledged = acknowledged
         self._received = received
-        self._sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
+        self._latency = Latency() if latency is None else latency
+        self._now_s = now_s
+        self._sent: deque[tuple[int, int, float]] = deque()  # last id, bytes and time of what is not acknowledged
         self._changed = Pulse()
         self.bytes_in_flight = 0
 
@@ -109,7 +115,7 @@ class BlockStream:
         await self._changed.wait_for(lambda: self.bytes_in_flight < self._bytes_max)
         size = sum(len(block.records) for block in blocks)
         self.bytes_in_flight += size
-        self._sent.append((blocks[-1].last_transaction_id, size))
+        self._sent.append((blocks[-1].last_transaction_id, size, self._now_s()))
         await self._stream.send(message)
 
     async def say(self, message: pb.ReplicateRequest) -> None:
@@ -122,7 +128,9 @@ class BlockStream:
             if answer.HasField("received_transaction_id"):
                 has = max(reached, answer.received_transaction_id)
             while self._sent and self._sent[0][0] <= has:
-                self.bytes_in_flight -= self._sent.popleft()[1]
+                _, size, sent_s = self._sent.popleft()
+                self.bytes_in_flight -= size
+                self._latency.observe(self._now_s() - sent_s)
             self._changed.notify()
             self._acknowledged(reached)
             if has > reached and self._received is not None:

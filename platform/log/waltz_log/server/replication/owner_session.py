@@ -13,6 +13,7 @@ from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.status.latency import Latency
 from waltz_log.errors import CoordinatorBehind, Fenced, WaltzError
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
@@ -45,6 +46,7 @@ class OwnerSession(Protocol):
     probes: NodeProbes
     fill_pace: FillPace
     encodings: Encodings
+    replicate_latency: Latency
 
     # ---- the session
 

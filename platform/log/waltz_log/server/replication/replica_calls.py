@@ -185,7 +185,8 @@ class ReplicaCalls:
         opening = pb.ReplicateOpen(cluster_key=self._key, partition=store.partition, session=store.session, stream_epoch=self.stream_epoch)
         await stream.send(pb.ReplicateRequest(open=opening))
         bytes_max = store.settings.replica_bytes_in_flight
-        return BlockStream(self.name, stream, store.encodings, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
+        latency = store.replicate_latency
+        return BlockStream(self.name, stream, store.encodings, bytes_max=bytes_max, acknowledged=acknowledged, received=received, latency=latency)
 
     async def runs(self, first: int, last: int, *, headers_only: bool, recovering: bool, runs_max: int) -> AsyncGenerator[list[Block], None]:
         """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""

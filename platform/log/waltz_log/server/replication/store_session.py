@@ -32,6 +32,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreState
+from waltz_log.core.status.latency import Latency
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import CoordinatorBehind, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.base.node_probes import NodeProbes
@@ -73,7 +74,9 @@ class StoreSession:
         probes: NodeProbes,
         owner_secret: bytes,
         fill_pace: FillPace,
+        replicate_latency: Latency,
     ) -> None:
+        self.replicate_latency = replicate_latency
         self._owner_secret = owner_secret
         self.partition = partition
         self.generation = generation

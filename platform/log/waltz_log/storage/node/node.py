@@ -86,6 +86,7 @@ class StorageNode:
         """Whether the directory is held by this process, not by its supervisor."""
         self._control_turn = asyncio.Lock()
         self._write_latency = Latency()
+        self._sync_latency = Latency()
         self._memory = WriterMemory(settings.writer_bytes_max)
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
@@ -198,6 +199,7 @@ class StorageNode:
                         self._memory,
                         self.corruption,
                         self._write_latency,
+                        self._sync_latency,
                     )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
@@ -251,6 +253,7 @@ class StorageNode:
             writable=self._disk.writable(),
             http=self.settings.http.address,
             write_latency=self._write_latency.statistics(),
+            sync_latency=self._sync_latency.statistics(),
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:

@@ -76,6 +76,7 @@ class Shared(NamedTuple):
     memory: WriterMemory
     corruption: Corruption
     write_latency: Latency
+    sync_latency: Latency
 
 
 class PartitionStore:
@@ -98,7 +99,8 @@ class PartitionStore:
         self._failed: WaltzError | None = None
         self._closing = False
         self._tasks = ShieldedTasks(self._broke)
-        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop, shared.write_latency)
+        latencies = (shared.write_latency, shared.sync_latency)
+        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop, *latencies)
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:

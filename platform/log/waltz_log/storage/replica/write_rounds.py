@@ -33,8 +33,8 @@ RETRY_S = 1.0
 
 
 class WriteRounds:
-    """For one partition. `stop` is called with the error that ends it and calls `end` in turn. `latency`: counts the rounds, `now_s` is for
-    nothing else."""
+    """For one partition. `stop` is called with the error that ends it and calls `end` in turn. `latency`: counts the rounds, `sync_latency`
+    their syncs and those in the background; `now_s` is for nothing else."""
 
     def __init__(
         self,
@@ -46,9 +46,11 @@ class WriteRounds:
         tasks: ShieldedTasks,
         stop: Callable[[WaltzError], None],
         latency: Latency,
+        sync_latency: Latency,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._latency = latency
+        self._sync_latency = sync_latency
         self._now_s = now_s
         self.pending: deque[Pending] = deque()
         self.appenders: dict[Appender, None] = {}
@@ -136,6 +138,8 @@ class WriteRounds:
                 self.drop(lambda _: failure, self._before(batch[0]))
             return
         self._latency.observe(self._now_s() - began_s)
+        if flushing is None:
+            self._sync_latency.observe(self._log.last_sync_s)
         self.rounds += 1
         self.bytes_written += size
         for pending in batch:
@@ -211,6 +215,7 @@ class WriteRounds:
                 if not isinstance(error, StorageFull):
                     self._stop(error)
                 raise
+            self._sync_latency.observe(self._log.last_sync_s)
             self._all_synced()
 
     def _all_synced(self) -> None:

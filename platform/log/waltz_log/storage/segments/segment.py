@@ -12,6 +12,7 @@ content of the medium is known: nothing was promised about the bytes that found 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -116,6 +117,8 @@ class ActiveSegment:
         self.header = header
         self.first = header.first_transaction_id
         self.next_id = self.synced_id = next_id
+        self.last_sync_s = 0.0
+        """How long the last sync of data took; for statistics alone."""
         self.size = self.synced_size = size
         self.allocated = allocated
         """The size of the data file. Beyond `size` there are zeros."""
@@ -168,7 +171,9 @@ class ActiveSegment:
         """Everything written is durable when it returns, and in the index."""
         if not self._entries:
             return
+        began_s = time.perf_counter()
         self._data.sync()
+        self.last_sync_s = time.perf_counter() - began_s
         with allocating_space():
             self._index.write(self._index_offset(self.synced_id), self._entries[0] if len(self._entries) == 1 else b"".join(self._entries))
         self._entries = []

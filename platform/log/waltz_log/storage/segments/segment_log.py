@@ -218,6 +218,11 @@ class SegmentLog:
         return self._active.next_id - 1
 
     @property
+    def last_sync_s(self) -> float:
+        """How long the last sync of appended data took."""
+        return self._active.last_sync_s
+
+    @property
     def held_bytes(self) -> int:
         """Memory in use until the next sync."""
         return self._active.held_bytes

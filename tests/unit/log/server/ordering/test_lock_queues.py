@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from waltz_log.core.status.latency import Latency
 from waltz_log.server.ordering import lock_queues as module
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 
@@ -76,3 +77,13 @@ def test_lines_and_waiting_are_bounded() -> None:
     assert queues.waiting == module.QUEUES_MAX + module.QUEUE_LENGTH_MAX - 1
     queues.waiting = module.WAITING_MAX
     assert not queues.enqueue(1, "d", 0)
+
+
+def test_the_time_until_an_answer_is_counted_and_that_of_a_client_that_leaves_is_not() -> None:
+    waits = Latency()
+    queues: LockQueues[str] = LockQueues(waits)
+    for sequence, now_s in ((1, 5.0), (2, 6.0)):
+        queues.enqueue(LOCK, f"client {sequence}", sequence, now_s)
+    queues.due(10, {LOCK: 10}.__getitem__, 7.5)
+    queues.remove("client 2", {LOCK: 10}.__getitem__)
+    assert (sum(waits.statistics().counts), waits.statistics().sum_s) == (1, 2.5)
