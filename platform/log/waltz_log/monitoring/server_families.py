@@ -219,6 +219,12 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         lambda each: each.in_memory,
     ),
     _open("waltz_server_lock_entries", "gauge", "Locks in the lock table; bounded by `lock_entries_max`.", lambda each: each.locks.entries),
+    _open(
+        "waltz_server_lock_entries_limit",
+        "gauge",
+        "Its bound (`lock_entries_max`). A table that is full forgets its older half.",
+        lambda each: each.locks.entries_max or None,
+    ),
     _open("waltz_server_lock_conflicts_total", "counter", "Lock conflicts.", lambda each: each.locks.conflicts),
     _open(
         "waltz_server_lock_floor_conflicts_total",

@@ -45,7 +45,7 @@ def open_partition(*states: ReplicaStatus) -> OpenPartitionStatistics:
         refused=1,
         blocks=12,
         queued_bytes=4096,
-        locks=LockTableStatistics(9, 0, 8, 2, (HotLockStatistics(HOT_LOCK, 8, 0),), 1),
+        locks=LockTableStatistics(9, 0, 8, 2, (HotLockStatistics(HOT_LOCK, 8, 0),), 1, 10),
         upkeep=UpkeepStatistics(first=5, replicas={"storage-0": RetainedStatistics(5, 90, 1, ViewStatistics(5, 60, 3, 4), None)}),
         session=11,
         low_water_mark=20,

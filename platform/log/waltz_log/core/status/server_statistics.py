@@ -101,7 +101,8 @@ class HotLockStatistics:
 @snapshot
 @dataclass(frozen=True, slots=True)
 class LockTableStatistics:
-    """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another."""
+    """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another; `entries_max`: the
+    bound of `entries`, 0 where it is not known."""
 
     entries: Summed[int]
     floor: Highest[int]
@@ -109,6 +110,7 @@ class LockTableStatistics:
     floor_conflicts: Summed[int]
     hottest: Newest[tuple[HotLockStatistics, ...]]
     waiting: Summed[int]
+    entries_max: Summed[int] = 0
 
 
 @snapshot

@@ -165,7 +165,7 @@ class OpenPartition:
             refused=append.refused,
             blocks=append.blocks,
             queued_bytes=append.queued_bytes,
-            locks=_locks(append.locks, append.waiting),
+            locks=_locks(append.locks, append.waiting, self._settings.lock_entries_max),
             upkeep=self.upkeep.statistics(),
             session=store.session,
             low_water_mark=store.resolved,
@@ -183,7 +183,7 @@ def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
     return response
 
 
-def _locks(found: LockStatistics, waiting: int) -> LockTableStatistics:
+def _locks(found: LockStatistics, waiting: int, entries_max: int) -> LockTableStatistics:
     """Locks as the sixteen digits that `lock_hash` of the client gives."""
     return LockTableStatistics(
         entries=found.entries,
@@ -192,6 +192,7 @@ def _locks(found: LockStatistics, waiting: int) -> LockTableStatistics:
         floor_conflicts=found.floor_conflicts,
         hottest=tuple(HotLockStatistics(lock=f"{hot.key & (1 << 64) - 1:016x}", conflicts=hot.times, error=hot.error) for hot in found.hottest),
         waiting=waiting,
+        entries_max=entries_max,
     )
 
 
