@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from tests.integration.monitoring.named_metrics import families_in, named_metrics
+from tests.integration.monitoring.promtool import promtool
 from waltz_delta import high_water_marks
 from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
 from waltz_delta.jobs import job
@@ -160,6 +163,10 @@ def test_pipelines_are_filled_run_and_audited_as_files(cluster: LocalCluster, su
     assert marks_of(tmp_path / "legs", cluster) == marks_of(tmp_path / "fleet", cluster) == until
     assert rows_of(tmp_path / "legs", "partition", "transaction_id") == [(p, at) for p, last in sorted(until.items()) for at in range(last + 1)]
     assert 'waltz_pipeline_lag_transactions{pipeline="legs"} 0.0' in metrics.read_text()
+    named = {name for name in named_metrics() if name.startswith(("waltz_pipeline_", "process_", "waltz_time", "waltz_build"))}
+    assert named - families_in([metrics.read_text()]) == set()
+    if shutil.which("promtool") is not None:
+        promtool("check", "metrics", text=metrics.read_text())
     DeltaTable(str(tmp_path / "legs")).delete("partition = 1 AND transaction_id = 5")
     code, out = finished(submit("jobs/audit.py", f"--pipeline={files / 'legs.yaml'}"))
     assert code == 1, out

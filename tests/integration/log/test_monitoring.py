@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.monitoring.named_metrics import families_in, named_metrics
+from tests.integration.monitoring.promtool import HOW_TO_INSTALL, promtool
 from waltz_log.client import SyncWaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
@@ -54,7 +57,7 @@ async def _endpoints(cluster: LocalCluster) -> dict[str, str]:
         found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
     finally:
         await coordinator.close()
-    addresses = {"server-0": next(each.statistics.http for each in found.servers if each.answers)}
+    addresses = {"server-0": each.statistics.http for each in found.servers if each.answers}
     addresses |= {each.name: each.statistics.http for each in found.storages if each.answers}
     return {name: address for name, address in addresses.items() if address is not None}
 
@@ -147,6 +150,19 @@ def test_each_metric_of_a_live_scrape_is_declared_and_process_metrics_are_there(
         shown = {family.name for family in families if family.name.startswith("waltz_")}
         assert shown <= declared
         assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= {family.name for family in families}
+
+
+def test_rules_and_dashboards_name_only_metrics_of_a_live_scrape_and_promtool_accepts_it(cluster: LocalCluster) -> None:
+    endpoints = asyncio.run(_endpoints(cluster))
+    texts = {name: _get(address, "/metrics")[1] for name, address in endpoints.items()}
+    named = {name for name in named_metrics() if not name.startswith("waltz_pipeline_")}
+    workers = {name for name in named if name.startswith("waltz_worker_")}
+    several = "waltz_worker_up" in families_in(texts.values())  # the cluster runs with and without workers
+    assert named - families_in(texts.values()) == (set() if several else workers)
+    if shutil.which("promtool") is None:
+        pytest.skip(HOW_TO_INSTALL)
+    for text in texts.values():
+        promtool("check", "metrics", text=text)
 
 
 def test_stopped_storage_nodes_make_only_the_server_unready(cluster: LocalCluster) -> None:
