@@ -57,7 +57,7 @@ async def _endpoints(cluster: LocalCluster) -> dict[str, str]:
         found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
     finally:
         await coordinator.close()
-    addresses = {"server-0": each.statistics.http for each in found.servers if each.answers}
+    addresses = {f"server-{number}": each.statistics.http for number, each in enumerate(found.servers) if each.answers}
     addresses |= {each.name: each.statistics.http for each in found.storages if each.answers}
     return {name: address for name, address in addresses.items() if address is not None}
 

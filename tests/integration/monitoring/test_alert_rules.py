@@ -38,7 +38,7 @@ def test_an_alert_fires_for_its_fault_and_not_before(case: Case, tmp_path: Path)
         "exp_labels": {**case.labels, "severity": ALERTS[case.alert]["labels"]["severity"]},
         "exp_annotations": {"summary": case.summary, "runbook_url": ALERTS[case.alert]["annotations"]["runbook_url"]},
     }
-    expected = [
+    expected: list[dict[str, Any]] = [
         {"eval_time": f"{CHANGE_S - 1}s", "alertname": case.alert},
         {"eval_time": f"{CHANGE_S + STEP_S + case.within_s}s", "alertname": case.alert, "exp_alerts": [fires]},
     ]

@@ -52,7 +52,7 @@ def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
 
 def test_every_metric_that_a_rule_or_panel_names_is_declared() -> None:
     """Against live scrapes: tests/integration/log/test_monitoring.py and tests/e2e/test_jobs_run.py."""
-    declared = {family.name for role in ("server", "storage") for family in families_of(role)}  # type: ignore[arg-type]
+    declared = {family.name for role in ("server", "storage") for family in families_of(role)}
     declared |= {metric.name for metric in METRICS} | {"process_cpu_seconds_total", "process_resident_memory_bytes"}
     assert named_metrics() - declared == set()
 

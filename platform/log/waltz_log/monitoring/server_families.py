@@ -141,7 +141,7 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
     gauge(
         "waltz_server_cluster_partitions",
         (),
-        "Partitions of the cluster, whoever serves them.",
+        "Partitions of the cluster, served here or not.",
         single(lambda found: found.cluster_partitions or None),
     ),
     gauge(

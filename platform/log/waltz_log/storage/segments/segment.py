@@ -118,7 +118,7 @@ class ActiveSegment:
         self.first = header.first_transaction_id
         self.next_id = self.synced_id = next_id
         self.last_sync_s = 0.0
-        """How long the last sync of data took; for statistics alone."""
+        """Duration of the last sync of data, for statistics alone."""
         self.size = self.synced_size = size
         self.allocated = allocated
         """The size of the data file. Beyond `size` there are zeros."""

@@ -219,7 +219,7 @@ class SegmentLog:
 
     @property
     def last_sync_s(self) -> float:
-        """How long the last sync of appended data took."""
+        """Duration of the last sync of appended data."""
         return self._active.last_sync_s
 
     @property
