@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -105,6 +105,9 @@ mutants: setup ## bugs planted in the cluster, each of which the simulator must 
 
 smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 transactions; TRANSACTIONS=100000 SECONDS=120 SEED=7 a shorter run
 	$(BIN)/python -m verification.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
+
+alerts: setup ## faults in a real cluster under a real Prometheus: each alert within 60 s; QUIET=300 seconds in which none may fire
+	$(BIN)/python -m verification.alerts $(if $(QUIET),--quiet $(QUIET))
 
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m verification.crashes.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)

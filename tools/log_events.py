@@ -26,6 +26,16 @@ MEANINGS: dict[str, str] = {
     "workers killed, stop timed out": "Workers did not stop in time and were killed. Nothing that was acknowledged is lost.",
     "worker serves": "A worker is ready.",
     "supervisor ended": "The supervisor of a node disappeared, so its worker stops too. Restart the node.",
+    # ---- client
+    "connection to the owner lost": (
+        "A client's connection for appends ended. The client mounts again and settles what was in flight. Act if it repeats: see `left_out`, the "
+        "lines of the same kind that were not written since the last one."
+    ),
+    "connection to the owner restored": "The client appends again; `without_s` is how long it could not.",
+    "most appends conflict": (
+        "At least half of the appends of a client to a partition were rejected for a lock conflict. Use fewer or finer locks, or fewer clients that "
+        "change the same thing."
+    ),
     # ---- log server: ownership
     "server started": "The log server is registered and can own partitions.",
     "cluster manager elected": "This log server assigns partitions to owners from now on.",

@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.pipeline_metrics import metrics_table
 from waltz_log.core.status.latency import BOUNDS_S
+from waltz_log.metrics import CLIENT, OUTBOX
 from waltz_log.monitoring.exposition import PROCESS
 from waltz_log.monitoring.families import Family
 from waltz_log.monitoring.server_families import SERVER
@@ -44,6 +45,13 @@ SECTIONS: tuple[tuple[str, str, tuple[Family[Any], ...]], ...] = (
     ("Workers", "Only of nodes with several workers. A worker that is restarted starts at 0 again.", WORKERS),
 )
 
+CLIENTS = (
+    "Clients",
+    "An application shows these if it registers a `WaltzCollector` ([client](../guides/client.md#observe-it)). Counters start with the "
+    "client or outbox.",
+    (*CLIENT, *OUTBOX),
+)
+
 PIPELINES = """\
 ## Pipelines
 
@@ -53,7 +61,7 @@ Jobs expose these with `--metrics-port` or `--metrics-file` ([pipelines](../guid
 
 def page() -> str:
     parts = [INTRODUCTION]
-    for heading, text, families in SECTIONS:
+    for heading, text, families in (*SECTIONS, CLIENTS):
         parts.append("\n\n".join([f"## {heading}", *([text] if text else []), _table(families)]) + "\n")
     parts.append(f"{PIPELINES}\n{metrics_table()}\n")
     return "\n".join(parts)

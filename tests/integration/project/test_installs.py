@@ -39,6 +39,7 @@ THE_CALLERS_OWN = {"pytest"}
 INSTALLS = [
     ("", ["waltz_log.client", "waltz_log.outbox", "waltz_log.journal"], ["waltz_log.client.sql"]),
     ("sql", ["waltz_log.client"], []),
+    ("metrics", ["waltz_log.metrics"], []),
     ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.testing.pytest_plugin"]),
     ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], []),
 ]

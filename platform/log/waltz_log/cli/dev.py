@@ -25,13 +25,14 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Asked
 
-    cluster = LocalCluster(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout_s)
+    cluster = LocalCluster(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout_s, http=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
     try:
         with cluster:
             print(f"cluster  {cluster.cluster}", flush=True)
             print(f"logs     {cluster.log('server-0').parent}", flush=True)
+            print(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})", flush=True)
             print(f"ready cluster={cluster.cluster}", flush=True)
             while True:
                 name = cluster.wait_ended()

@@ -25,6 +25,7 @@ from waltz_log.client.transactions.context import Application, Context
 from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactions.transactional import TransactionContext
+from waltz_log.core.status.client_statistics import ClientPartitionStatistics, ClientStatistics
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ __all__ = [
     "Application",
     "BulkColumns",
     "BulkReceipt",
+    "ClientPartitionStatistics",
     "ClientSettings",
+    "ClientStatistics",
     "Context",
     "DeadLetter",
     "Draft",

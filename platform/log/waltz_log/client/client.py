@@ -31,7 +31,7 @@ from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.client.topics.topic import TopicHandle
 from waltz_log.client.topics.topic_directory import TopicDirectory
 from waltz_log.client.transactions.admission import Admission
-from waltz_log.client.transactions.attempts import CONFLICT_BASE_S, Attempts
+from waltz_log.client.transactions.attempts import CONFLICT_BASE_S, AttemptCounts, Attempts
 from waltz_log.client.transactions.context import Application, Context
 from waltz_log.client.transactions.follow import Again, Apply, Follower
 from waltz_log.client.transactions.submitting import Submitting
@@ -39,9 +39,11 @@ from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Tran
 from waltz_log.client.transactions.transactional import transactional
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.status.client_statistics import ClientPartitionStatistics, ClientStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, TopicDeleted
+from waltz_log.statistics import merge
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -66,6 +68,7 @@ class WaltzClient:
         self._followers: dict[int, list[Follower]] = {}
         self._admissions: dict[int, Admission] = {}
         self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
+        self._attempt_counts = AttemptCounts()
         self._submitting: Submitting | None = None
         self._mounting = asyncio.Lock()
         self._closed = False
@@ -161,6 +164,23 @@ class WaltzClient:
     def settings(self) -> ClientSettings:
         """The settings that the client was made with."""
         return self._settings
+
+    def statistics(self) -> ClientStatistics:
+        """A snapshot of what the client does and has counted, for logs and metrics (`waltz_log.metrics`). Does not wait; any thread may call it, also
+        after `close`."""
+        found: dict[int, ClientPartitionStatistics] = {}
+        for producer in list(self._producers.values()):
+            mine = producer.statistics()
+            before = found.get(producer.partition)
+            found[producer.partition] = mine if before is None else merge([before, mine])
+        settings = self._settings
+        return ClientStatistics(
+            client_id=self._client_id,
+            partitions=dict(sorted(found.items())),
+            max_pending=settings.max_pending,
+            max_pending_bytes=settings.max_pending_bytes,
+            retries=self._attempt_counts.retries,
+        )
 
     async def high_water_mark(self, partition: int) -> int:
         """The id of the last committed transaction of the partition, -1 if there is none, as its owner reports it. Retries while the owner
@@ -423,7 +443,7 @@ class WaltzClient:
             return await (await self.enqueue(partition, draft, timeout_s, topic))
 
         pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
-        return Attempts(append, pauses, self._budget, attempts, lambda: self._closed)
+        return Attempts(append, pauses, self._budget, attempts, lambda: self._closed, self._attempt_counts)
 
     def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
         """The undecided appends of this client that these transactions are."""

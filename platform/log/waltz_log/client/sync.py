@@ -32,6 +32,7 @@ from waltz_log.client.transactions.context import Context
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
+from waltz_log.core.status.client_statistics import ClientStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import InvalidRequest, NotAppended
 
@@ -135,6 +136,10 @@ class SyncWaltzClient:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    def statistics(self) -> ClientStatistics:
+        """As `WaltzClient.statistics`."""
+        return self.asynchronous.statistics()
 
     high_water_mark = blocking(WaltzClient.high_water_mark)
     first_transaction_id = blocking(WaltzClient.first_transaction_id)

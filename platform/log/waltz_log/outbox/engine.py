@@ -48,6 +48,7 @@ class Engine:
         self._connected = False
         self._closed = False
         self._forwarded = 0
+        self._connections = 0
         self._rate = 0.0
 
     @property
@@ -128,12 +129,14 @@ class Engine:
             forwarded=self._forwarded,
             forward_rate=self._rate,
             error=self._error,
+            connections=self._connections,
         )
 
     # ---- reports of sessions ----------------------------------------------------------------------------------------------------------------------
 
     def connected(self, partitions: int) -> None:
         self.partitions, self._connected = partitions, True
+        self._connections += 1
         self._error = ""
 
     def done(self, entries: list[tuple[Entry, Outcome]]) -> None:

@@ -43,6 +43,8 @@ class OutboxStatistics:
     """In the log per second, over the last period between two writings of the file."""
     error: Newest[str]
     """The error that ended the last connection, or the journal's; empty if there is none."""
+    connections: Summed[int] = 0
+    """Connections to the cluster that were opened since the process started."""
 
     def encode(self) -> bytes:
         """The snapshot as JSON, as the file in the outbox's directory has it."""

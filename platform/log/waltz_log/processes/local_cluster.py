@@ -82,9 +82,11 @@ class LocalCluster:
         session_timeout_s: float = 4.0,
         storage_settings: Mapping[str, Any] | None = None,
         server_settings: Mapping[str, Any] | None = None,
+        http: bool = False,
     ) -> None:
-        """Counts that are not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. Raises `InvalidRequest`
-        if the directory holds a cluster with other partitions or storage nodes."""
+        """Counts that are not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. `http`: nodes answer
+        `/readyz` and `/metrics`, at ports that are kept (`http_addresses`). Raises `InvalidRequest` if the directory holds a cluster with other
+        partitions or storage nodes."""
         self.directory = Path(directory).resolve()
         self._file = self.directory / "dev.json"
         self._processes = Processes(self.directory / "logs")
@@ -97,6 +99,7 @@ class LocalCluster:
         self._session_timeout_s = session_timeout_s
         self._storage_settings = dict(storage_settings or {})
         self._server_settings = dict(server_settings or {})
+        self._http = http
 
     def _agreed(self, what: str, asked: int | None, kept: Mapping[str, Any], default: int) -> int:
         found = kept.get(what)
@@ -267,10 +270,31 @@ class LocalCluster:
             settings |= {"name": name, "directory": str(self.directory / name)} | self._storage_settings
         else:
             settings |= {"session_timeout_s": self._session_timeout_s} | self._server_settings
+        if self._http:
+            settings["http"] = {"port": self._port(f"{name} http")}
         path = self.directory / "conf" / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(settings))
+        self._write_targets()
         return path
+
+    @property
+    def http_addresses(self) -> dict[str, str]:
+        """`host:port` of `/metrics`, by the names of nodes that were started with an endpoint."""
+        names = [*self.server_names, *self.storage_names] if self._http else []
+        return {name: f"{HOST}:{self._ports[f'{name} http']}" for name in names if f"{name} http" in self._ports}
+
+    @property
+    def targets_file(self) -> Path:
+        """What Prometheus reads to find the nodes (`file_sd_configs`)."""
+        return self.directory / "conf" / "targets.json"
+
+    def _write_targets(self) -> None:
+        jobs = {"server": "waltz-servers", "storage": "waltz-storage"}
+        found = {job: [at for name, at in self.http_addresses.items() if name.startswith(kind)] for kind, job in jobs.items()}
+        new = self.targets_file.with_suffix(".new")
+        new.write_text(json.dumps([{"targets": targets, "labels": {"job": job}} for job, targets in found.items()], indent=2) + "\n")
+        new.replace(self.targets_file)
 
     def kill(self, name: str) -> None:
         """SIGKILL; the process has ended when this returns."""

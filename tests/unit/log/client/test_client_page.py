@@ -65,7 +65,7 @@ def test_the_blocking_program_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_page_has_a_program_for_each_model() -> None:
-    assert len(PROGRAMS) == 8
+    assert len(PROGRAMS) == 9
 
 
 def test_the_page_names_every_setting_and_what_is_public() -> None:

@@ -51,6 +51,8 @@ class AppendWindow:
         self.frames: deque[SentFrame] = deque()
         self.pending = 0
         self.pending_bytes = 0
+        self.committed = self.rejected = self.not_appended = self.unknown = 0
+        """Appends by outcome, for statistics alone."""
         self.next_sequence = 1
         self.known_mark = -1
         """The highest transaction id known to be committed."""
@@ -223,15 +225,18 @@ class AppendWindow:
         for frame in self.frames:
             if first < frame.first_sequence + frame.count and frame.first_sequence < end:
                 settled += frame.commit(first, end, self.partition, transaction_id, append_time_ms, durability)
+        self.committed += settled
         return settled
 
     def reject(self, sequence: int, winner: int) -> None:
         self._decide(sequence, LockConflict(partition=self.partition, winner=winner))
+        self.rejected += 1
 
     def refuse(self, sequence: int, reason: int) -> bool:
         """What the server would not order. False: the transaction is still wanted, and another mount settles it."""
         if reason == pb.REFUSAL_STORAGE_FULL:
             self._decide(sequence, NotAppended(partition=self.partition, reason=STORAGE_FULL))
+            self.not_appended += 1
         elif reason == pb.REFUSAL_TOO_LARGE:
             self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self.partition}"))
         else:
@@ -298,6 +303,7 @@ class AppendWindow:
         late = 0
         for unsent in self.queue:
             if not _done(unsent) and unsent.deadline <= now:
+                self.not_appended += _count(unsent)
                 _fail(unsent, NotAppended(partition=self.partition, reason=f"{LATE_UNSENT}: {reason}"))
             if _done(unsent):
                 late += 1
@@ -313,6 +319,7 @@ class AppendWindow:
     def refuse_unsent(self) -> None:
         """Answers all that was never sent as not appended: the storage is full."""
         for unsent in self.queue:
+            self.not_appended += 0 if _done(unsent) else _count(unsent)
             _fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         self._drop_done()
 
@@ -348,6 +355,7 @@ class AppendWindow:
             for part in frame.parts:
                 part.expire(math.inf, self._unknown_of(client_id, frame.since, str(error)))
         for each in queue:
+            self.not_appended += _count(each) if isinstance(unsent, NotAppended) and not _done(each) else 0
             _fail(each, copy(unsent))
         self._waiters.fail(unsent)
 
@@ -355,6 +363,7 @@ class AppendWindow:
         return lambda sequence, count: self._unknown(client_id, sequence, since, reason, count)
 
     def _unknown(self, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> OutcomeUnknown:
+        self.unknown += count
         return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason, count=count)
 
     def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:

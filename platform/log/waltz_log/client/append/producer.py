@@ -23,10 +23,12 @@ from waltz_log.client.append.pending_rows import PendingRows
 from waltz_log.client.append.rows import Rows
 from waltz_log.client.append.sent_frame import SentFrame
 from waltz_log.client.append.sequence_query import SequenceQuery
+from waltz_log.client.base.incidents import ConflictStorm, Incidents
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
 from waltz_log.client.owners.owners import Owners
+from waltz_log.core.status.client_statistics import ClientPartitionStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import (
     BelongsToTopic,
@@ -106,7 +108,10 @@ class Producer:
         self.record_bytes_max = settings.record_bytes_max
         self.locks_max = settings.locks_max
         self.sequence_max = SEQUENCE_MAX
-        self.mounts = 0
+        self.mounts = self.disconnects = 0
+        self._incidents = Incidents(partition)
+        self._lost_s: float | None = None
+        """When the connection ended that is not restored yet."""
         self._followers = followers
         self._topic = topic
         self._needs_client_id = own_client_id
@@ -114,6 +119,7 @@ class Producer:
         self._owners = owners
         self._settings = settings
         self.loop = asyncio.get_running_loop()
+        self._storm = ConflictStorm(self.loop.time())
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
         self._sending: Callable[[list[SentFrame]], Awaitable[None]] | None = None
@@ -350,6 +356,8 @@ class Producer:
                 if isinstance(error, CorruptData | ProtocolViolation):
                     self._strikes += 1
             finally:
+                if self._serving is not None:
+                    self._disconnected()
                 self._serving = None
                 if stream is not None:
                     await stream.cancel()
@@ -413,6 +421,9 @@ class Producer:
             stream, mounted, self.window, self._signals, self._owners, self._settings, answered=self._answered, sending=self._sending
         )
         self._serving = serving
+        if self._lost_s is not None:
+            self._incidents.mounted(self.loop.time(), self.loop.time() - self._lost_s, self.window.pending)
+            self._lost_s = None
         waiters, self._mount_waiters = self._mount_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -422,3 +433,29 @@ class Producer:
     def _answered(self) -> None:
         self._backoff.reset()
         self._strikes = 0
+        now_s = self.loop.time()
+        storm = self._storm.judge(now_s, self.window.rejected, self.window.committed)
+        if storm is not None:
+            self._incidents.storm(now_s, *storm)
+
+    def _disconnected(self) -> None:
+        if self._dead is None:
+            self.disconnects += 1
+            self._lost_s = self.loop.time()
+            self._incidents.lost(self._lost_s, str(self._reason), self.window.pending)
+
+    def statistics(self) -> ClientPartitionStatistics:
+        """A snapshot. May be read by any thread."""
+        window = self.window
+        return ClientPartitionStatistics(
+            mounted=self._serving is not None,
+            pending=window.pending,
+            pending_bytes=window.pending_bytes,
+            in_flight=sum(frame.left for frame in list(window.frames)),
+            appended=window.committed,
+            rejected=window.rejected,
+            not_appended=window.not_appended,
+            unknown=window.unknown,
+            mounts=self.mounts,
+            disconnects=self.disconnects,
+        )

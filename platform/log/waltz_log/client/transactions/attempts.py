@@ -19,7 +19,7 @@ from waltz_log.client.transactions.admission import Admission, Ticket
 from waltz_log.client.transactions.transaction import Draft, Receipt
 from waltz_log.errors import GaveUp, GaveUpOnConflict, InvalidRequest, LockConflict, NotAppended, Unavailable
 
-__all__ = ["CONFLICT_BASE_S", "Append", "Attempts", "Execution", "Feeding"]
+__all__ = ["CONFLICT_BASE_S", "Append", "AttemptCounts", "Attempts", "Execution", "Feeding"]
 
 CONFLICT_BASE_S = 0.002
 """First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""
@@ -83,6 +83,13 @@ async def _nothing(_: object) -> None:
     return
 
 
+@dataclass(slots=True)
+class AttemptCounts:
+    """Of a client, since it was made."""
+
+    retries: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Attempts:
     """How transactions are retried. `attempts`: how often one may be sent; an additional local execution does not count. `closed`: whether the client
@@ -93,6 +100,7 @@ class Attempts:
     budget: RetryBudget
     attempts: int
     closed: Callable[[], bool] = lambda: False
+    counts: AttemptCounts = field(default_factory=AttemptCounts)
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -173,6 +181,7 @@ class Attempts:
                 await _see_winner(following, failed, deadline, progress)
             elif not self.budget.spend():
                 raise progress.gave_up("retry_budget", failed) from failed
+            self.counts.retries += 1
             await asyncio.sleep(pause)
 
     def _limit_reached(self, sent: int, *, in_time: bool) -> Limit | None:

@@ -1,0 +1,270 @@
+"""The faults, one after the other, each with the alerts that it must raise. `run` reports how long each alert needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verification.alerts.prometheus import Prometheus
+from waltz_delta.pipelines.listener import StatusBoard
+from waltz_delta.pipelines.metrics import PrometheusMetrics
+from waltz_log.client import Draft, Lock, LockConflict, SyncWaltzClient
+from waltz_log.processes.local_cluster import LocalCluster
+
+__all__ = ["Pace", "Report", "run"]
+
+PARTITIONS = 2
+LOCK_ENTRIES = 1000
+ALERT_TIMEOUT_S = 60.0
+"""What a person may wait for."""
+
+STAYS = {"WaltzCorruptionFound", "WaltzDeadLetters", "WaltzWorkerRestarted"}
+"""Alerts of what has happened, which stay for a while after it is over."""
+
+CLOCK = """
+import time
+real, real_ns = time.time, time.time_ns
+time.time = lambda: real() + 3600
+time.time_ns = lambda: real_ns() + 3600 * 10**9
+"""
+"""As `sitecustomize` of a process, it sets its clock an hour ahead."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """`factor`: by how much alerts wait less than in conf/monitoring; 1: the rules as they are."""
+
+    interval_s: float = 5.0
+    factor: float = 1.0
+    quiet_s: float = 300.0
+
+
+@dataclass
+class Report:
+    """`alerted`: by fault and alert, seconds until it fired. `problems`: what must not have been."""
+
+    alerted: dict[tuple[str, str], float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class _World:
+    def __init__(self, directory: Path, pace: Pace, report: Report, progress: Callable[[str], None]) -> None:
+        self.directory = directory
+        self.pace = pace
+        self.report = report
+        self.progress = progress
+        self.board = StatusBoard()
+        self.landed = 0
+        storage = {"segment_bytes": 65_536, "scrub_pause_s": 1.0, "repair_retry_s": 1.0, "repair_retry_max_s": 2.0}
+        self.cluster = LocalCluster(
+            directory / "cluster",
+            partitions=PARTITIONS,
+            storages=3,
+            servers=1,
+            session_timeout_s=2,
+            storage_settings=storage,
+            server_settings={"lock_entries_max": LOCK_ENTRIES},
+            http=True,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[Prometheus]:
+        with ExitStack() as stack:
+            stack.enter_context(self.cluster)
+            pipelines = stack.enter_context(PrometheusMetrics(self.board, port=0))
+            self.board.add("legs", lambda: self.dead)
+            self.dead = 0
+            targets = self.directory / "pipelines.json"
+            targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{pipelines.port}"], "labels": {"job": "waltz-pipelines"}}]))
+            limits = {"waltz:table_lag_seconds:limit": 2.0}
+            found = [self.cluster.targets_file, targets]
+            yield stack.enter_context(
+                Prometheus(self.directory / "prometheus", found, interval_s=self.pace.interval_s, limits=limits, factor=self.pace.factor)
+            )
+
+    def log_end(self, end: int) -> None:
+        """The pipeline reports that the log has so many transactions."""
+        offsets = {"startOffset": json.dumps({}), "endOffset": _offset(self.landed), "latestOffset": _offset(end)}
+        self.board.progressed({"name": "legs", "numInputRows": 0, "durationMs": {}, "sources": [offsets]})
+
+    def expect(self, prometheus: Prometheus, fault: str, began: float, alerts: Mapping[str, Mapping[str, str]]) -> None:
+        """Waits until the alerts fire, each with at least these labels."""
+        missing = dict(alerts)
+        while missing and time.monotonic() - began < ALERT_TIMEOUT_S:
+            firing = prometheus.firing()
+            for name, labels in list(missing.items()):
+                if any(each.name == name and labels.items() <= dict(each.labels).items() for each in firing):
+                    self.report.alerted[fault, name] = round(time.monotonic() - began, 1)
+                    self.progress(f"{fault}: {name} after {self.report.alerted[fault, name]:g} s")
+                    del missing[name]
+            time.sleep(0.2)
+        self.report.problems += [f"{fault}: {name} {dict(labels)} did not fire within {ALERT_TIMEOUT_S:g} s" for name, labels in missing.items()]
+
+    def expect_quiet(self, prometheus: Prometheus, fault: str) -> None:
+        """Waits until the fault's alerts have ended."""
+        deadline = time.monotonic() + 2 * ALERT_TIMEOUT_S
+        while True:
+            firing = {each.name for each in prometheus.firing()} - STAYS
+            if not firing:
+                return
+            if time.monotonic() > deadline:
+                self.report.problems.append(f"{fault}: still firing after it was repaired: {', '.join(sorted(firing))}")
+                return
+            time.sleep(0.2)
+
+    def start_with(self, name: str, **environment: str) -> None:
+        """Starts a node of the cluster with more in its environment."""
+        before = dict(os.environ)
+        os.environ.update(environment)
+        try:
+            self.cluster.start(name)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _offset(end: int) -> str:
+    return json.dumps({"0": end})
+
+
+def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _: None) -> Report:
+    report = Report()
+    world = _World(directory, pace, report, progress)
+    with world.running() as prometheus:
+        _quiet(world, prometheus)
+        for fault in (_pipeline, _storage_nodes, _server, _disk_and_clock, _lock_table, _corruption):
+            fault(world, prometheus)
+    return report
+
+
+def _quiet(world: _World, prometheus: Prometheus) -> None:
+    """Clients append, and nothing fires, until all is scraped and for the rest of the quiet period."""
+    deadline = time.monotonic() + world.pace.quiet_s
+    with SyncWaltzClient(world.cluster.cluster) as client:
+        while time.monotonic() < deadline or prometheus.value("sum(up)") != [5.0]:
+            if time.monotonic() > deadline + ALERT_TIMEOUT_S:
+                world.report.problems.append("not every process was scraped")
+                return
+            for partition in range(PARTITIONS):
+                client.append(partition, b"x" * 500)
+            firing = prometheus.firing()
+            world.report.problems += [f"in the quiet period: {each.name} {dict(each.labels)}" for each in firing]
+            if firing:
+                return
+            time.sleep(0.2)
+    world.progress(f"quiet for {world.pace.quiet_s:g} s")
+
+
+def _pipeline(world: _World, prometheus: Prometheus) -> None:
+    """A table falls behind and has dead letters; then its query ends."""
+    began = time.monotonic()
+    world.log_end(1000)
+    world.dead = 3
+    world.log_end(1000)
+    world.expect(prometheus, "a pipeline is behind", began, {"WaltzTableLag": {"pipeline": "legs"}, "WaltzDeadLetters": {"pipeline": "legs"}})
+    began = time.monotonic()
+    world.board.ended("legs", failed=True)
+    world.expect(prometheus, "a pipeline ends", began, {"WaltzPipelineDown": {"pipeline": "legs"}})
+    world.board.add("legs", lambda: 0)
+    world.landed = 1000
+    world.log_end(1000)
+    world.expect_quiet(prometheus, "a pipeline")
+
+
+def _storage_nodes(world: _World, prometheus: Prometheus) -> None:
+    """One is killed, then a second."""
+    cluster = world.cluster
+    began = time.monotonic()
+    cluster.kill("storage-2")
+    with SyncWaltzClient(cluster.cluster) as client:
+        client.append(0, b"the owner notices when it appends")
+        client.append(1, b"the owner notices when it appends")
+    down = {"instance": cluster.http_addresses["storage-2"]}
+    alerts: dict[str, dict[str, str]] = {"WaltzProcessDown": down, "WaltzReplicaMissing": {"replica": "storage-2"}, "WaltzMajorityAtRisk": {}}
+    world.expect(prometheus, "a storage node is killed", began, alerts)
+    began = time.monotonic()
+    cluster.kill("storage-1")
+    world.expect(prometheus, "a second storage node is killed", began, {"WaltzPartitionUnserved": {"partition": "0"}})
+    cluster.start("storage-1")
+    cluster.start("storage-2")
+    cluster.wait_ready()
+    world.expect_quiet(prometheus, "storage nodes")
+
+
+def _server(world: _World, prometheus: Prometheus) -> None:
+    """The only one is killed: nobody says that the partitions are not served."""
+    began = time.monotonic()
+    world.cluster.kill("server-0")
+    alerts = {"WaltzPartitionUnserved": {"partition": "1"}, "WaltzProcessDown": {"job": "waltz-servers"}}
+    world.expect(prometheus, "the only server is killed", began, alerts)
+    world.cluster.start("server-0")
+    world.cluster.wait_ready()
+    world.expect_quiet(prometheus, "the server")
+
+
+def _disk_and_clock(world: _World, prometheus: Prometheus) -> None:
+    """A disk becomes low, another full, and a clock is wrong: one on each storage node."""
+    cluster = world.cluster
+    wrong = world.directory / "wrong_clock"
+    wrong.mkdir()
+    (wrong / "sitecustomize.py").write_text(CLOCK)
+    much = str(1 << 60)
+    planted = {
+        "storage-0": {"WALTZ_STORAGE_DISK_WARN_FREE_BYTES": much},
+        "storage-1": {"WALTZ_STORAGE_DISK_WARN_FREE_BYTES": much, "WALTZ_STORAGE_DISK_REFUSE_FREE_BYTES": much},
+        "storage-2": {"PYTHONPATH": str(wrong)},
+    }
+    began = time.monotonic()
+    for name, environment in planted.items():
+        cluster.stop(name)
+        world.start_with(name, **environment)
+    at = cluster.http_addresses
+    alerts = {
+        "WaltzDiskLow": {"instance": at["storage-0"]},
+        "WaltzDiskRefusesAppends": {"instance": at["storage-1"]},
+        "WaltzClockOff": {"instance": at["storage-2"]},
+    }
+    world.expect(prometheus, "a disk low, a disk full, a clock wrong", began, alerts)
+    for name in planted:
+        cluster.stop(name)
+        cluster.start(name)
+    cluster.wait_ready()
+    world.expect_quiet(prometheus, "disks and clock")
+
+
+def _lock_table(world: _World, prometheus: Prometheus) -> None:
+    """More locks than the table holds, and a client with an old mark."""
+    began = time.monotonic()
+    with SyncWaltzClient(world.cluster.cluster) as client:
+        client.append_many(0, [Draft(b"", write_locks=(Lock("row", str(number)),)) for number in range(2 * LOCK_ENTRIES)])
+        number = 0
+        while time.monotonic() - began < ALERT_TIMEOUT_S and not any(each.name == "WaltzLockTableFull" for each in prometheus.firing()):
+            number += 1
+            try:
+                client.append(0, b"", write_locks=[Lock("free", str(number))], high_water_mark=0)
+            except LockConflict:
+                continue
+    world.expect(prometheus, "a lock table is full", began, {"WaltzLockTableFull": {"partition": "0"}})
+    world.expect_quiet(prometheus, "a lock table")
+
+
+def _corruption(world: _World, prometheus: Prometheus) -> None:
+    """The same byte of an old segment is damaged on all replicas, so that none can repair another. Last: it cannot be undone."""
+    cluster = world.cluster
+    with SyncWaltzClient(cluster.cluster) as client:
+        for _ in range(4):
+            client.append_many(1, [Draft(bytes(30_000))] * 4)  # a few segments
+    began = time.monotonic()
+    for name in cluster.storage_names:
+        oldest = min((cluster.directory / name / "1").glob("*.seg"))
+        with oldest.open("r+b") as file:
+            file.seek(oldest.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 0xFF]))
+    world.expect(prometheus, "a segment is damaged everywhere", began, {"WaltzCorruptionFound": {}, "WaltzCorruptionUnrepaired": {}})
