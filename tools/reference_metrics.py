@@ -45,7 +45,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Family[Any], ...]], ...] = (
     ("Workers", "Only of nodes with several workers. A worker that is restarted starts at 0 again.", WORKERS),
 )
 
-CLIENTS = (
+CLIENTS: tuple[str, str, tuple[Family[Any], ...]] = (
     "Clients",
     "An application shows these if it registers a `WaltzCollector` ([client](../guides/client.md#observe-it)). Counters start with the "
     "client or outbox.",
