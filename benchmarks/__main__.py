@@ -25,6 +25,7 @@ from benchmarks import (
     feed,
     idle,
     journal,
+    metrics,
     outbox,
     refill,
     spark,
@@ -41,7 +42,22 @@ from waltz_log.errors import InvalidSetting, WaltzError
 __all__ = ["chosen", "main"]
 
 TAKES = "15 minutes on two cores"
-BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "refill", "topics", "workers", "visible", "feed", "spark", "delta")
+BENCHMARKS = (
+    "journal",
+    "append",
+    "storage",
+    "outbox",
+    "failover",
+    "catch_up",
+    "refill",
+    "topics",
+    "workers",
+    "metrics",
+    "visible",
+    "feed",
+    "spark",
+    "delta",
+)
 _HERE = Path(__file__).resolve().parent
 
 
@@ -77,6 +93,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from idle.run(directory, workload, conditions)
     if "workers" in names:
         yield from workers.run(directory, workload, conditions)
+    if "metrics" in names:
+        yield from metrics.run(directory, workload, conditions)
     if "visible" in names:
         yield from visible.run(directory, conditions, quick=quick)
     if "feed" in names:
