@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(900)
 Stub = Callable[..., StubCluster]
 PARTITIONS = 2
 SHORT = 9
-"""Actions with every `make test`; all of them in the tests marked slow and in `make chaos-spark`."""
+"""Actions with every `make test-long`; all of them in the tests marked slow and in `make chaos-spark`."""
 ORDER = random.Random(19).sample(sorted(ACTIONS), len(ACTIONS))
 
 
@@ -175,7 +175,9 @@ def job(spark: Any, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Job(spark, stub(), tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("order", [ORDER[:SHORT], pytest.param(ORDER, marks=pytest.mark.slow)], ids=["short", "all"])
+@pytest.mark.parametrize(
+    "order", [pytest.param(ORDER[:SHORT], marks=pytest.mark.long), pytest.param(ORDER, marks=pytest.mark.slow)], ids=["short", "all"]
+)
 def test_after_each_action_the_table_equals_the_log_or_the_job_says_what_to_do(job: Job, order: list[str]) -> None:
     """All on one table: what an action leaves behind is what the next one finds."""
     for name in order:

@@ -29,12 +29,13 @@ def killed_at_the_gaps(directory: Path, kills_of_a_gap: int, *, strikes: int, ac
     return chaos.reported
 
 
+@pytest.mark.long
 def test_a_driver_killed_at_each_gap_leaves_each_transaction_once(tmp_path: Path) -> None:
     """Also: a first batch without a table yet, a deleted checkpoint, a killed worker, node or server, and two drivers that race."""
     assert killed_at_the_gaps(tmp_path, 1, strikes=1).checkpoints == {"deleted": 1}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
     """Also: an older checkpoint, and one of the actions, which `test_chaos_actions` has all of."""
     reported = killed_at_the_gaps(tmp_path, 4, strikes=4, actions=["restored-committing"])

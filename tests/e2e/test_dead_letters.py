@@ -96,6 +96,7 @@ def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internal.TableTransaction, "commit", commit)
 
 
+@pytest.mark.long
 def test_letters_are_reported_once_and_before_any_table_passes_them_even_if_drivers_die(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def run_to_end(*runs: Run) -> None:
         assert not run.is_alive()
 
 
+@pytest.mark.long
 def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +392,7 @@ def test_an_audit_names_a_log_with_holes_a_mark_ahead_of_it_and_a_table_that_is_
     assert [str(each.differences[0]) for each in audited(spark, cluster, nothing)] == ["table: there is no table"] * 2
 
 
+@pytest.mark.long
 def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, landed: tuple[StubCluster, PipelineSettings], tmp_path: Path) -> None:
     cluster, settings = landed
     kept, newest = settings.tables

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pyspark_waltz.testing import StubCluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "delta.md"
 
 
+@pytest.mark.long
 def test_every_program_of_the_page_runs(spark: Any, stub: Callable[..., StubCluster], tmp_path: Path) -> None:
     cluster = stub(partitions=2)
     legs = [b'{"tail": "N0", "leg": 1, "origin": "jfk"}', b'{"tail": "N0", "leg": "two"}', b'{"tail": "N0"}']

@@ -14,8 +14,8 @@ import pytest
 from verification.simulation import run
 from verification.simulation.ranges import run_range
 
-SEEDS = 500
-SHORT = 100
+SEEDS = 300
+SHORT = 50
 """Seeds with every `make test`; the others are in tests marked long."""
 PORTION = 50
 
