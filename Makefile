@@ -86,7 +86,7 @@ test-sim: setup ## clusters under faults, disks that crash, planted bugs, checke
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
 test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, hundreds of seeds
-	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) --durations=30 --durations-min=5 tests/sim tests
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) --durations=30 --durations-min=5 tests/sim tests/e2e tests/integration tests/unit
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
