@@ -36,6 +36,9 @@ class _LostCall:
     async def details(self) -> str:
         return "Cancelling all calls"
 
+    async def trailing_metadata(self) -> tuple[()]:
+        return ()
+
     def lose(self) -> None:
         for callback in self._callbacks:
             callback(self)
