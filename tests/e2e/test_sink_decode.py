@@ -1,4 +1,4 @@
-"""Each way in which data does not decode, reported with its reason; every format; and that decoding happens once."""
+"""Each reason why data cannot be decoded, reported as such; every format; and that decoding happens once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, shape
 from waltz_delta.decode.decode_nested import checked, first_problem
 from waltz_delta.decode.decode_times import TypedTimes
 from waltz_delta.landing.landing import Landing, resulting_schemas
-from waltz_delta.landing.landing_way import Way
+from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.settings import DeadLetterSettings, DecodeSettings, LandingSettings, OutputSettings, TargetSettings
 from waltz_log.errors import InvalidSetting
 
@@ -153,9 +153,9 @@ def output(decode: DecodeSettings, table: str = "t") -> OutputSettings:
 
 def test_json_is_decoded_strictly_and_every_refusal_says_why(spark: Any) -> None:
     data = [text.encode() for text, _ in GOOD] + [each for each, _ in BAD]
-    way = Way(output(JSON), dead_letters=True)
-    good = {row.transaction_id: row for row in way.good(raw(spark, data)).collect()}
-    reported = {row.transaction_id: row[PROBLEM] for row in way.bad(raw(spark, data)).collect()}
+    decoder = OutputDecoder(output(JSON), dead_letters=True)
+    good = {row.transaction_id: row for row in decoder.good(raw(spark, data)).collect()}
+    reported = {row.transaction_id: row[PROBLEM] for row in decoder.bad(raw(spark, data)).collect()}
     assert {at: {k: v for k, v in row.asDict().items() if k in JSON_NAMES and v is not None} for at, row in good.items()} == dict(
         enumerate(values for _, values in GOOD)
     )
@@ -297,7 +297,7 @@ def test_data_is_decoded_once_though_what_fails_is_counted(spark: Any) -> None:
 
     reported = io.StringIO()
     with redirect_stdout(reported):
-        Way(output(DecodeSettings(format="json", columns="a INT, r STRING NOT NULL")), dead_letters=True).good(
+        OutputDecoder(output(DecodeSettings(format="json", columns="a INT, r STRING NOT NULL")), dead_letters=True).good(
             raw(spark, [b"{}"]), Observation()
         ).explain()
         shape(raw(spark, [b"{}"]), schema="r STRING, at TIMESTAMP, n STRUCT<at: ARRAY<TIMESTAMP>>").explain()

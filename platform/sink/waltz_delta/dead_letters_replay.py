@@ -24,10 +24,10 @@ from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
-from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters
+from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
 from waltz_delta.landing.landing import Landing
-from waltz_delta.landing.landing_way import Way
 from waltz_delta.landing.merge_sink import MergeSink
+from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.landing.routing import routed
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
@@ -74,16 +74,16 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
         own = pending.where(f.col("cluster") == cluster)
         tries = []
         with progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
-            for way, sink in landing.outputs:
+            for decoder, sink in landing.outputs:
                 if not dry_run:  # the stream reads again what a RESTORE removed, so it is not replayed here
                     follow_restore(spark, sink.path, cluster)
-                attempt = _Try(way, own.where(f.col("target").isin(sink.path, NOWHERE)), _passed(spark, sink.path, cluster))
+                attempt = _Try(decoder, own.where(f.col("target").isin(sink.path, NO_TARGET)), _passed(spark, sink.path, cluster))
                 report = attempt.report(sink.path)
                 if report is not None:
                     tries.append((sink.path, attempt))
                     reports.append(report)
                     if report.landed and not dry_run:
-                        _land(spark, way, sink, attempt.ready)
+                        _land(spark, decoder, sink, attempt.ready)
                 bar.advance(1)
         if tries and not dry_run:
             _mark(spark, path, cluster, _done(own, tries))
@@ -102,10 +102,10 @@ class _Try:
     """The dead letters of one output, decoded again. Its plans read one version of the dead-letter table, so they give the same rows whenever they
     run."""
 
-    def __init__(self, way: Way, letters: DataFrame, passed: Column) -> None:
-        self.letters = routed(letters, way.output.route).select(*_RAW).dropDuplicates(PLACE)
+    def __init__(self, decoder: OutputDecoder, letters: DataFrame, passed: Column) -> None:
+        self.letters = routed(letters, decoder.output.route).select(*_RAW).dropDuplicates(PLACE)
         self.ready = self.letters.where(passed)
-        self.bad = way.bad(self.ready).select(*PLACE, PROBLEM)
+        self.bad = decoder.bad(self.ready).select(*PLACE, PROBLEM)
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
 
     def report(self, table: str) -> Replayed | None:
@@ -118,15 +118,15 @@ class _Try:
 
 def _done(own: DataFrame, tries: Sequence[tuple[str, _Try]]) -> DataFrame:
     """Target and position of every settled dead letter. One without a route is settled when every output that accepts it now decodes it."""
-    astray = own.where(f.col("target") == NOWHERE).select(*PLACE)
-    routed_now = reduce(DataFrame.union, [astray.join(each.letters.select(*PLACE), PLACE, "left_semi") for _, each in tries])
+    unrouted = own.where(f.col("target") == NO_TARGET).select(*PLACE)
+    routed_now = reduce(DataFrame.union, [unrouted.join(each.letters.select(*PLACE), PLACE, "left_semi") for _, each in tries])
     failed = reduce(DataFrame.union, [each.letters.select(*PLACE).join(each.decoded, PLACE, "left_anti") for _, each in tries])
-    found = routed_now.distinct().join(failed, PLACE, "left_anti").withColumn("target", f.lit(NOWHERE))
+    found = routed_now.distinct().join(failed, PLACE, "left_anti").withColumn("target", f.lit(NO_TARGET))
     return reduce(DataFrame.unionByName, [each.decoded.withColumn("target", f.lit(table)) for table, each in tries], found)
 
 
-def _land(spark: SparkSession, way: Way, sink: DeltaAppend | MergeSink, raw: DataFrame) -> None:
-    rows = way.good(raw)
+def _land(spark: SparkSession, decoder: OutputDecoder, sink: DeltaAppend | MergeSink, raw: DataFrame) -> None:
+    rows = decoder.good(raw)
     sink.prepare(spark, rows.schema)
     for _ in range(ATTEMPTS):
         try:

@@ -4,7 +4,7 @@ Two properties are checked. The log itself is dense: each partition has every id
 each table holds exactly what its declaration makes of the log: for each range of ids the same number of rows, the same sum of ids and the same sum of
 their columns' hashes; for a table with keys, the newest row of each. Ranges that differ are then compared row by row.
 
-Expected rows come from the log by the decoding, filter and projection of the pipeline (`landing_way`), and by a plain fold over keys. Of what the
+Expected rows come from the log by the decoding, filter and projection of the pipeline (`output_decoder`), and by a plain fold over keys. Of what the
 sink records, only its marks are used, to bound the range. So the audit finds faults of the landing, changes by users, and rows that a RESTORE
 removed. It cannot find what the declaration itself leaves out. Rows of an older declaration differ and are reported.
 
@@ -26,7 +26,7 @@ from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, comp
 from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_progress import Progress, progress
-from waltz_delta.landing.landing_way import Way
+from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.marks.marks import marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
@@ -149,17 +149,17 @@ def _audit_output(
     *,
     whole: bool,
 ) -> None:
-    way = Way(output, dead_letters=settings.dead_letters is not None)
+    decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
     keyed: DataFrame | None = None
     for piece in todo:
         raw = log_reads.rows(piece)
         audited.add_density(log_reads.density(piece))
         if output.target.mode == "append":
-            counted, differences = compare_appended(way.good(raw), table, PieceOfLog(piece.starts, piece.ends), SHOWN)
+            counted, differences = compare_appended(decoder.good(raw), table, PieceOfLog(piece.starts, piece.ends), SHOWN)
             audited.add_rows(counted)
             audited.differences += differences
         else:
-            rows = way.good(raw)
+            rows = decoder.good(raw)
             keyed = rows if keyed is None else keyed.unionByName(rows)
         bar.advance(piece.transactions)
     if keyed is not None:

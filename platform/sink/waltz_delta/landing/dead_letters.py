@@ -1,9 +1,9 @@
 """The table of dead letters: transactions that did not decode, with their position in the log, the reason, and the unchanged data.
 
-Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers belong to
-one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each advances at its own pace. Transactions
-without a route have marks for each table of their landing, of which the highest counts: so the landing is recognized although its outputs change. A
-batch without dead letters commits nothing, so these marks may lag; the transactions between hold no dead letter.
+Each letter is written exactly once, as rows of any table: the commit that adds the rows has one transaction identifier per log partition. The
+identifiers belong to one target (`waltz:<cluster key>:<partition>@<target>`), because several landings can share the table, and each advances at its
+own pace. Transactions without a route have marks for each table of their landing, and the highest one counts, so the landing is recognized even if
+its outputs change. A batch without dead letters commits nothing. So these marks can lag, and no dead letter lies in between.
 
 Order: the dead letters of a batch are committed before the table whose mark covers them. If a driver dies between the two commits, the batch runs
 again, and the marks drop its dead letters then. In the other order, a lost checkpoint would lose them.
@@ -29,7 +29,7 @@ from waltz_delta.tables.evolution import fitting_columns
 from waltz_delta.tables.table import create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
 
-__all__ = ["NOWHERE", "SCHEMA", "DeadLetters", "Letters"]
+__all__ = ["NO_TARGET", "SCHEMA", "DeadLetters", "Letters"]
 
 SCHEMA = StructType(
     [
@@ -47,7 +47,7 @@ SCHEMA = StructType(
 )
 """`target`: path of the table they were meant for, empty if no route accepts them. `replayed_at`: when a replay landed it."""
 
-NOWHERE = ""
+NO_TARGET = ""
 """The target of transactions that no route accepts."""
 
 Letters = Callable[[Mapping[int, int]], DataFrame]
@@ -114,9 +114,9 @@ class DeadLetters:
 
     def _names(self, target: str, partition: int) -> list[str]:
         """The identifiers that may hold a mark of a target."""
-        if target != NOWHERE or not self._tables:
+        if target != NO_TARGET or not self._tables:
             return [self.app_id(target, partition)]
-        return [self.app_id(f"{NOWHERE}\n{table}", partition) for table in self._tables]
+        return [self.app_id(f"{NO_TARGET}\n{table}", partition) for table in self._tables]
 
     def _rows(self, bad: DataFrame, target: str) -> DataFrame:
         never = f.lit(None).cast("timestamp")

@@ -21,10 +21,10 @@ from waltz_delta.base import internal
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
-from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters, Letters
+from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters, Letters
 from waltz_delta.landing.history import DeltaHistory
-from waltz_delta.landing.landing_way import BAD, Way
 from waltz_delta.landing.merge_sink import MergeSink
+from waltz_delta.landing.output_decoder import BAD, OutputDecoder
 from waltz_delta.landing.routing import unrouted
 from waltz_delta.landing.upsert import DeltaUpsert
 from waltz_delta.marks.batch import LostRace, Staged, above, batch_range
@@ -59,7 +59,7 @@ class _Prepared:
     staged: Staged
     raw: DataFrame
     bad: int | None
-    astray: int | None
+    unrouted: int | None
 
 
 class Landing:
@@ -73,17 +73,17 @@ class Landing:
         letters = settings.dead_letters
         tables = [output.target.table for output in settings.outputs]
         self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
-        self._ways = [Way(output, dead_letters=letters is not None) for output in settings.outputs]
+        self._decoders = [OutputDecoder(output, dead_letters=letters is not None) for output in settings.outputs]
         self._sinks = [sink_for(output, cluster_key, dead_letters=letters is not None) for output in settings.outputs]
-        self._astray = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
+        self._unrouted = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
         self._prepared = False
 
     def prepare(self, spark: SparkSession, schema: StructType, checkpoint: str | None = None) -> None:
         """Raises before the first batch if the landing can never work. `schema` is that of the source's rows. Creates the tables that merges need,
         the table of dead letters, and columns that are to be added. With the query's `checkpoint` it also refuses tables that another query filled
         there."""
-        for way, sink in zip(self._ways, self._sinks, strict=True):
-            sink.prepare(spark, way.good(spark.createDataFrame([], schema)).schema)
+        for decoder, sink in zip(self._decoders, self._sinks, strict=True):
+            sink.prepare(spark, decoder.good(spark.createDataFrame([], schema)).schema)
             transaction = internal.TableTransaction(spark, sink.path)
             if checkpoint is not None and transaction.exists:
                 sink.watch.check(spark, transaction, checkpoint)
@@ -101,9 +101,9 @@ class Landing:
         self._land(rows, None, covered)
 
     @property
-    def outputs(self) -> Sequence[tuple[Way, DeltaAppend | MergeSink]]:
+    def outputs(self) -> Sequence[tuple[OutputDecoder, DeltaAppend | MergeSink]]:
         """For each output, in order: how its rows are selected and decoded, and the sink of its table."""
-        return list(zip(self._ways, self._sinks, strict=True))
+        return list(zip(self._decoders, self._sinks, strict=True))
 
     def statistics(self) -> LandingStatistics:
         """What this `Landing` has landed: counts of batches and dead letters."""
@@ -147,24 +147,24 @@ class Landing:
                 if found is not None:
                     held.callback(found.staged.release)
                     ready[number] = found
-            self._bury(spark, covered, batch_id, ready)
+            self._write_dead_letters(spark, covered, batch_id, ready)
             for found in ready.values():
                 found.staged.commit()
 
     def _stage(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int) -> _Prepared | None:
         """The first output also counts the rows that no route accepts, because it reads every row."""
-        way, sink = self._ways[number], self._sinks[number]
-        counts, astray = Observation(), Observation()
+        decoder, sink = self._decoders[number], self._sinks[number]
+        counts, unrouted_counts = Observation(), Observation()
         lacking = batch
-        counted = way.output.decode.format != "bytes"
-        routed = number == 0 and self._astray is not None
+        counted = decoder.output.decode.format != "bytes"
+        routed = number == 0 and self._unrouted is not None
 
         def rows(marks: Mapping[int, int]) -> DataFrame:
             nonlocal lacking
             raw = lacking = above(batch, marks)
             if routed:
-                raw = self._watched(raw).observe(astray, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
-            return way.good(raw, counts if counted else None)
+                raw = self._watched(raw).observe(unrouted_counts, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
+            return decoder.good(raw, counts if counted else None)
 
         try:
             staged = sink.stage(spark, covered, rows, batch_id)
@@ -174,37 +174,37 @@ class Landing:
             raise
         if staged is None:
             return None
-        return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(astray) if routed else 0)
+        return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(unrouted_counts) if routed else 0)
 
     def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
-        assert self._astray is not None
-        written = raw.withColumn(PROBLEM, f.when(self._astray, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
+        assert self._unrouted is not None
+        written = raw.withColumn(PROBLEM, f.when(self._unrouted, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
         return refuse(written) if self.settings.unrouted == "fail" else written
 
-    def _bury(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
+    def _write_dead_letters(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
         if self._dead_letters is None:
             return
         letters: dict[str, Letters] = {}
         counts: dict[str, int] = {}
         for number, found in ready.items():
-            way = self._ways[number]
-            if way.undecodable == "dead_letter" and found.bad != 0:
+            decoder = self._decoders[number]
+            if decoder.undecodable == "dead_letter" and found.bad != 0:
                 target = self._sinks[number].path
-                letters[target], counts[target] = _letters(way, found.raw), found.bad or 0
-            if number == 0 and self.settings.unrouted == "dead_letter" and found.astray != 0:
-                letters[NOWHERE], counts[NOWHERE] = self._letters_astray(found.raw), found.astray or 0
+                letters[target], counts[target] = _letters(decoder, found.raw), found.bad or 0
+            if number == 0 and self.settings.unrouted == "dead_letter" and found.unrouted != 0:
+                letters[NO_TARGET], counts[NO_TARGET] = self._unrouted_letters(found.raw), found.unrouted or 0
         if letters:
             written = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
             count = sum(counts[target] for target in written)
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
 
-    def _letters_astray(self, batch: DataFrame) -> Letters:
+    def _unrouted_letters(self, batch: DataFrame) -> Letters:
         return lambda marks: self._watched(above(batch, marks)).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
 
 
-def _letters(way: Way, batch: DataFrame) -> Letters:
-    return lambda marks: way.bad(above(batch, marks))
+def _letters(decoder: OutputDecoder, batch: DataFrame) -> Letters:
+    return lambda marks: decoder.bad(above(batch, marks))
 
 
 def _count(observation: Observation) -> int | None:
@@ -220,7 +220,7 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
     empty = spark.createDataFrame([], schema if schema is not None else SCHEMA)
     found = {}
     for output in settings.outputs:
-        rows = Way(output, dead_letters=settings.dead_letters is not None).good(empty)
+        rows = OutputDecoder(output, dead_letters=settings.dead_letters is not None).good(empty)
         sink = sink_for(output, "", dead_letters=settings.dead_letters is not None)
         found[output.target.table] = sink.table_schema(rows.schema)
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from waltz_delta.errors import RestoreOvertaken, TableReplaced, TableRestored
 from waltz_delta.landing.append import DeltaAppend
-from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters
+from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
 from waltz_delta.landing.merge import MergedTable
 from waltz_delta.landing.merge_sink import _StagedMerge
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, refuse_gaps
@@ -119,26 +119,26 @@ def test_a_restore_lowers_marks_and_merges_continue_with_their_number(table: Tab
 def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_reported_since(table: Table) -> None:
     spark: Any = None
     letters, others = DeadLetters("dead", KEY, ["t"]), DeadLetters("dead", OTHER, ["t"])
-    assert announce(letters, {0: 9}, "t", NOWHERE) == {"t": {}, NOWHERE: {}}
+    assert announce(letters, {0: 9}, "t", NO_TARGET) == {"t": {}, NO_TARGET: {}}
     then = table.read_version
     assert announce(letters, {0: 19}, "t") == {"t": {0: 9}}
     assert announce(letters, {0: 19}, "t") == {}, "told once"
     table.restore(then)
     assert announce(others, {0: 4}, "t") == {"t": {}}
     letters.follow_restore(spark)
-    assert announce(letters, {0: 25}, "t", NOWHERE) == {"t": {0: 9}, NOWHERE: {0: 9}}
+    assert announce(letters, {0: 25}, "t", NO_TARGET) == {"t": {0: 9}, NO_TARGET: {0: 9}}
 
 
 def test_what_no_route_matches_is_reported_once_by_each_landing_even_if_its_outputs_change(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
         return DeadLetters("dead", KEY, tables)
 
-    assert announce(landing("a", "b"), {0: 99}, NOWHERE) == {NOWHERE: {}}
-    assert announce(landing("c"), {0: 50}, NOWHERE) == {NOWHERE: {}}, "another landing, which is behind"
-    assert announce(landing("new", "b"), {0: 99}, NOWHERE) == {}
-    assert announce(landing("new", "b"), {0: 120}, NOWHERE) == {NOWHERE: {0: 99}}
-    assert announce(landing("new"), {0: 130}, NOWHERE) == {NOWHERE: {0: 120}}
-    assert announce(landing("c"), {0: 60}, NOWHERE) == {NOWHERE: {0: 50}}
+    assert announce(landing("a", "b"), {0: 99}, NO_TARGET) == {NO_TARGET: {}}
+    assert announce(landing("c"), {0: 50}, NO_TARGET) == {NO_TARGET: {}}, "another landing, which is behind"
+    assert announce(landing("new", "b"), {0: 99}, NO_TARGET) == {}
+    assert announce(landing("new", "b"), {0: 120}, NO_TARGET) == {NO_TARGET: {0: 99}}
+    assert announce(landing("new"), {0: 130}, NO_TARGET) == {NO_TARGET: {0: 120}}
+    assert announce(landing("c"), {0: 60}, NO_TARGET) == {NO_TARGET: {0: 50}}
 
 
 def test_a_restore_to_before_a_partitions_first_batch_leaves_no_mark_of_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ from waltz_delta.landing.routing import routed
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.settings import OutputSettings
 
-__all__ = ["BAD", "Way"]
+__all__ = ["BAD", "OutputDecoder"]
 
 BAD = "bad"
 
 
-class Way:
+class OutputDecoder:
     """`undecodable` is resolved here: the output's own setting, otherwise dead letters if there is a table for them."""
 
     def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
