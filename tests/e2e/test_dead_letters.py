@@ -171,7 +171,7 @@ def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: P
     assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")], "once, though more came with it this time"
 
 
-def test_what_the_table_holds_is_reported_no_more_and_a_letter_is_counted_once_though_the_race_was_lost(
+def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a_lost_race(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns that became stricter make no letters of rows that landed, though their batch comes again with letters behind."""

@@ -355,7 +355,7 @@ def test_a_format_whose_jar_is_missing_says_which(spark: Any, tmp_path: Path) ->
             resulting_schemas(spark, LandingSettings(outputs=(output(settings),)))
 
 
-def test_what_cannot_be_decoded_at_all_is_refused_before_the_first_batch(spark: Any) -> None:
+def test_settings_that_cannot_decode_anything_are_refused_before_the_first_batch(spark: Any) -> None:
     for columns, reported in (("header BIGINT", "already a column of the log"), ("k STRUNG", "are not SQL columns"), ("INT", "want names and types")):
         with pytest.raises(InvalidSetting, match=reported):
             decode(raw(spark, [b""]), DecodeSettings(format="json", columns=columns))

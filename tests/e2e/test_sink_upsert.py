@@ -191,7 +191,7 @@ def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp
     assert high_water_marks(str(path), KEY) == marks_of(log)
 
 
-def test_what_cannot_work_is_refused_before_the_first_batch(spark: Any, tmp_path: Path) -> None:
+def test_a_landing_that_cannot_work_is_refused_before_the_first_batch(spark: Any, tmp_path: Path) -> None:
     schema = frame(spark, log_of(1)).schema
     with pytest.raises(InvalidRequest, match="at least one key"):
         DeltaUpsert("t", KEY, [])

@@ -44,7 +44,7 @@ def test_rows_are_judged_like_every_append_and_end_in_every_way(monkeypatch: pyt
     assert {each for each in wanted if not ends[each]} == set()
 
 
-def test_what_other_seeds_draw_is_what_it_was_without_batches() -> None:
+def test_other_seeds_draw_the_same_run_as_without_batches() -> None:
     kinds = sorted(CLIENT_KINDS)
     assert BATCHES in kinds
     for seed in (*range(100), *range(200_000, 200_050), *range(BATCHES_IN.stop, BATCHES_IN.stop + 50)):

@@ -331,7 +331,7 @@ def test_every_checker_has_something_to_notice() -> None:
     assert {checker for _, checker in SPOILED} == set(CHECKERS) - with_planted_bugs
 
 
-def test_what_was_acknowledged_from_memory_may_be_lost_with_a_machine_in_its_window_and_only_then() -> None:
+def test_appends_acknowledged_from_memory_are_lost_only_with_a_machine_in_its_window() -> None:
     def lost(**reported: object) -> list[str]:
         evidence = _sound()
         _lost(evidence)

@@ -47,7 +47,7 @@ def test_every_invariant_holds_whatever_goes_wrong(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", sorted(FAILED_ONCE))
-def test_what_failed_once_does_not_fail_again(seed: int) -> None:
+def test_a_call_that_failed_once_works_again(seed: int) -> None:
     outcome = run(seed)
     assert not outcome.wrong, f"{outcome.trace.tail(40)}\n{outcome.wrong}\nreplay: {outcome.command}"
 

@@ -44,7 +44,7 @@ def test_a_context_whose_mark_claims_more_than_it_saw_is_found_out(monkeypatch: 
     assert any("counts_have_no_lost_update" in wrong for seed in seeds for wrong in run(seed).wrong)
 
 
-def test_what_a_seed_below_draws_is_what_it_was_without_contexts() -> None:
+def test_seeds_below_the_band_draw_the_same_run_as_without_contexts() -> None:
     kinds = sorted(CLIENT_KINDS)
     assert CONTEXTS in kinds
     for seed in range(200):

@@ -41,5 +41,5 @@ def test_every_file_that_a_node_writes_is_of_a_known_kind(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("path", ["0/readers", "waltz-storage.more", "a/b/0/x.wal.idx", "0/000.seg.tmp", "0/1.wal"])
-def test_what_no_node_writes_is_of_no_kind(path: str) -> None:
+def test_a_file_that_no_node_writes_has_no_kind(path: str) -> None:
     assert kind_of(path) is None

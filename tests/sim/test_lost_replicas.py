@@ -129,7 +129,7 @@ async def _has(cluster: MemoryCluster, name: str, count: int) -> bool:
 
 @pytest.mark.parametrize("owner_notices", [True, False], ids=["in the same session", "between two sessions"])
 @pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
-def test_what_was_acknowledged_waits_for_the_one_replica_that_has_it(change: Change, owner_notices: bool) -> None:
+def test_recovery_waits_for_the_only_replica_with_acknowledged_transactions(change: Change, owner_notices: bool) -> None:
     run_in_virtual_time(_two_faults(change, owner_notices=owner_notices))
 
 
@@ -189,7 +189,7 @@ async def _own_tail() -> None:
     await cluster.stop()
 
 
-def test_what_a_restored_copy_holds_above_its_mark_is_cut_before_it_is_filled() -> None:
+def test_a_restored_copy_is_truncated_to_its_mark_before_it_is_filled() -> None:
     run_in_virtual_time(_own_tail())
 
 
@@ -218,11 +218,11 @@ async def _acknowledgement_is_gone(change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", [emptied, restored], ids=lambda change: change.__name__)
-def test_what_a_replica_acknowledged_before_it_lost_it_makes_no_majority(change: Change) -> None:
+def test_acknowledgments_of_a_replica_that_lost_its_data_do_not_count(change: Change) -> None:
     run_in_virtual_time(_acknowledgement_is_gone(change))
 
 
-def test_what_a_late_call_cuts_while_a_replica_becomes_clean_is_not_counted() -> None:
+def test_transactions_that_a_late_call_truncates_are_not_counted_as_clean() -> None:
     run_in_virtual_time(_cut_on_the_way())
 
 

@@ -33,13 +33,13 @@ def run(seed: int, **world: Any) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_an_outbox_accepted_is_in_the_log_once_whatever_dies(seed: int) -> None:
+def test_accepted_intents_are_in_the_log_once_when_any_process_dies(seed: int) -> None:
     run(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1200))
-def test_what_an_outbox_accepted_is_in_the_log_once_whatever_dies_many_seeds(seed: int) -> None:
+def test_accepted_intents_are_in_the_log_once_when_any_process_dies_many_seeds(seed: int) -> None:
     run(seed, lives=8)
 
 

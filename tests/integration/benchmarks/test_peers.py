@@ -64,7 +64,7 @@ async def test_each_round_has_both_sides_in_their_places_whichever_ran_first() -
     assert reported["conditions"] == {"rounds": 3, "ratios": "1.00 to 2.00", "of_platform": 3.0, "of_bare": 2.0}
 
 
-def test_what_the_performance_tool_reports_at_its_end_is_what_counts() -> None:
+def test_the_final_report_of_the_performance_tool_counts() -> None:
     found = parsed(TOLD)
     assert (found.count, found.rate, found.mean_ms, found.p50_ms, found.p99_ms) == (500_000, 53573.3, 1021.44, 89, 142)
 

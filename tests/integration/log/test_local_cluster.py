@@ -352,7 +352,7 @@ def test_dev_runs_until_ctrl_c_and_brings_the_same_cluster_again(tmp_path: Path)
         assert dev.wait(60) == 0
 
 
-def test_what_a_process_said_last_is_reported_when_it_does_not_start(tmp_path: Path) -> None:
+def test_the_last_output_of_a_process_that_does_not_start_is_reported(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, partitions=1, servers=1, storages=1, server_settings={"block_bytes_max": 1})
     with pytest.raises(ClusterUnavailable, match=r"server-0 ended while starting: .*block_bytes_max"), cluster:
         pass

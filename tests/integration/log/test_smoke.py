@@ -99,7 +99,7 @@ def _deny(history: SmokeHistory) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
-def test_what_is_planted_in_the_history_of_the_run_is_noticed(report: Report, spoil: Callable[[SmokeHistory], None], notices: str) -> None:
+def test_errors_planted_in_the_history_of_a_run_are_noticed(report: Report, spoil: Callable[[SmokeHistory], None], notices: str) -> None:
     history = copy.deepcopy(report.history)
     spoil(history)
     assert any(wrong.startswith(f"{notices}:") for wrong in judge(history))

@@ -23,7 +23,7 @@ def kills(directory: Path, count: int, seed: int) -> dict[str, int]:
     return {name: int(value) for name, _, value in (each.partition("=") for each in reported.split())}
 
 
-def test_what_was_acknowledged_is_there_after_every_kill(tmp_path: Path) -> None:
+def test_acknowledged_records_are_there_after_every_kill(tmp_path: Path) -> None:
     figures = kills(tmp_path / "storage", 100, 1)
     assert figures["kills"] == 100
     assert figures["acknowledged"] > 100
@@ -32,7 +32,7 @@ def test_what_was_acknowledged_is_there_after_every_kill(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
-def test_what_was_acknowledged_is_there_after_every_one_of_many_kills(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_records_are_there_after_many_kills(tmp_path: Path, seed: int) -> None:
     figures = kills(tmp_path / "storage", 250, seed)
     assert figures["kills"] == 250
     assert figures["unacknowledged_found"] > 10

@@ -56,7 +56,7 @@ def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:
 
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:x", "127.0.0.1:99999999999", "no.such.host.invalid:1"])
-def test_what_is_no_address_is_refused(listen: str) -> None:
+def test_an_invalid_address_is_refused(listen: str) -> None:
     with pytest.raises(OSError, match="cannot listen on"):
         ReservedAddress(listen)
 

@@ -38,7 +38,7 @@ def test_a_figure_is_written_with_its_conditions_and_what_it_is_compared_with() 
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_what_is_not_a_figure_is_refused(value: float) -> None:
+def test_a_name_that_is_not_a_figure_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="not a figure"):
         figure("append.pipelined", value)
 

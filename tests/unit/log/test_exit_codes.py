@@ -55,7 +55,7 @@ def test_the_table_of_exit_codes_has_a_row_for_each_code() -> None:
         (["zookeeper", "--listen", "2181"], "must be host:port"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_reported_in_one_line(arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_on_the_command_line_is_reported_in_one_line(arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == USAGE
     output = capsys.readouterr()
     assert output.out == ""

@@ -199,7 +199,7 @@ def test_an_empty_sequence_overrides_a_file(tmp_path: Path) -> None:
     ("variable", "text"),
     [("W_PREFERRED_PARTITIONS", "0,x"), ("W_PREFERRED_PARTITIONS", "[0, 1"), ("W_BLOCK_BYTES_MAX", "many"), ("W_BLOCK_BYTES", "1")],
 )
-def test_what_is_wrong_names_the_variable(variable: str, text: str) -> None:
+def test_an_error_names_the_variable(variable: str, text: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         ServerSettings.load(None, prefix="W", environment={variable: text}, cluster="here:1/x")
     assert refused.value.name.startswith(variable)

@@ -219,7 +219,7 @@ def test_missing_fields_are_refused_or_empty_as_the_reader_says() -> None:
 
 
 @pytest.mark.parametrize("data", [[], {"mark": 1, "parts": {"0": {"state": "ajar"}}}, {"mark": 1, "parts": {"0": 7}}, {"mark": 1, "parts": 3}])
-def test_what_is_no_such_statistics_is_refused(data: Any) -> None:
+def test_invalid_statistics_are_refused(data: Any) -> None:
     with pytest.raises(ProtocolViolation):
         from_json(Whole, data, unknown="ignore")
 

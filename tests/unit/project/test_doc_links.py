@@ -63,7 +63,7 @@ def test_links_on_the_site() -> None:
     assert site_links("[a](docs/guides/client.md) [b](SECURITY.md)", "README.md", "index.md", known) == "[a](guides/client.md) [b](security.md)"
 
 
-def test_what_a_page_loads_from_other_hosts_is_found() -> None:
+def test_resources_that_a_page_loads_from_other_hosts_are_found() -> None:
     page = '<a href="https://a.b"></a><link rel="canonical" href="https://c.d"><link rel="stylesheet" href="https://e.f">'
     page += '<img src="//g.h"><script src="i.js"></script>'
     assert loads(page) == ["https://e.f", "//g.h"]

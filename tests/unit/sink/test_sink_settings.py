@@ -74,7 +74,7 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"undecodable": "dead_letter"}}]}, "no dead_letters are declared"),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_sentence(given: dict[str, Any], reported: str) -> None:
+def test_contradicting_options_are_refused_in_one_sentence(given: dict[str, Any], reported: str) -> None:
     with pytest.raises(InvalidSetting, match=reported):
         LandingSettings(**given)
 

@@ -205,7 +205,7 @@ def test_questions_about_places_carry_the_bound_that_they_are_for(clock: Clock) 
     assert cluster.questions[-1] == {1: Question(2, 4, (), 2, 4, 50)}
 
 
-def test_what_was_trimmed_since_the_bound_was_asked_is_measured_as_the_loss_it_is(clock: Clock) -> None:
+def test_a_range_trimmed_after_the_bound_was_read_is_measured_as_lost(clock: Clock) -> None:
     cluster = FakeCluster({0: Bound(9), 1: Bound(9)}, trimmed={0: 6})
     log = view(cluster, clock)
     log.extents()

@@ -57,7 +57,7 @@ def judged(each: Any, at: int) -> bool | None:
 
 @given(st.lists(filters("header"), max_size=4))
 @settings(deadline=None)
-def test_what_passes_is_what_sql_lets_pass(asked: list[Any]) -> None:
+def test_filters_pass_the_same_rows_as_sql(asked: list[Any]) -> None:
     pushed, left = push(asked, SCHEMA.names)
     assert left == []
     expected = [at for at in VALUES if all(judged(each, at) is True for each in asked)]

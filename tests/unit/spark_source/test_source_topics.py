@@ -442,7 +442,7 @@ def test_the_view_and_the_log_behind_it_fold_to_what_the_whole_log_does(cluster:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_compacted_further_between_planning_and_reading_loses_no_key(cluster: StubCluster, seed: int) -> None:
+def test_compaction_between_planning_and_reading_loses_no_key(cluster: StubCluster, seed: int) -> None:
     random = Random(seed)
     cluster.create_topic("shop/stock", 1, type="compaction")
     fill(cluster, 0, random, 20)

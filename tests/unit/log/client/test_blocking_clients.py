@@ -64,7 +64,7 @@ def test_a_blocking_client_has_what_the_asynchronous_one_has(asynchronous: type,
         assert [each for each in found if each[0] not in added] == wanted_arguments, name
 
 
-def test_what_a_draft_says_beside_its_data_is_the_same_everywhere() -> None:
+def test_headers_locks_and_marks_of_drafts_are_the_same_everywhere() -> None:
     options = [*DraftOptions.__annotations__]
     assert [*Draft._fields] == ["data", *options]
     assert [*KeyedDraft._fields] == ["key", "value", *options]

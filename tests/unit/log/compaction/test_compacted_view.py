@@ -117,7 +117,7 @@ def test_two_keys_with_one_hash_stay_two(monkeypatch: pytest.MonkeyPatch) -> Non
     assert contents(view) == fold(log, 600)
 
 
-def test_what_has_no_key_is_counted() -> None:
+def test_records_without_a_key_are_counted() -> None:
     log = drawn_log(Random(5), 300, 20)
     view = open_view(SimulatedDisk())
     compactor(view).fold(reader(log), 300, BEGUN_MS)

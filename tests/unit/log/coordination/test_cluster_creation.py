@@ -72,7 +72,7 @@ async def test_a_creation_that_died_half_way_is_finished_by_repeating_it() -> No
         (4, ("",), 1, "not a name"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(partitions: int, storages: tuple[str, ...], replication: int, reported: str) -> None:
+def test_a_replica_that_cannot_be_placed_is_refused(partitions: int, storages: tuple[str, ...], replication: int, reported: str) -> None:
     with pytest.raises(InvalidRequest, match=reported):
         place_replicas(partitions, storages, replication)
 

@@ -71,7 +71,7 @@ def test_the_owner_is_reached_at_its_worker_where_workers_have_addresses_of_thei
     assert again.address_of(99) is None
 
 
-def test_what_nodes_of_one_process_report_is_what_it_ever_was() -> None:
+def test_a_node_with_one_process_reports_as_before() -> None:
     assert ServerEntry(1, "h:1", (3,)).to_bytes() == b'{"address":"h:1","preferred":[3],"server_id":1}'
     assert StorageNodeEntry("h:1", 4).to_bytes() == b'{"address":"h:1","start":4}'
     assert Assignment({0: Ownership(1, 2)}, {1: "h:1"}).to_bytes() == b'{"addresses":{"1":"h:1"},"partitions":{"0":[1,2]}}'

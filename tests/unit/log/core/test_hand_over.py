@@ -137,7 +137,7 @@ def test_a_server_is_readmitted_after_a_pause_that_doubles_and_the_pauses_begin_
     assert [pause_s(moves, 10.0) for moves in (0, 1, 2, 3, 7, 50)] == [0.0, 10.0, 20.0, 40.0, 640.0, 640.0]
 
 
-def test_what_is_published_is_read_back() -> None:
+def test_published_values_are_read_back() -> None:
     stranded = {3: Stranded(1, 2, REPLICAS), 0: Stranded(1, 9, ())}
     assert parse_stranded(stranded_to_bytes(stranded)) == stranded
     assert parse_reach(reach_to_bytes(4, {1: ("a",), 0: ()})) == (4, {1: ("a",), 0: ()})

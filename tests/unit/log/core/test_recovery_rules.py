@@ -353,7 +353,7 @@ def test_nothing_is_decided_of_a_session_that_has_members() -> None:
     assert decided_metadata(first, ["a", "b"], -1) == first
 
 
-def test_what_recovery_records_of_older_sessions_is_no_closing_in_order() -> None:
+def test_the_recorded_decision_about_an_older_session_does_not_count_as_a_closing_mark() -> None:
     current = PartitionMetadata(3, 9, {"a": ReplicaState(8, None), "b": ReplicaState(8, None), "c": ReplicaState(7, 50)})
     assert closed_at(next_metadata(current, ["a", "b", "c", "new"], ["a", "b"], 120)) is None
     assert closed_at(PartitionMetadata(0, 0, {})) is None

@@ -175,7 +175,7 @@ def test_keeping_all_that_a_replica_holds_before_the_decision_is_not() -> None:
     assert _wrong("all that it holds", range(2000))
 
 
-def test_what_is_kept_is_not_copied_again() -> None:
+def test_kept_progress_is_not_copied_again() -> None:
     """The schedules have fills that end half-way; with progress fewer of them start again."""
     kept = [Model(seed, "as decided") for seed in range(500)]
     forgotten = [Model(seed, "nothing") for seed in range(500)]

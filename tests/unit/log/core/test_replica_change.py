@@ -89,7 +89,7 @@ def test_the_next_change_waits_until_what_was_added_is_clean() -> None:
     assert next_assignment(ReplicaChange(0, remove="d"), ("a", "b", "c", "d"), _metadata("abc", fresh="d"), frozenset("abc")) == ABC
 
 
-def test_what_can_never_be_is_said() -> None:
+def test_impossible_requests_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="no replica"):
         next_assignment(ReplicaChange(0, remove="x"), ABC, _metadata("abc"), frozenset("abc"))
     with pytest.raises(InvalidRequest, match="no replica"):

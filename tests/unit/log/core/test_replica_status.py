@@ -46,7 +46,7 @@ def test_a_partition_without_replicas_accepts_no_appends() -> None:
     assert not can_commit(served=True, replicas=())
 
 
-def test_what_the_node_says_outweighs_an_owner_that_has_not_noticed() -> None:
+def test_the_state_from_a_node_has_precedence_over_an_owner_that_has_not_noticed() -> None:
     owner = ReplicaStatus.LIVE
     assert surveyed_status(started=True, answers=True, stopped=None, owner=owner) == "live"
     assert surveyed_status(started=True, answers=True, stopped=ReplicaStatus.CORRUPT, owner=owner) == "corrupt"

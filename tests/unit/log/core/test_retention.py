@@ -170,7 +170,7 @@ def test_one_clock_that_is_wrong_makes_nothing_old_and_keeps_nothing() -> None:
     assert agreed_now_ms([5]) == 5
 
 
-def test_what_the_coordinator_holds_survives_its_bytes() -> None:
+def test_values_of_the_coordinator_survive_encoding() -> None:
     assert Retained.from_bytes(Retained(7, 9).to_bytes()) == Retained(7, 9)
     known = Subscriber("sink-1", {3: -1, 10: 7}, {"table": "t"}, 5, 6)
     assert Subscriber.from_bytes(known.to_bytes()) == known

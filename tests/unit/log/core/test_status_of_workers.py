@@ -53,7 +53,7 @@ def test_the_worst_state_holds_and_one_that_says_yes_is_enough() -> None:
     assert merge([server(manager=False), server(manager=True)]).manager is True
 
 
-def test_what_one_worker_alone_reports_is_kept() -> None:
+def test_facts_that_only_one_worker_reports_are_kept() -> None:
     scrub = ScrubStatistics(2, 100, 1, 0, 1, {"3/00.seg": "corrupt"})
     merged = merge([node(scrub=None, stopped={}), node(scrub=scrub, stopped={3: "corruption"})])
     assert (merged.scrub, merged.stopped) == (scrub, {3: "corruption"})

@@ -32,7 +32,7 @@ def ids(journal: Journal) -> list[int]:
 # ---- records -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_lives_is_loaded_in_the_order_of_writing() -> None:
+def test_live_records_are_loaded_in_the_order_of_writing() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     journal.add(7, 1, b"seven")
@@ -60,7 +60,7 @@ def test_what_lives_is_loaded_in_the_order_of_writing() -> None:
     assert (5 in again, 7 in again, len(again)) == (False, True, 4)
 
 
-def test_what_was_loaded_can_be_dropped() -> None:
+def test_loaded_records_can_be_dropped() -> None:
     journal = open_journal(SimulatedDisk())
     journal.drop_loaded()
     with pytest.raises(InvalidRequest, match="dropped"):

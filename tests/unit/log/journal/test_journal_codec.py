@@ -80,7 +80,7 @@ def test_sizes_are_what_is_counted_with(seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_written_is_read_back_at_any_position(seed: int | None) -> None:
+def test_written_records_are_read_back_at_any_position(seed: int | None) -> None:
     records = one_of_each(seed)
     expected = [
         (ADD, 0, 1, 2, b"abc", ()),

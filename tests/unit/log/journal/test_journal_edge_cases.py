@@ -219,7 +219,7 @@ def test_a_disk_without_space_refuses_and_goes_on_when_there_is_some() -> None:
     assert len(again) == there + 3
 
 
-def test_what_a_crash_left_half_made_is_removed() -> None:
+def test_files_that_a_crash_left_incomplete_are_removed() -> None:
     disk = SimulatedDisk()
     open_journal(disk).close()
     disk.open("journal-0000000009.tmp", "create").write(0, b"JJJJ")

@@ -68,7 +68,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_what_was_acknowledged_survives_and_threads_share_syncs() -> None:
+def test_acknowledged_records_survive_and_threads_share_syncs() -> None:
     disk = SimulatedDisk()
 
     def slow(operation: Operation) -> None:

@@ -29,7 +29,7 @@ def _largest_that_can_go(living: list[int], outlives: list[tuple[int, ...]]) -> 
     return going
 
 
-def test_what_goes_is_the_largest_set_that_can() -> None:
+def test_the_largest_possible_set_of_segments_is_trimmed() -> None:
     older: list[list[tuple[int, ...]]] = [[()], [(), (0,)], [(), (0,), (1,), (0, 1)], [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]]
     tried = 0
     for files in range(1, 5):

@@ -36,7 +36,7 @@ class Accepting:
         (b"", "-1", 400),
     ],
 )
-def test_what_is_no_order_is_refused_with_an_answer(body: bytes, length: str | None, status: int) -> None:
+def test_an_invalid_order_is_refused_with_an_answer(body: bytes, length: str | None, status: int) -> None:
     spec = importlib.util.spec_from_file_location("orders_example", SOURCE)
     assert spec is not None
     assert spec.loader is not None

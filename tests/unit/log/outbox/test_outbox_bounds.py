@@ -103,7 +103,7 @@ def test_an_intent_past_its_age_becomes_a_dead_letter_but_never_one_that_is_in_d
     run(main)
 
 
-def test_what_waits_for_an_owner_still_grows_too_old() -> None:
+def test_intents_that_wait_for_an_owner_still_expire() -> None:
     """The outbox is connected, and the partition is not served: neither data nor calls are on their way yet."""
 
     async def main() -> None:

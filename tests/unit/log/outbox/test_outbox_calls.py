@@ -270,7 +270,7 @@ def test_a_key_goes_on_in_order_after_a_crash_and_behind_a_dead_letter() -> None
     run(main)
 
 
-def test_what_a_handler_appends_beyond_the_limits_is_given_up() -> None:
+def test_an_append_of_a_handler_beyond_the_limits_is_given_up() -> None:
     async def main() -> None:
         async with bench() as b:
             outbox = b.outbox(SimulatedDisk())

@@ -30,7 +30,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_what_is_submitted_is_in_the_log_once_and_its_outcome_can_be_awaited() -> None:
+def test_a_submitted_intent_is_in_the_log_once_and_its_outcome_can_be_awaited() -> None:
     async def main() -> None:
         async with bench() as b, b.outbox(SimulatedDisk()) as outbox:
             receipts = await outbox.submit([Intent.data(0, b"a", header=3), Intent.data(1, b"b"), Intent.data(0, b"c")])
@@ -60,7 +60,7 @@ def test_submits_need_no_cluster_not_even_the_first_time() -> None:
     run(main)
 
 
-def test_what_was_accepted_survives_a_crash_of_the_machine() -> None:
+def test_accepted_intents_survive_a_crash_of_the_machine() -> None:
     async def main() -> None:
         async with bench() as b:
             b.reachable = False
@@ -219,7 +219,7 @@ def test_restarts_at_any_moment_lose_and_repeat_nothing(seed: int) -> None:
     run(main)
 
 
-def test_what_is_in_doubt_beyond_the_start_of_a_trimmed_log_becomes_a_dead_letter_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_intent_in_doubt_below_a_trimmed_log_becomes_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Part of it is still to be found in the log, the rest is unknown."""
 
     async def main() -> None:
@@ -321,7 +321,7 @@ def test_a_waiter_for_an_outcome_gets_an_error_when_the_outbox_closes() -> None:
     run(main)
 
 
-def test_what_may_not_be_appended_by_this_principal_is_kept_and_holds_up_nothing_else() -> None:
+def test_an_intent_that_the_principal_may_not_append_is_kept_and_delays_no_other() -> None:
     async def main() -> None:
         async with bench() as b:
             await b.cluster.create_topic("shop/orders", 1, properties={"allow-append": "shop"})

@@ -71,7 +71,7 @@ def test_every_truncation_of_the_head_is_found_and_nothing_else_raises() -> None
         lambda: Intent.call("f", float("nan"), 0),
     ],
 )
-def test_what_is_no_intent_is_refused_where_it_is_made(make: object) -> None:
+def test_an_invalid_intent_is_refused_where_it_is_created(make: object) -> None:
     with pytest.raises(InvalidRequest):
         make()  # type: ignore[operator]
 

@@ -172,7 +172,7 @@ async def test_offloaded_calls_run_beside_the_event_loop() -> None:
 # ---- crashes -------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_synced_is_lost_in_a_crash() -> None:
+def test_unsynced_records_are_lost_in_a_crash() -> None:
     disk = SimulatedDisk()
     file = disk.open("a", "create")
     file.write(0, b"abc")
@@ -288,7 +288,7 @@ def test_sectors_of_a_write_reach_the_medium_in_any_order() -> None:
     assert disk.survivor([(False, False, False)]).content("a") == bytes(1100), "the length came, the bytes did not"
 
 
-def test_what_a_failed_sync_should_have_written_is_not_written_by_the_next() -> None:
+def test_bytes_of_a_failed_sync_are_not_written_by_the_next_one() -> None:
     disk = SimulatedDisk()
     file = disk.open("a", "create")
     disk.sync_directory("")

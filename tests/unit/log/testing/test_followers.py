@@ -45,7 +45,7 @@ def test_a_read_is_old_for_as_long_as_the_follower_lags() -> None:
     _play(play)
 
 
-def test_what_was_deleted_is_read_until_the_follower_knows() -> None:
+def test_a_deleted_topic_is_read_until_the_follower_learns_of_it() -> None:
     async def play(behind: MemoryCoordinator, other: MemoryCoordinator) -> None:
         await other.delete("/n")
         assert await behind.get("/n") == Node(b"0", 0)

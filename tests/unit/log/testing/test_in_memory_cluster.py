@@ -272,7 +272,7 @@ def test_importing_the_package_imports_no_server() -> None:
     assert reported.strip() == "['waltz_log.extras', 'waltz_log.testing', 'waltz_log.testing.pytest_plugin']"
 
 
-def test_what_is_public_is_what_is_there() -> None:
+def test_the_public_names_are_those_that_exist() -> None:
     import waltz_log.testing as package
 
     assert all(getattr(package, name) is not None for name in package.__all__)

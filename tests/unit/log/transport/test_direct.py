@@ -301,7 +301,7 @@ async def test_a_message_above_the_limit_ends_its_stream_and_no_other(way: str) 
             assert await other.receive() is not None
 
 
-async def test_what_the_handler_waits_for_and_is_given_up_is_reported(way: str) -> None:
+async def test_a_transaction_that_a_handler_awaits_and_that_is_given_up_is_reported(way: str) -> None:
     async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         waited_for = asyncio.get_running_loop().create_future()

@@ -359,7 +359,7 @@ async def _until_still(count: Callable[[], int]) -> None:
         await asyncio.sleep(0.5)
 
 
-async def test_what_was_passed_on_once_is_refused_by_one_that_does_not_own_it(bench: _Bench) -> None:
+async def test_a_forwarded_call_is_refused_by_a_worker_that_does_not_own_the_partition(bench: _Bench) -> None:
     async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(methods.RESOLVE.name, pb.ResolveRequest.SerializeToString, pb.ResolveResponse.FromString)
         with pytest.raises(grpc.aio.AioRpcError, match="NotOwner"):
@@ -382,7 +382,7 @@ async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, wor
 
 
 @pytest.mark.parametrize("partitions", [[MINE], [OTHERS], []])
-async def test_what_any_of_the_workers_asked_refuses_is_refused(bench: _Bench, partitions: list[int]) -> None:
+async def test_a_call_that_one_worker_refuses_is_refused(bench: _Bench, partitions: list[int]) -> None:
     for worker in range(WORKERS):
         with pytest.raises(OutOfRange, match="asked=7"):
             await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=partitions, cluster_key=REFUSED), timeout_s=PATIENCE_S)
@@ -397,7 +397,7 @@ async def test_a_worker_that_is_gone_is_reported_and_the_others_answer(bench: _B
 
 
 @pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x0a\x05\x08", b"\x0b\x0b\x0b"])
-async def test_what_is_no_message_is_refused_and_the_worker_lives_on(bench: _Bench, junk: bytes) -> None:
+async def test_an_invalid_message_is_refused_and_the_worker_continues(bench: _Bench, junk: bytes) -> None:
     async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
         for name in (methods.MOUNT.name, methods.RESOLVE.name, methods.BOUND.name, methods.READ.name):
             call = channel.stream_stream(name, None, None)(None, timeout=PATIENCE_S)

@@ -101,7 +101,7 @@ def _status(data: bytes) -> errors.WaltzError | None:
     ],
     ids=["http", "zeros", "ones", "long", "version", "unknown", "kind", "large", "garbage"],
 )
-async def test_what_is_wrong_is_answered_with_what_it_is_and_the_connection_ends(data: bytes, word: str) -> None:
+async def test_an_invalid_message_gets_its_error_and_the_connection_ends(data: bytes, word: str) -> None:
     async with _listening() as (node, port):
         refused = _status(await _said(port, data))
         assert isinstance(refused, ProtocolViolation)

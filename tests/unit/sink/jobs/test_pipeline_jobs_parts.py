@@ -172,7 +172,7 @@ def test_the_log_is_asked_when_a_tables_marks_were_read(monkeypatch: pytest.Monk
     assert order == ["marks", "log"] * 2
 
 
-def test_what_must_be_kept_is_asked_of_the_tables_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_to_keep_versions_apply_to_the_tables_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
     spark: Any = None
     reads = {"checkpoint of a": {"id of a": 3}, "of both": {"id of a": 5, "id of letters": 1}, "of another": {"id of z": 1}}
     monkeypatch.setattr("waltz_delta.jobs.maintain._table_id", lambda _, path: f"id of {path}")
@@ -187,7 +187,7 @@ def test_what_must_be_kept_is_asked_of_the_tables_that_it_is_about(monkeypatch: 
         needs_of(spark, Needs(), ["a"], ["letters"], [], ["of another"])
 
 
-def test_what_is_for_streams_alone_is_left_out_of_a_batch_read_however_it_is_written() -> None:
+def test_stream_options_are_dropped_from_a_batch_read_in_any_spelling() -> None:
     source = {
         "cluster": "c",
         "MaxTransactionsPerTrigger": "5",
@@ -223,7 +223,7 @@ def test_a_signal_that_both_processes_of_a_driver_get_is_one_request_and_a_later
 
 @pytest.mark.parametrize("tables", [["--table=a", "--table=b"], ["--pipeline={file}"]], ids=["two tables", "a pipeline"])
 @pytest.mark.parametrize("given", ["--keep-version=3", "--cluster-by=day"])
-def test_what_is_of_one_table_is_refused_for_several(tables: list[str], given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_one_table_are_refused_for_several(tables: list[str], given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A version of one is another's, or none; it was found out when the first table had been changed."""
     file = tmp_path / "one.yaml"
     file.write_text("source: {cluster: c}\ncheckpoint: c\noutputs: [{target: {table: t}}]\n")

@@ -131,7 +131,7 @@ restart: {{attempts_max: 3}}
         (["--restart-attempts=0", "--pipeline=x"], "is set in the pipeline file"),
     ],
 )
-def test_what_cannot_be_among_arguments_is_reported_by_their_own_names(given: list[str], reported: str) -> None:
+def test_invalid_arguments_are_reported_by_their_own_names(given: list[str], reported: str) -> None:
     with pytest.raises(InvalidSetting, match=re.escape(reported)):
         parse_arguments("ingest", [*NEEDED, *given], upsert=False)
 

@@ -129,7 +129,7 @@ def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster
     assert announce(letters, {0: 25}, "t", NO_TARGET) == {"t": {0: 9}, NO_TARGET: {0: 9}}
 
 
-def test_what_no_route_matches_is_reported_once_by_each_landing_even_if_its_outputs_change(table: Table) -> None:
+def test_transactions_without_a_route_are_reported_once_by_each_landing_even_if_its_outputs_change(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
         return DeadLetters("dead", KEY, tables)
 

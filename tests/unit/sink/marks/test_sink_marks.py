@@ -47,7 +47,7 @@ def test_position_rises_with_every_batch_that_adds_something(held: dict[int, int
 
 
 @given(marks, ranges)
-def test_what_overlaps_and_what_is_new_make_up_the_batch(held: dict[int, int], spans: dict[int, tuple[int, int]]) -> None:
+def test_overlapping_and_new_ranges_make_up_the_batch(held: dict[int, int], spans: dict[int, tuple[int, int]]) -> None:
     batch = BatchRange(ends={p: first + n for p, (first, n) in spans.items()}, starts={p: first for p, (first, _) in spans.items()}, exact=True)
     dropped = overlap(batch, held)
     for partition, (first, count) in spans.items():

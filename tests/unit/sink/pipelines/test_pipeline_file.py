@@ -131,7 +131,7 @@ def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: W
         ("\tx: 1", "1: is not YAML: "),
     ],
 )
-def test_what_is_no_pipeline_at_all_is_reported(write: Write, text: str, reported: str) -> None:
+def test_a_file_without_a_pipeline_is_reported(write: Write, text: str, reported: str) -> None:
     assert problems(write(text))[0].startswith(reported)
 
 

@@ -139,7 +139,7 @@ class Upkeep:
         decision = self._decide(found, holdings, {}, now_ms)
         if decision.first > self._store.first_transaction_id:
             decision = await self._raise_first(found, holdings, decision, now_ms)
-        await self._follow(found, described)
+        await self._trim_replicas(found, described)
         return decision
 
     def _decide(self, found: tuple[Topic, int] | None, holdings: Mapping[str, Holding], subscribers: Mapping[str, int], now_ms: int) -> Decision:
@@ -179,8 +179,8 @@ class Upkeep:
         partition = self._store.partition
         return {each.name: each.marks[partition] for each in await read_subscribers(self._store.coordinator) if partition in each.marks}
 
-    async def _follow(self, found: tuple[Topic, int] | None, described: Mapping[str, pb.DescribeResponse]) -> None:
-        """Every replica that holds more than is retained lets it go."""
+    async def _trim_replicas(self, found: tuple[Topic, int] | None, described: Mapping[str, pb.DescribeResponse]) -> None:
+        """Sends every replica that holds more than is retained a request to trim it."""
         store = self._store
         behind = [replica for replica in store.members() if replica.name in described]
         behind = [replica for replica in behind if described[replica.name].first_transaction_id < store.first_transaction_id]

@@ -55,11 +55,11 @@ class ViewUpkeep:
         members = {replica.name: replica for replica in store.members() if replica.name in described}
         answers = await asyncio.gather(*(ask(store, replica, methods.COMPACT, request) for replica in members.values()))
         views = {name: answer.view for name, answer in zip(members, answers, strict=True) if answer is not None}
-        for name in self._in_need(views, described, request.start):
+        for name in self._needing_a_copy(views, described, request.start):
             whole = [(view.bound, other) for other, view in views.items() if other != name and view.exists and not view.error]
             reach, source = max(whole, default=(-1, ""))
             if reach >= described[name].first_transaction_id:
-                await self._hand_on(members[source], members[name], of)
+                await self._copy_view(members[source], members[name], of)
         self._wrong = {name: view.error for name, view in views.items() if view.error}
 
     def _start(self, described: Mapping[str, pb.DescribeResponse]) -> int:
@@ -67,8 +67,8 @@ class ViewUpkeep:
         known = len(described) < len(self._store.assigned) or any(each.view.exists or each.view.error for each in described.values())
         return 0 if known else self._store.first_transaction_id
 
-    def _in_need(self, views: Mapping[str, pb.ViewDescription], described: Mapping[str, pb.DescribeResponse], start: int) -> list[str]:
-        """Replicas that cannot go on by themselves."""
+    def _needing_a_copy(self, views: Mapping[str, pb.ViewDescription], described: Mapping[str, pb.DescribeResponse], start: int) -> list[str]:
+        """Replicas whose view has a gap before the log, or an error that was reported twice: they need a copy of another view."""
         found = []
         for name, view in sorted(views.items()):
             first = described[name].first_transaction_id
@@ -77,7 +77,7 @@ class ViewUpkeep:
                 found.append(name)
         return found
 
-    async def _hand_on(self, source: ReplicaSession, target: ReplicaSession, of: pb.TopicPartition) -> None:
+    async def _copy_view(self, source: ReplicaSession, target: ReplicaSession, of: pb.TopicPartition) -> None:
         store = self._store
         key, partition, session = store.cluster.key.bytes, store.partition, store.session
         log.info("copying compacted view to a replica", partition=partition, source=source.name, replica=target.name)

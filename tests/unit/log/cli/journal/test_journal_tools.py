@@ -240,7 +240,7 @@ def test_another_process_has_the_directory_for_itself(directory: Path, capsys: p
 
 
 @pytest.mark.parametrize("command", ["print", "stats", "verify", "export", "compact"])
-def test_what_is_no_journal_is_refused_and_left_alone(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_a_journal_is_refused_and_left_unchanged(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such directory" in reported([command, str(tmp_path / "none")], capsys, USAGE)
     assert "there is no journal" in reported([command, str(tmp_path)], capsys, USAGE)
     assert list(tmp_path.iterdir()) == []
@@ -306,7 +306,9 @@ def _changed(lines: list[str], number: int, line: str) -> list[str]:
         ),
     ],
 )
-def test_what_is_not_an_export_is_refused(change: Any, reason: str, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_an_export_is_refused(
+    change: Any, reason: str, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = reported(["export", str(directory)], capsys).splitlines()
     source = tmp_path / "lines"
     source.write_text("".join(f"{line}\n" for line in change(lines)))

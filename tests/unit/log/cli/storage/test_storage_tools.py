@@ -115,7 +115,7 @@ def test_segments_are_counted(waltz: Reported, node: Path) -> None:
     assert len(waltz("segment-statistics", node)[1].splitlines()) == 1 + len(segments(node))
 
 
-def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Reported, node: Path) -> None:
+def test_errors_are_reported_with_their_position_and_exit_code_1(waltz: Reported, node: Path) -> None:
     assert waltz("verify", node)[0::2] == (OK, "")
     assert waltz("verify-segment", segments(node)[1])[0] == OK
     flip(segments(node)[1], 2000)
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Reporte
         (["--replace", "migrate", "{node}"], USAGE, "none of a node"),
     ],
 )
-def test_what_cannot_be_done_is_reported_in_one_line(
+def test_a_failed_command_is_reported_in_one_line(
     waltz: Reported, node: Path, tmp_path: Path, arguments: list[str], code: int, reported: str
 ) -> None:
     (tmp_path / "there" / "something").mkdir(parents=True)

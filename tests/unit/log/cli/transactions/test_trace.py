@@ -106,7 +106,7 @@ async def test_a_replica_that_does_not_hold_it_is_part_of_the_answer(cluster: In
     assert any(line.startswith("replica      storage-1: connection lost") for line in shown)
 
 
-async def test_what_cannot_be_traced_is_a_typed_error(cluster: InMemoryCluster) -> None:
+async def test_an_untraceable_transaction_is_a_typed_error(cluster: InMemoryCluster) -> None:
     client = await cluster.client()
     await append(client, b"data")
     with pytest.raises(InvalidRequest, match="no such partition: partition=2 partitions=2"):

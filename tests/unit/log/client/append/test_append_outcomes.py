@@ -77,7 +77,7 @@ async def test_closing_ends_what_was_sent_as_unknown(connect: Connect, cluster: 
     assert isinstance(await _outcome(sent), OutcomeUnknown)
 
 
-async def test_what_was_answered_stays_as_it_is(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_answered_appends_keep_their_outcome(client: WaltzClient, cluster: ScriptedCluster) -> None:
     answered = await client.append_nowait(0, b"x", timeout_s=0.5)
     receipt = await answered
     assert not answered.cancel()
@@ -132,7 +132,7 @@ async def test_no_time_at_all_is_not_appended_and_sends_nothing(client: WaltzCli
 
 
 @pytest.mark.parametrize("timeout_s", [-1, -0.001, float("nan"), float("-inf"), True, "1", b"1"])
-async def test_what_is_no_timeout_is_refused(client: WaltzClient, timeout_s: Any) -> None:
+async def test_an_invalid_timeout_is_refused(client: WaltzClient, timeout_s: Any) -> None:
     unknown = OutcomeUnknown(partition=0, client_id=99, sequence=1, since=-1, reason="")
     for call in (
         client.append(0, b"x", timeout_s=timeout_s),
@@ -247,7 +247,7 @@ async def test_a_lost_connection_decides_nothing_by_itself(client: WaltzClient, 
     assert cluster.logs[0].data() == [b"x"]
 
 
-async def test_what_was_not_sent_when_the_connection_broke_is_sent_on_the_next(
+async def test_appends_unsent_when_the_connection_broke_are_sent_on_the_next(
     client: WaltzClient, cluster: ScriptedCluster, network: MemoryNetwork
 ) -> None:
     await client.append(0, b"mounted")

@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[Any, int | None, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_can_never_be_appended_is_refused_with_row_and_column(name: str) -> None:
+def test_rows_that_can_never_be_appended_are_refused_with_row_and_column(name: str) -> None:
     source, row, column = WRONG[name]
     with pytest.raises(InvalidBatch) as refused:
         checked_rows(source if isinstance(source, BulkColumns) else BulkColumns(source), MOST, 2)

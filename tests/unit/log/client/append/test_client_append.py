@@ -317,7 +317,7 @@ async def test_resolve_waits_for_what_is_still_in_flight(client: WaltzClient, cl
     assert await resolving == Receipt(0, 1, 1_600_000_000_002)
 
 
-async def test_what_never_reached_the_log_resolves_to_none(connect: Connect, cluster: ScriptedCluster, network: MemoryNetwork) -> None:
+async def test_an_append_that_never_reached_the_log_resolves_to_none(connect: Connect, cluster: ScriptedCluster, network: MemoryNetwork) -> None:
     client = await connect(stall_timeout_s=0.05)
     await client.append(0, b"0")
     cluster.logs[0].gate.clear()
@@ -351,7 +351,7 @@ async def test_resolve_that_cannot_be_final_is_unavailable_in_time(client: Waltz
         await client.resolve(OutcomeUnknown(partition=0, client_id=client.client_id, sequence=5, since=0, reason=""), timeout_s=0.1)
 
 
-async def test_what_was_never_sent_is_not_appended_rather_than_unknown(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_an_append_that_was_never_sent_fails_with_not_appended(client: WaltzClient, cluster: ScriptedCluster) -> None:
     await cluster.move(0, None)
     with pytest.raises(NotAppended, match="deadline passed before it was sent"):
         await client.append(0, b"", timeout_s=0.02)

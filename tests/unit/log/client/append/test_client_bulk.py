@@ -203,7 +203,7 @@ async def test_cancelled_it_sends_no_more_and_leaves_nothing(connect: Connect, c
     assert len(cluster.logs[0].data()) <= 52
 
 
-async def test_what_is_not_acknowledged_can_be_listed(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_unacknowledged_appends_can_be_listed(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(frame_bytes=4096, linger_ms=1000)
     await client.append(0, b"done")
     cluster.logs[0].gate.clear()
@@ -384,7 +384,7 @@ def test_rows_and_single_appends_come_out_as_they_went_in(entries: list[int | No
     asyncio.run(main())
 
 
-async def test_what_a_client_left_open_in_mid_batch_is_resolved_by_ranges(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_rows_that_a_dead_client_left_undecided_are_resolved_by_ranges(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(frame_bytes=4096, close_timeout_s=0.05)
     await client.append(0, b"first", write_locks=[Lock("x", "50")])
     cluster.logs[0].faults.extend([None, None, Break("before")])

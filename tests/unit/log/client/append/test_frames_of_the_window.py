@@ -30,7 +30,7 @@ async def window() -> AppendWindow:
     return AppendWindow(0, max_pending=1 << 20, max_pending_bytes=1 << 30, frame_bytes=FRAME_BYTES)
 
 
-async def test_what_is_little_goes_as_one_frame(window: AppendWindow) -> None:
+async def test_few_bytes_are_sent_as_one_frame(window: AppendWindow) -> None:
     little = HALVED_BYTES // SIZE
     _enqueue(window, little)
     assert _packed(window) == little

@@ -118,7 +118,7 @@ async def test_closing_the_client_in_between_is_reported() -> None:
     assert (error.attempts, error.winner, error.limit) == (1, None, "closed")
 
 
-async def test_what_was_never_sent_has_no_attempts() -> None:
+async def test_an_append_that_was_never_sent_has_no_attempts() -> None:
     error = await ended(refusal, timeout_s=-1.0)
     assert isinstance(error, GaveUp)
     assert (error.attempts, error.limit, error.reason) == (0, "timeout_s", "deadline passed before it was sent")

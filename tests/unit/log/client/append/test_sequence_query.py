@@ -38,7 +38,7 @@ def test_each_question_begins_where_the_last_answer_ended_and_asks_for_less_than
     assert (search.committed, search.final) == ([(1, 2, 5), (4, 1, 30)], True)
 
 
-def test_what_was_trimmed_in_any_part_is_missing_in_the_whole() -> None:
+def test_a_range_trimmed_in_one_part_is_missing_in_the_whole() -> None:
     search = _search()
     assert not search.add_answer(_answer(more=True, searched_to=20, trimmed=True))
     assert search.add_answer(_answer(final=True))

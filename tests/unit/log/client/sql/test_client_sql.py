@@ -162,7 +162,7 @@ async def test_a_locked_database_is_retried_a_limited_number_of_times(tmp_path: 
     engine.dispose()
 
 
-async def test_what_is_cancelled_is_waited_for(engine: Engine) -> None:
+async def test_cancelled_work_is_awaited(engine: Engine) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     class Slow(Bank):
@@ -235,7 +235,7 @@ async def test_a_context_of_another_kind_is_refused_with_the_right_method(connec
         Deposit("ada", 1).execute(TransactionContext(0, -1, 1))
 
 
-async def test_what_a_context_writes_during_its_execution_is_rolled_back(connect: Connect, engine: Engine) -> None:
+async def test_writes_of_a_context_during_its_execution_are_rolled_back(connect: Connect, engine: Engine) -> None:
     client = await connect()
     await client.mount(Bank(engine))
 

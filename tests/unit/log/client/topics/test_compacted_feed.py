@@ -120,7 +120,7 @@ def test_the_view_and_the_log_after_it_fold_to_what_the_whole_log_does(log: list
 
 
 @pytest.mark.parametrize("until", [3, 4])
-def test_what_is_read_up_to_a_mark_ends_there_also_where_the_view_has_no_record_of_it_any_more(until: int) -> None:
+def test_a_read_up_to_a_mark_ends_there_even_if_the_view_has_no_record_of_it_any_more(until: int) -> None:
     class Reader:
         async def pages(self, position: int) -> AsyncGenerator[pb.ReadViewResponse, None]:
             yield encode_view_page([WalRecord(1, 0, 0, b"k", b"v")], start=0, bound=5, next_transaction_id=0, done=True)

@@ -118,7 +118,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_does_not_fit_the_topic_is_refused_before_it_is_sent(cluster: InMemoryCluster) -> None:
+async def test_entries_that_do_not_fit_the_topic_are_refused_before_they_are_sent(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/keyed", 2, keyed=True)
     await create(cluster, "shop/plain", 2)
     client = await cluster.client(FAST)

@@ -282,7 +282,7 @@ async def test_a_context_with_nothing_to_do_completes_with_nothing(client: Waltz
     assert cluster.logs[0].frames == 0
 
 
-async def test_what_a_context_raises_ends_it_and_what_a_hook_raises_does_not(client: WaltzClient) -> None:
+async def test_an_error_in_execute_ends_a_context_and_an_error_in_a_hook_does_not(client: WaltzClient) -> None:
     application = Counters()
     await client.mount(application)
 

@@ -27,7 +27,7 @@ def test_the_originals_bytes_are_read_and_written() -> None:
     assert encode_java_entry(1, (FRESH, FIRST)).hex() == ENTRY
 
 
-def test_what_tests_build_is_what_the_original_writes() -> None:
+def test_directories_built_by_tests_match_those_of_java_waltz() -> None:
     pair = (java_struct(-1, -1, -1, 1), java_struct(0, -1, -1, 2))
     built = java_control_file(UUID("a183fca3-ed08-410a-ad31-ca0dd3380748"), 1795251353484, [pair, pair])
     assert built.hex() == HEADER + ENTRY.replace("00000001", "00000000", 1) + ENTRY

@@ -56,7 +56,7 @@ def test_a_parser_accepts_or_refuses_what_once_broke_it(name: str) -> None:
         TARGETS[name](data)
 
 
-def test_what_is_kept_belongs_to_a_target() -> None:
+def test_kept_state_belongs_to_a_target() -> None:
     assert {path.name for path in KEPT.iterdir()} <= set(TARGETS)
     assert set(SEEDS) == set(TARGETS)
 

@@ -245,7 +245,7 @@ async def test_an_unknown_outcome_is_settled_by_one_who_may_append_and_not_read(
     assert await client.resolve(raised.value) == Receipt(0, 0, 0)
 
 
-async def test_what_waits_when_access_is_refused_fails_at_once_and_not_at_its_deadline(cluster: InMemoryCluster) -> None:
+async def test_waiting_appends_fail_immediately_when_access_is_refused(cluster: InMemoryCluster) -> None:
     await create(cluster, **PROPERTIES)
     await known(cluster)
     client = await connect(cluster, "stranger")

@@ -46,7 +46,7 @@ def test_the_partition_that_holds_most_gives_first() -> None:
     assert abs(third.held_bytes - busy.held_bytes) < 500
 
 
-def test_what_is_not_committed_is_never_given_up_and_goes_as_soon_as_it_is() -> None:
+def test_uncommitted_blocks_stay_in_memory_and_leave_as_soon_as_they_are_committed() -> None:
     budget = Budget(1000)
     memory = PartitionMemory(budget)
     for number in range(50):
@@ -99,7 +99,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["append", "commit", "read", "frame"]
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(500, 5000))
-def test_what_is_counted_is_what_is_held_and_what_is_found_is_right(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
+def test_counts_match_what_is_held_and_lookups_are_right(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
     budget = Budget(bytes_max)
     memories = [PartitionMemory(budget) for _ in range(2)]
     frames = [PartitionFrames(budget) for _ in range(2)]

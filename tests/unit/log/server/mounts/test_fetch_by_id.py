@@ -88,7 +88,7 @@ def test_after_a_feed_of_headers_the_data_of_some_is_fetched_in_the_order_asked_
 
 
 @pytest.mark.parametrize("ids", [range(COUNT), range(0, COUNT, 2), [0, 99, 100, 101, 199]])
-def test_what_the_owner_has_in_memory_is_not_read_from_a_replica_and_the_rest_is(ids: Iterable[int]) -> None:
+def test_only_blocks_that_the_owner_does_not_have_in_memory_are_read_from_a_replica(ids: Iterable[int]) -> None:
     async def run(cluster: MemoryCluster, client: WaltzClient) -> None:
         before = _reads(cluster)
         _check(await client.fetch(0, ids), ids)
@@ -146,7 +146,7 @@ def test_an_id_that_is_not_in_the_log_is_named_with_what_is() -> None:
 
 
 @pytest.mark.parametrize("ids", [[-1], [True], [1.0], ["1"], [None], [2**63]])
-def test_what_is_no_id_is_refused_before_it_is_sent(ids: Any) -> None:
+def test_an_invalid_id_is_refused_before_it_is_sent(ids: Any) -> None:
     async def run(cluster: MemoryCluster, client: WaltzClient) -> None:
         with pytest.raises(InvalidRequest, match="transaction id"):
             await client.fetch(0, ids)

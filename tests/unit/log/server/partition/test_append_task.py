@@ -161,7 +161,7 @@ async def test_while_moving_appends_are_refused_with_an_answer_and_corruption_en
     assert store.blocks == []
 
 
-async def test_what_waits_behind_blocks_in_flight_is_refused_when_replicas_turn_out_full_and_ordered_when_they_do_not(bench: Any) -> None:
+async def test_appends_behind_blocks_in_flight_are_refused_if_replicas_are_full_and_ordered_otherwise(bench: Any) -> None:
     task, store = bench
     mounts = [_Mount() for _ in range(4)]
     for sequence, mount in enumerate(mounts[:3]):

@@ -13,7 +13,7 @@ def test_a_majority_of_the_assigned_replicas_counts() -> None:
     assert held.synced("c", 3, 3) == 7, "an acknowledgment that arrives late lowers nothing"
 
 
-def test_what_is_in_memory_counts_only_for_listed_replicas() -> None:
+def test_received_blocks_count_only_for_listed_replicas() -> None:
     held = Acknowledgments()
     held.synced("a", 4, 3)
     assert held.received("b", 9, 3) is None

@@ -45,7 +45,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_what_waits_in_the_queue_is_refused_too_and_none_of_it_gets_into_the_log() -> None:
+def test_queued_appends_are_refused_too_and_none_of_them_is_in_the_log() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1, delay_s=lambda: 0.001, settings={"block_bytes_max": 4096})
         await cluster.start()

@@ -191,7 +191,7 @@ async def test_marks_that_were_learned_stay_good_over_a_change_of_owner() -> Non
 
 
 @pytest.mark.parametrize("mark", [-2, 2**63, True, 1.0, "7", None.__class__])
-async def test_what_is_no_mark_is_refused_before_it_is_sent(mark: Any) -> None:
+async def test_an_invalid_mark_is_refused_before_it_is_sent(mark: Any) -> None:
     cluster, client = await _cluster()
     with pytest.raises(InvalidRequest, match="high-water mark"):
         await client.append_nowait(0, b"", high_water_mark=mark)

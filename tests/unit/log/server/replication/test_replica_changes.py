@@ -157,7 +157,7 @@ async def _expect_held(cluster: MemoryCluster, name: str, count: int) -> None:
     assert (await node.partition(0)).last_id == count - 1
 
 
-def test_what_would_break_the_majority_is_refused_and_changes_nothing() -> None:
+def test_a_change_that_would_break_the_majority_is_refused_and_changes_nothing() -> None:
     async def run() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()

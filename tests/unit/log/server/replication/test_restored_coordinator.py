@@ -209,7 +209,7 @@ def test_client_ids_go_on_above_all_that_may_have_been_given_out() -> None:
     run_in_virtual_time(main())
 
 
-def test_what_was_not_restored_is_not_adopted_as_restored() -> None:
+def test_a_replica_that_was_not_restored_is_not_adopted_as_restored() -> None:
     async def main() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()
@@ -255,7 +255,7 @@ FIRST = PartitionMetadata(1, 1, {"a": ReplicaState(1, None), "b": ReplicaState(1
         (CLOSED, "a", ReplicaReport(-17, 60, 100), None),  # restored
     ],
 )
-def test_what_gives_an_older_metadata_away(before: PartitionMetadata, name: str, report: ReplicaReport, found: int | None) -> None:
+def test_older_metadata_is_recognized(before: PartitionMetadata, name: str, report: ReplicaReport, found: int | None) -> None:
     assert unrecorded_session(before, max(7, before.session + 1), name, report) == found
 
 

@@ -66,7 +66,7 @@ def _acknowledged(cluster: MemoryCluster, name: str) -> int | None:
 
 
 @pytest.mark.parametrize("call", ["open", "read"])
-def test_what_became_of_an_append_is_answered_by_the_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_replicas_decide_the_outcome_of_an_append(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         hung = _Hung(monkeypatch, call)
         cluster = await _cluster(rpc_timeout_s=10.0)

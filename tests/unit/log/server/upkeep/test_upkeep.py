@@ -143,7 +143,7 @@ async def read(client: WaltzClient, after: int, last: int) -> list[bytes]:
 
 
 @in_virtual_time
-async def test_what_exceeds_the_policies_is_trimmed_from_every_replica_and_readers_below_get_both_bounds() -> None:
+async def test_data_beyond_the_policies_is_trimmed_from_every_replica_and_readers_below_get_both_bounds() -> None:
     async with kept() as (cluster, client):
         await cluster.create(retention_bytes=6000)
         data = await fill(client)

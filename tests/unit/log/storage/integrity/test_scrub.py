@@ -499,7 +499,7 @@ def test_an_index_that_cannot_be_rebuilt_when_the_partition_opens_is_repaired_so
     run_in_virtual_time(run())
 
 
-def test_what_is_trimmed_is_not_repaired_any_more() -> None:
+def test_trimmed_segments_are_not_repaired_any_more() -> None:
     async def run() -> None:
         async with replicas(SESSION, SESSION, silent=True) as found:
             node = _unscrubbed(found)

@@ -146,7 +146,7 @@ def test_corruption_below_what_was_acknowledged_in_the_last_segment_is_found_and
     log.close()
 
 
-def test_what_is_gone_is_found() -> None:
+def test_missing_data_is_found() -> None:
     disk = SimulatedDisk()
     write(disk).close()
     first, second = names(disk, "seg")[1:3]
@@ -192,7 +192,7 @@ def test_a_segment_in_another_place_or_of_another_cluster_is_found() -> None:
     ],
     ids=range(6),
 )
-def test_what_is_wrong_in_the_small_files_is_found(change: Callable[[SimulatedDisk], None], reported: str) -> None:
+def test_errors_in_the_small_files_are_found(change: Callable[[SimulatedDisk], None], reported: str) -> None:
     disk = SimulatedDisk()
     write(disk).close()
     change(disk)
@@ -208,7 +208,7 @@ def test_one_torn_struct_is_reported_and_nothing_wrong() -> None:
     assert inspect_directory(disk)[:2] == ([], ["waltz-storage.ctl: one struct of partition 0 is torn, the other holds"])
 
 
-def test_what_is_no_storage_directory_is_refused() -> None:
+def test_a_directory_without_storage_files_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="no storage directory"):
         read_directory(SimulatedDisk())
     disk = SimulatedDisk()

@@ -88,7 +88,7 @@ def test_nothing_goes_before_it_is_on_disk(tmp_path: Path) -> None:
     assert resident_bytes(tmp_path / SEG) <= UNCACHED_BYTES + MIB
 
 
-def test_what_is_read_again_may_stay(tmp_path: Path) -> None:
+def test_blocks_that_are_read_again_can_stay(tmp_path: Path) -> None:
     log = open_log(tmp_path, 0)
     for number in range(12):
         log.append([block(number)])

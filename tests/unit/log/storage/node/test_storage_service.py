@@ -352,7 +352,7 @@ async def test_marks_outlive_a_crash_of_the_machine(bench: Bench) -> None:
 # ---- appending -----------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_acknowledged_outlives_a_crash_of_the_machine(bench: Bench) -> None:
+async def test_acknowledged_records_survive_a_crash_of_the_machine(bench: Bench) -> None:
     sent = [block(0, [b"a"] * 2, time_ms=5), block(2, [b"b"] * 3, time_ms=5)]
     await bench.append(1, *sent)
     await bench.clean(1, 4)

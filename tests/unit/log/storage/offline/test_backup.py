@@ -439,7 +439,7 @@ def test_only_an_empty_directory_is_used(tmp_path: Path) -> None:
     assert [path.name for path in other.iterdir()] == ["somebody's"]
 
 
-def test_what_a_killed_process_left_is_made_again(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_made_again(tmp_path: Path) -> None:
     left = tmp_path / "target.incomplete"
     (left / "partitions" / "0").mkdir(parents=True)
     (left / "partitions" / "0" / "half").write_text("half")

@@ -94,7 +94,7 @@ async def test_a_node_serves_the_segments_as_they_are_and_the_control_file_is_ke
         assert found == [(place, place % 400, data) for place, data in enumerate(ALL)]
 
 
-async def test_what_a_node_makes_of_the_last_segments_is_nothing_wrong() -> None:
+async def test_repaired_last_segments_are_no_findings() -> None:
     disk = java_disk()
     migrate(disk)
     assert disk.list("0").count("0000000000000000800.tix") == 0
@@ -202,7 +202,7 @@ CTL = java_control_file(KEY, 1_600_000_000_000, ENTRIES)
     ],
     ids=range(15),
 )
-def test_what_is_ambiguous_or_damaged_is_refused_and_left_as_it_is(change: Callable[[SimulatedDisk], None], reported: str) -> None:
+def test_ambiguous_or_damaged_files_are_refused_and_left_unchanged(change: Callable[[SimulatedDisk], None], reported: str) -> None:
     disk = java_disk()
     change(disk)
     before = files(disk)

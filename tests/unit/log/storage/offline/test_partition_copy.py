@@ -57,7 +57,7 @@ def test_a_node_that_was_filled_offline_copies_only_the_rest_and_holds_the_same(
     run_in_virtual_time(scenario())
 
 
-def test_what_was_not_known_to_be_clean_is_cut_away_and_counts_as_lost() -> None:
+def test_transactions_not_known_to_be_clean_are_truncated_and_count_as_lost() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()

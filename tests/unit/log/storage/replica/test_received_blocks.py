@@ -200,7 +200,7 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
     return reported.writer_bytes_highest, highest
 
 
-def test_what_waits_to_be_written_is_bounded_for_each_partition_and_in_all() -> None:
+def test_unwritten_blocks_are_bounded_for_each_partition_and_in_total() -> None:
     together, one = run_in_virtual_time(_streams_on_a_slow_disk())
     record = BLOCK + 40
     assert one <= OWN + record

@@ -92,7 +92,7 @@ async def test_lexical_order_of_segments_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["10.seg", "-1.seg", "00000000000000000010.seg", "000000000000000000a.seg", "0000000000000000010.seg.bak", ".seg"])
-def test_what_is_no_name_of_a_segment_is_none(name: str) -> None:
+def test_other_file_names_are_no_segments(name: str) -> None:
     assert first_id_of(name, DATA) is None
 
 

@@ -78,7 +78,7 @@ def test_readers_of_a_path_share_one_file() -> None:
     assert disk.count == 1
 
 
-def test_what_was_written_is_synced_before_its_file_is_closed_to_make_room() -> None:
+def test_written_bytes_are_synced_before_their_file_is_closed_for_another() -> None:
     disk = CountingDisk()
     put(disk, ["a", "b"])
     disk.sync_directory("")

@@ -103,7 +103,7 @@ def test_a_write_torn_at_any_byte_within_preallocated_space_is_dropped() -> None
         assert read_all(again).endswith(following.records)
 
 
-def test_what_lies_behind_a_hole_of_a_torn_write_does_not_come_back() -> None:
+def test_records_after_the_hole_of_a_torn_write_do_not_come_back() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     log.append([block(0, [b"abc"])])

@@ -110,7 +110,7 @@ def test_a_tail_torn_at_every_byte_is_dropped_with_a_logged_line() -> None:
         assert read_all(again).endswith(following.records)
 
 
-def test_what_opening_finds_in_the_page_cache_is_on_the_medium_before_it_is_reported() -> None:
+def test_records_found_in_the_page_cache_at_opening_are_synced_before_they_are_reported() -> None:
     disk = SimulatedDisk()
     open_log(disk).append([block(0, [b"abc"])])
     written = block(1, [b"never synced by the process that wrote it"])
@@ -396,7 +396,7 @@ def test_after_any_failed_operation_of_a_roll_or_append_nothing_is_done_any_more
     assert count > 10
 
 
-def test_what_a_failed_sync_left_is_never_synced_later() -> None:
+def test_bytes_of_a_failed_sync_are_never_synced_later() -> None:
     disk = SimulatedDisk()
     files = OpenFiles(disk, 4)
     log, other = (SegmentLog.open(disk, FixedClock(), KEY, partition, 4096, -1, files=files) for partition in (3, 4))

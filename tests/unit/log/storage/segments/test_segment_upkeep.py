@@ -111,7 +111,7 @@ def test_a_log_begins_again_beyond_its_end_and_readers_learn_that_theirs_is_gone
     assert (again.first_id, again.tail.last_id) == (90, 90)
 
 
-def test_what_a_replica_holds_is_reported_segment_by_segment() -> None:
+def test_a_replica_reports_its_data_by_segment() -> None:
     log, records = filled(SimulatedDisk())
     facts = Holdings(log).segments()
     assert [(each.first, each.last) for each in facts] == [(first, first + 9) for first in range(0, 50, 10)]
@@ -295,7 +295,7 @@ def test_a_full_or_failing_disk_ends_a_copy_and_not_the_log() -> None:
 # ---- other names ------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_linked_stays_as_it_was_when_truncation_opens_a_closed_segment_again(tmp_path: Path) -> None:
+def test_a_linked_backup_is_unchanged_when_truncation_reopens_a_closed_segment(tmp_path: Path) -> None:
     for disk in (SimulatedDisk(), FileSystemDisk(tmp_path)):
         log, records = filled(disk)
         disk.make_directory("kept")
