@@ -30,6 +30,7 @@ from benchmarks import (
     refill,
     spark,
     storage,
+    tls,
     topics,
     visible,
     workers,
@@ -53,6 +54,7 @@ BENCHMARKS = (
     "topics",
     "workers",
     "metrics",
+    "tls",
     "visible",
     "feed",
     "spark",
@@ -95,6 +97,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from workers.run(directory, workload, conditions)
     if "metrics" in names:
         yield from metrics.run(directory, workload, conditions)
+    if "tls" in names:
+        yield from tls.run(directory, workload, conditions)
     if "visible" in names:
         yield from visible.run(directory, conditions, quick=quick)
     if "feed" in names:

@@ -23,6 +23,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="Real flights, real conflicts, and Delta tables that must come out exact.")
     parser.add_argument("--faults", action="store_true", help="kill a storage node, a server and a Spark driver in the middle")
+    parser.add_argument("--secure", action="store_true", help="mutual TLS on every connection, Spark's included")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="only the first N flights of each airport")
     parser.add_argument("--year", type=float, default=YEAR_S, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
     parser.add_argument(
@@ -33,7 +34,7 @@ def main() -> int:
         signal.signal(number, _stop)
     console = console_here()
     try:
-        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year), console) else 1
+        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year, arguments.secure), console) else 1
     except KeyboardInterrupt:
         console.print("stopped")
         return 130

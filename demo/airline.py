@@ -5,6 +5,7 @@ Decides only when each part starts and stops. The applications, the jobs and the
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,8 @@ class Options:
     limit: int | None = None
     """Only the first flights of each airport: a short run."""
     year_s: float = YEAR_S
+    secure: bool = False
+    """Mutual TLS on every connection. Dispatchers are applications, the Spark jobs are readers."""
 
     @property
     def tables(self) -> dict[str, Path]:
@@ -115,13 +118,15 @@ class _Run:
 
     def _start_job(self, table: str) -> None:
         environment = submit_environment(cluster=self._cluster.cluster, directory=self._options.directory)
+        environment |= self._cluster.variables("reader", table.replace("_", "-"))
         self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table), environment=environment)
 
     def _start_dispatcher(self, airport: str) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}", f"--year={self._options.year_s}"]
         if self._options.limit is not None:
             command.append(f"--limit={self._options.limit}")
-        return self._children.start(f"dispatcher-{airport}", command, stdout=self._options.counts[airport])
+        environment = self._cluster.variables("application", airport)
+        return self._children.start(f"dispatcher-{airport}", command, environment=environment, stdout=self._options.counts[airport])
 
     def _faults(self) -> list[Fault]:
         def kill(name: str) -> None:
@@ -169,7 +174,13 @@ def run(options: Options, console: Console) -> bool:
     console.print(
         f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, two Spark jobs; all in {_shown(directory)}"
     )
-    with LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2) as cluster, Children(directory / "logs") as children:
+    with (
+        LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2, secure=options.secure) as cluster,
+        Children(directory / "logs") as children,
+    ):
+        os.environ.update(cluster.variables("operator", "demo"))
+        if cluster.secure:
+            console.print("Every connection uses mutual TLS: the dispatchers are applications, the Spark jobs are readers, the demo is an operator.")
         _create_topic(cluster.cluster)
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]
         with ClusterInspector(cluster.cluster, timeout_s=5) as inspector, Display(console) as display:

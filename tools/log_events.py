@@ -9,6 +9,15 @@ __all__ = ["MEANINGS"]
 
 MEANINGS: dict[str, str] = {
     # ---- processes
+    "certificate expires soon": "The process's certificate expires within 14 days. Replace it; the process reads the new files by itself.",
+    "certificate reloaded": "New certificate files are in use. Connections that were open continue.",
+    "new certificate refused, the previous one stays in use": (
+        "The certificate files changed, and cannot be used: `reason` names the file. Correct it before the previous certificate expires."
+    ),
+    "connections are not protected": (
+        "The node serves other machines in plain text, because `insecure` is set. Set `tls`, see [security](../guides/security.md)."
+    ),
+    "request denied": "A peer's certificate gives it no role for the operation. If it should have one, extend the patterns in `tls`.",
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),

@@ -35,6 +35,7 @@ EXAMPLES = {
     "zookeeper": "waltz zookeeper --directory var/zookeeper --listen 127.0.0.1:2181",
     "server": "waltz server --config conf/server.yaml --listen 10.0.0.5:5101",
     "dev": "waltz dev --directory var/dev --partitions 8",
+    "certificates create": "waltz certificates create var/certificates node/storage-0 application/orders --host 10.0.0.5",
     "doctor": "waltz doctor",
     "append": 'waltz append $CLUSTER --topic shop/orders --key order-7 "2 x tea"',
     "read": "waltz read $CLUSTER --partition 0 --after 41 --limit 10",

@@ -26,7 +26,7 @@ SECTIONS = {
     "Log server": ("waltz_log/server",),
     "Storage node": ("waltz_log/storage", "waltz_log/compaction"),
     "Processes and workers": ("waltz_log/processes", "waltz_log/monitoring"),
-    "Connections and coordinator": ("waltz_log/transport", "waltz_log/coordination"),
+    "Connections and coordinator": ("waltz_log/transport", "waltz_log/coordination", "waltz_log/security"),
     "Client": ("waltz_log/client", "waltz_log/testing"),
     "Outbox and journal": ("waltz_log/outbox", "waltz_log/journal"),
     "Spark source": ("pyspark_waltz",),

@@ -15,6 +15,7 @@ __all__ = ["EXTRAS", "explain_missing", "install_command", "missing_package"]
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "cryptography": "server",
         "delta": "spark",
         "deltalake": "spark",
         "grpc_health": "server",

@@ -27,8 +27,11 @@ from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.tasks import LogRange
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.security.certificates import Certificates, Pem
+from waltz_log.security.settings import chosen_tls
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.grpc import CHANNEL_OPTIONS, error_of
+from waltz_log.transport.grpc import error_of
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, credentials_of
 from waltz_log.transport.methods import READ
 
 __all__ = ["FRAME_BYTES", "PAUSE_S", "channel_to", "read_range"]
@@ -52,7 +55,8 @@ LOOKAHEAD_BYTES = 8 * 1024 * 1024
 PAUSE_S = (0.05, 1.0)
 """Pause after a round in which no replica served: the first, and the longest."""
 
-_channels: dict[tuple[int, str], grpc.Channel] = {}
+_channels: dict[tuple[int, str], tuple[Pem | None, grpc.Channel]] = {}
+_certificates: dict[int, Certificates | None] = {}
 """Kept between the tasks of a reused worker; by process, because a channel does not survive a fork."""
 
 
@@ -138,10 +142,23 @@ def _past_the_trimmed(task: LogRange, position: int, first: int) -> int:
 
 
 def channel_to(address: str) -> grpc.Channel:
+    """With the certificates that the executor's environment names; in plain text without them. Raises `InvalidSetting` for unusable files."""
+    pem = _pem()
     key = (os.getpid(), address)
-    if key not in _channels:
-        _channels[key] = grpc.insecure_channel(address, options=[*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)])
-    return _channels[key]
+    found = _channels.get(key)
+    if found is None or found[0] is not pem:
+        options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)]
+        channel = grpc.insecure_channel(address, options) if pem is None else grpc.secure_channel(address, credentials_of(pem), options)
+        _channels[key] = found = (pem, channel)
+    return found[1]
+
+
+def _pem() -> Pem | None:
+    if os.getpid() not in _certificates:
+        tls = chosen_tls(None)
+        _certificates[os.getpid()] = None if tls is None else Certificates(tls)
+    certificates = _certificates[os.getpid()]
+    return None if certificates is None else certificates.current()
 
 
 def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, timeout_s: float) -> Iterator[_Chunk]:

@@ -28,6 +28,7 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import WaltzError
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
+from waltz_log.server import ServerSettings
 from waltz_log.testing import InMemoryCluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +40,7 @@ RUN_BY = {
     "docs/guides/client.md": ["tests/unit/log/client/test_client_page.py"],
     "docs/guides/outbox.md": ["tests/unit/log/outbox/test_outbox_page.py"],
     "docs/guides/recipes.md": ["tests/e2e/test_recipes.py"],
+    "docs/guides/security.md": ["tests/integration/log/test_security_page.py"],
     "docs/guides/testing.md": ["tests/integration/log/test_testing_page.py"],
     "docs/guides/topics.md": ["tests/unit/project/test_doc_blocks.py"],
     "docs/internals/journal.md": ["tests/unit/project/test_doc_blocks.py"],
@@ -169,6 +171,12 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
     if set(given) == {"decode"}:
         try:
             DecodeSettings(**given["decode"])
+        except WaltzError as error:
+            return [error]
+        return []
+    if "listen" in given:
+        try:
+            ServerSettings(cluster="127.0.0.1:2181/waltz", **given)
         except WaltzError as error:
             return [error]
         return []

@@ -5,11 +5,13 @@ It restarts nothing: a process that ends is reported and stays down, so that the
 
 from __future__ import annotations
 
+import shlex
 import signal
 from pathlib import Path
 from types import FrameType
 
 from waltz_log.processes.local_cluster import LocalCluster
+from waltz_log.security.settings import tls_environment
 
 __all__ = ["run"]
 
@@ -18,14 +20,30 @@ class _Asked(BaseException):
     """A signal asked to stop. Not an `Exception`, so that no handler treats it as a failure."""
 
 
-def run(directory: Path, *, partitions: int | None, servers: int | None, storages: int | None, session_timeout_s: float) -> None:
+def _environment_file(cluster: LocalCluster) -> Path:
+    """A file for a shell to source: the certificate of an operator, which may do everything that a client does."""
+    variables = tls_environment(cluster.certificate("operator", "dev"))
+    path = cluster.directory / "certificates" / "operator.env"
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
+    return path
+
+
+def run(directory: Path, *, partitions: int | None, servers: int | None, storages: int | None, session_timeout_s: float, secure: bool) -> None:
     def asked(_number: int, _frame: FrameType | None) -> None:
         # Once: the stop itself is bounded, and a second Ctrl-C must not leave children behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Asked
 
-    cluster = LocalCluster(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout_s, http=True)
+    cluster = LocalCluster(
+        directory,
+        partitions=partitions,
+        servers=servers,
+        storages=storages,
+        session_timeout_s=session_timeout_s,
+        http=True,
+        secure=secure or None,
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
     try:
@@ -33,6 +51,8 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
             print(f"cluster  {cluster.cluster}", flush=True)
             print(f"logs     {cluster.log('server-0').parent}", flush=True)
             print(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})", flush=True)
+            if cluster.secure:
+                print(f"env      {_environment_file(cluster)}", flush=True)
             print(f"ready cluster={cluster.cluster}", flush=True)
             while True:
                 name = cluster.wait_ended()

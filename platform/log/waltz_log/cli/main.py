@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
+from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(certificates_app, name="certificates")
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
@@ -66,11 +68,12 @@ def options(
 def zookeeper(
     directory: Annotated[Path, typer.Option(help="Directory for its data and configuration.")] = Path("var/zookeeper"),
     listen: Annotated[str, typer.Option(help="host:port on which it serves.")] = "127.0.0.1:2181",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text at an address that other machines reach.")] = False,
 ) -> int:
     """Run a real ZooKeeper, from the jars inside the installed pyspark."""
     from waltz_log.processes import zookeeper as command
 
-    return command.run(directory, listen)
+    return command.run(directory, listen, insecure=insecure)
 
 
 @app.command()
@@ -97,11 +100,12 @@ def dev(
     servers: Annotated[int | None, typer.Option(min=1, help="Log servers (default 2).")] = None,
     storages: Annotated[int | None, typer.Option(min=1, help="Storage nodes of a new cluster (default 3).")] = None,
     session_timeout: Annotated[float, typer.Option(min=1.0, max=10.0, help="Seconds until a killed server's partitions move.")] = 4.0,
+    secure: Annotated[bool, typer.Option("--secure", help="Mutual TLS on every connection of a new cluster.")] = False,
 ) -> int:
     """Run a whole cluster on this machine, until Ctrl-C."""
     from waltz_log.cli import dev as command
 
-    command.run(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout)
+    command.run(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout, secure=secure)
     return 0
 
 

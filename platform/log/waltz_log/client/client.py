@@ -86,9 +86,11 @@ class WaltzClient:
         chosen = settings or ClientSettings()
 
         async def coordinator() -> Coordinator:
-            return await ZooKeeperCoordinator.connect(cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s)
+            return await ZooKeeperCoordinator.connect(
+                cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s, tls=chosen.tls
+            )
 
-        return await cls.connect_over(coordinator, GrpcNetwork(), chosen)
+        return await cls.connect_over(coordinator, GrpcNetwork(tls=chosen.tls), chosen)
 
     @classmethod
     async def connect_over(

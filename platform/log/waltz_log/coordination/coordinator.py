@@ -36,6 +36,7 @@ from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
+from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["ZooKeeperCoordinator"]
 
@@ -45,6 +46,12 @@ RETRY_PAUSE_S = 0.05
 # Errors and waits report outages; kazoo's own log lines appear only if its log level is set.
 _kazoo_log = logging.getLogger("waltz_log.coordination.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
+
+
+def _encrypted(tls: TlsSettings) -> dict[str, Any]:
+    """The arguments of kazoo for mutual TLS. It trusts the system's authorities too, so the host's name is compared as well."""
+    files = {"certfile": str(tls.certificate), "keyfile": str(tls.key), "ca": str(tls.authorities)}
+    return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}
 
 
 class _Answer(NamedTuple):
@@ -58,9 +65,10 @@ class _Answer(NamedTuple):
 class ZooKeeperCoordinator:
     """Created by `connect`. All methods must be called on the event loop of `connect`."""
 
-    def __init__(self, address: str, session_timeout_s: float, timeout_s: float) -> None:
+    def __init__(self, address: str, session_timeout_s: float, timeout_s: float, tls: TlsSettings | None) -> None:
         hosts, self._root = parse_address(address)
         self._address = address
+        self._tls = tls
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._watches: dict[tuple[str, str], asyncio.Event] = {}
@@ -72,14 +80,18 @@ class ZooKeeperCoordinator:
             timeout=session_timeout_s,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},
             logger=_kazoo_log,
+            **({} if tls is None else _encrypted(tls)),
         )
         self._client.add_listener(self._state_changed)
 
     @classmethod
-    async def connect(cls, address: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0, new: bool = False) -> Self:
+    async def connect(
+        cls, address: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0, new: bool = False, tls: TlsSettings | None = None
+    ) -> Self:
         """Opens a session. Raises `ClusterUnavailable` within `timeout_s` if no ensemble answers, or if no cluster is at the root (`new`: there may
-        be none yet)."""
-        self = cls(address, session_timeout_s, timeout_s)
+        be none yet). `tls`: mutual TLS, with certificates that are read at each connection; None: what the environment says
+        (`security.settings`), or plain text."""
+        self = cls(address, session_timeout_s, timeout_s, chosen_tls(tls))
         self._client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
@@ -88,7 +100,8 @@ class ZooKeeperCoordinator:
                 raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
         except TimeoutError:
             self._end()
-            raise ClusterUnavailable(address=address, reason=f"no answer within {timeout_s:g} s") from None
+            hint = "" if self._tls is None else " over TLS; if it answers others, its authorities and this certificate do not fit"
+            raise ClusterUnavailable(address=address, reason=f"no answer within {timeout_s:g} s{hint}") from None
         except BaseException:
             self._end()
             raise

@@ -10,12 +10,17 @@ import importlib.util
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.exit_codes import LACKING
 from waltz_log.extras import install_command
+
+if TYPE_CHECKING:  # `make setup` runs this module before any package is installed
+    from waltz_log.security.settings import TlsSettings
 
 __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
 
@@ -31,8 +36,7 @@ JARS = ("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4
 ZOO_CFG = """\
 # Written at each start; changes here are lost.
 dataDir={data}
-clientPort={port}
-clientPortAddress={host}
+{listen}
 tickTime={tick_ms}
 maxClientCnxns=0
 admin.enableServer=false
@@ -40,6 +44,23 @@ autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 4lw.commands.whitelist=ruok,srvr
 """
+
+PLAIN = """\
+clientPort={port}
+clientPortAddress={host}"""
+
+ENCRYPTED = """\
+secureClientPort={port}
+secureClientPortAddress={host}
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.protocol=TLSv1.3
+ssl.enabledProtocols=TLSv1.3
+ssl.clientAuth=need
+ssl.keyStore.type=PEM
+ssl.keyStore.location={identity}
+ssl.trustStore.type=PEM
+ssl.trustStore.location={authorities}
+authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider"""
 
 LOG_CFG = """\
 status = error
@@ -76,8 +97,9 @@ def find_jars() -> list[Path]:
     return found
 
 
-def prepare(directory: Path, port: int, host: str = "127.0.0.1") -> list[str]:
-    """Writes the configuration and gives the command that serves the directory's data at the address.
+def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSettings | None = None) -> list[str]:
+    """Writes the configuration and gives the command that serves the directory's data at the address. With `tls` it serves only clients with a
+    certificate of the authorities.
 
     Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` if the directory cannot be written.
     """
@@ -86,7 +108,13 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1") -> list[str]:
     directory = directory.resolve()
     (directory / "data").mkdir(parents=True, exist_ok=True)
     config, logs = directory / "zoo.cfg", directory / "log4j2.properties"
-    config.write_text(ZOO_CFG.format(data=directory / "data", port=port, host=host, tick_ms=TICK_MS))
+    listen = PLAIN.format(port=port, host=host)
+    if tls is not None:
+        identity = directory / "identity.pem"
+        identity.touch(0o600)
+        identity.write_bytes(tls.key.read_bytes() + tls.certificate.read_bytes())
+        listen = ENCRYPTED.format(port=port, host=host, identity=identity, authorities=tls.authorities.resolve())
+    config.write_text(ZOO_CFG.format(data=directory / "data", listen=listen, tick_ms=TICK_MS))
     logs.write_text(LOG_CFG)
     return [
         str(java),
@@ -105,11 +133,19 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1") -> list[str]:
     ]
 
 
-def answers(host: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether a ZooKeeper that serves clients listens there."""
+def answers(host: str, port: int, timeout_s: float = 1.0, tls: TlsSettings | None = None) -> bool:
+    """Whether a ZooKeeper that serves clients listens there. `tls`: the certificates to ask it with."""
+    context = None
+    if tls is not None:
+        from waltz_log.security.certificates import Certificates
+
+        context = Certificates(tls).client_context()
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        with ExitStack() as stack:
+            connection: socket.socket = stack.enter_context(socket.create_connection((host, port), timeout=timeout_s))
             connection.settimeout(timeout_s)
+            if context is not None:
+                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(b"srvr")
             said = b""
             while chunk := connection.recv(4096):
@@ -119,10 +155,10 @@ def answers(host: str, port: int, timeout_s: float = 1.0) -> bool:
     return b"Zookeeper version" in said
 
 
-def wait_until_answering(host: str, port: int, timeout_s: float, running: Callable[[], bool] = lambda: True) -> None:
+def wait_until_answering(host: str, port: int, timeout_s: float, running: Callable[[], bool] = lambda: True, tls: TlsSettings | None = None) -> None:
     """Returns once the server serves. Raises `ClusterUnavailable` after `timeout_s`, or as soon as `running` says no."""
     deadline = time.monotonic() + timeout_s
-    while not answers(host, port):
+    while not answers(host, port, tls=tls):
         if not running():
             raise ClusterUnavailable(address=f"{host}:{port}", reason="zookeeper ended while starting")
         if time.monotonic() > deadline:

@@ -20,6 +20,7 @@
     │   └── OutboxFull            the outbox is at its limit; it accepted nothing       retry later, or report it to the caller
     ├── BelongsToTopic            the log partition belongs to a topic                  append through `client.topic(name)`
     ├── NotAllowed                the topic does not allow this to that principal       ask the topic's owner
+    │   └── PermissionDenied      the client's certificate gives it no role for this    use one that has the role
     ├── Fenced                    a newer session or mount replaced this one            stop; open again
     │   ├── ReplicaFenced         the same, reported by one replica
     │   └── OutboxFenced          another copy of the outbox's directory replaced it    find the other copy
@@ -65,6 +66,7 @@ from waltz_log.errors.requests import (
     InvalidSetting,
     NoSuchTopic,
     NotAllowed,
+    PermissionDenied,
     TopicDeleted,
     TransactionTooLarge,
     UnknownRecord,
@@ -97,6 +99,7 @@ __all__ = [
     "OutboxFenced",
     "OutboxFull",
     "OutcomeUnknown",
+    "PermissionDenied",
     "ProtocolViolation",
     "ReplicaFenced",
     "SessionTooOld",

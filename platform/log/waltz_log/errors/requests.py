@@ -17,6 +17,7 @@ __all__ = [
     "InvalidSetting",
     "NoSuchTopic",
     "NotAllowed",
+    "PermissionDenied",
     "TopicDeleted",
     "TransactionTooLarge",
     "UnknownRecord",
@@ -156,3 +157,20 @@ class NotAllowed(WaltzError):
     def _message(self) -> str:
         who = f"principal {self.principal}" if self.principal else "a client without a principal"
         return f"{self.text}: {who} may not {self.action}, its properties say who may: topic={self.topic}"
+
+
+class PermissionDenied(NotAllowed):
+    """The client's certificate gives it no role that may do this, or the certificate contains no name. Nothing was done.
+
+    To do: use a certificate with one of the roles, or have an operator extend the `tls` settings of the node."""
+
+    text = "permission denied"
+    action: str = field(init=False, default="call")
+    topic: str = field(init=False, default="")
+    principal: str | None
+    operation: str
+    roles: str
+
+    def _message(self) -> str:
+        who = self.principal or "a client whose certificate contains no name"
+        return f"{self.text}: {who} has no role for {self.operation}: roles={self.roles}"

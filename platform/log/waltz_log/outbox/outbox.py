@@ -93,9 +93,11 @@ class Outbox:
         chosen = client_settings or ClientSettings()
 
         async def coordinator() -> Coordinator:
-            return await ZooKeeperCoordinator.connect(cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s)
+            return await ZooKeeperCoordinator.connect(
+                cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s, tls=chosen.tls
+            )
 
-        return cls(FileSystemDisk(Path(directory)), ThreadOffload(1), _WallClock(), coordinator, GrpcNetwork(), settings, chosen)
+        return cls(FileSystemDisk(Path(directory)), ThreadOffload(1), _WallClock(), coordinator, GrpcNetwork(tls=chosen.tls), settings, chosen)
 
     def handler(self, name: str) -> Callable[[H], H]:
         """Registers a function for `Intent.call(name, ...)`: `handler(tx, arguments)` appends through `tx`."""

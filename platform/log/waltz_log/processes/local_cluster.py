@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ import yaml
 from waltz_log.coordination import embedded
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
+from waltz_log.security.settings import TlsSettings, tls_environment
 
 __all__ = ["LocalCluster"]
 
@@ -79,14 +81,16 @@ class LocalCluster:
         partitions: int | None = None,
         storages: int | None = None,
         servers: int | None = None,
+        secure: bool | None = None,
         session_timeout_s: float = 4.0,
         storage_settings: Mapping[str, Any] | None = None,
         server_settings: Mapping[str, Any] | None = None,
         http: bool = False,
     ) -> None:
         """Counts that are not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. `http`: nodes answer
-        `/readyz` and `/metrics`, at ports that are kept (`http_addresses`). Raises `InvalidRequest` if the directory holds a cluster with other
-        partitions or storage nodes."""
+        `/readyz` and `/metrics`, at ports that are kept (`http_addresses`). `secure`: mutual TLS on every connection, with certificates of an
+        authority in the directory. Raises `InvalidRequest` if the directory holds a cluster with other partitions or storage nodes, or a cluster
+        that differs in `secure`."""
         self.directory = Path(directory).resolve()
         self._file = self.directory / "dev.json"
         self._processes = Processes(self.directory / "logs")
@@ -95,6 +99,12 @@ class LocalCluster:
         self.partitions = self._agreed("partitions", partitions, kept, DEFAULT_PARTITIONS)
         self.storages = self._agreed("storages", storages, kept, DEFAULT_STORAGES)
         self.servers = servers or kept.get("servers") or DEFAULT_SERVERS
+        kept_secure = kept.get("secure")
+        if None not in (secure, kept_secure) and secure != kept_secure:
+            reason = f"{self.directory} holds a cluster {'with' if kept_secure else 'without'} certificates; choose another directory"
+            raise InvalidRequest(reason=reason)
+        self.secure = bool(secure if kept_secure is None else kept_secure)
+        self._certificates = self.directory / "certificates"
         self._ports: dict[str, int] = dict(kept.get("ports", {}))
         self._session_timeout_s = session_timeout_s
         self._storage_settings = dict(storage_settings or {})
@@ -126,6 +136,7 @@ class LocalCluster:
             "partitions": self.partitions,
             "storages": self.storages,
             "servers": self.servers,
+            "secure": self.secure,
             "ports": self._ports,
             "pids": self.processes,
         }
@@ -159,6 +170,22 @@ class LocalCluster:
     def server_names(self) -> list[str]:
         """The names of the servers."""
         return [f"server-{n}" for n in range(self.servers)]
+
+    def certificate(self, role: str, name: str) -> TlsSettings:
+        """The certificate of a process or client, issued when it is first asked for. Of a secure cluster only."""
+        from waltz_log.security.authority import DevelopmentAuthority  # needs cryptography, which a cluster without certificates does not
+
+        authority = DevelopmentAuthority(self._certificates)
+        return authority.find(role, name) or authority.issue(role, name)
+
+    def environment(self, role: str = "application") -> dict[str, str]:
+        """The environment in which a command or application of that role reaches the cluster: this process's, with a certificate if the cluster is
+        secure."""
+        return {**os.environ, **self.variables(role, "dev")}
+
+    def variables(self, role: str, name: str) -> dict[str, str]:
+        """The variables that name the certificate of a client; none if the cluster is not secure."""
+        return tls_environment(self.certificate(role, name)) if self.secure else {}
 
     def log(self, name: str) -> Path:
         """The file that the process writes to."""
@@ -204,14 +231,25 @@ class LocalCluster:
         marker.touch()
 
     def _waltz(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*WALTZ, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+        return subprocess.run(
+            [*WALTZ, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+            env=self.environment("operator"),
+        )
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when every partition accepts appends and, if all processes run, all of them answer. Raises `ClusterUnavailable` after `timeout_s`,
         or as soon as a process has ended by itself."""
         gone = self.ended
         command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        environment = self.environment("operator")
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as waiting:
             try:
                 while True:
                     try:
@@ -250,8 +288,9 @@ class LocalCluster:
             raise InvalidRequest(reason=f"no such process: {name}")
         port = self._port(name)
         if name == "zookeeper":
-            pid = self._processes.start(name, embedded.prepare(self.directory / "zookeeper", port))
-            embedded.wait_until_answering(HOST, port, START_TIMEOUT_S, lambda: self._processes.running(name))
+            tls = self.certificate("node", name) if self.secure else None
+            pid = self._processes.start(name, embedded.prepare(self.directory / "zookeeper", port, tls=tls))
+            embedded.wait_until_answering(HOST, port, START_TIMEOUT_S, lambda: self._processes.running(name), tls)
         else:
             kind = name.partition("-")[0]
             pid = self._processes.start(name, [*WALTZ, kind, "--config", str(self._configure(kind, name, port))])
@@ -272,6 +311,8 @@ class LocalCluster:
             settings |= {"session_timeout_s": self._session_timeout_s} | self._server_settings
         if self._http:
             settings["http"] = {"port": self._port(f"{name} http")}
+        if self.secure:
+            settings["tls"] = self.certificate("node", name).model_dump(mode="json", include={"certificate", "key", "authorities"})
         path = self.directory / "conf" / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(settings))

@@ -21,6 +21,7 @@ from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.protection import check_protection
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
@@ -43,6 +44,7 @@ AGAIN_PAUSE_S = 0.5
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
+    check_protection(settings)
     monitored = Monitored("server")
     with serve_http(settings.http, monitored) as http:
         _run(settings.model_copy(update={"http": http}), monitored, log_level)
@@ -83,9 +85,11 @@ async def _lives(life: Callable[[], Awaitable[None]], monitored: Monitored, stop
 async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event) -> str:
     """One server from its session's start to its end; returns the address it served at. If it is asked to stop, it hands its partitions over
     first."""
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(
+        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+    )
     try:
-        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready))
+        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready), tls=settings.tls)
         server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32))
         await server.start()
         subscribers = SubscriberLag(coordinator)
@@ -113,7 +117,9 @@ async def _life_of_workers(
 ) -> None:
     """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
     servers own them already, and their recovery decides the blocks in flight."""
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(
+        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+    )
     try:
         cluster = await read_cluster(coordinator, settings.cluster)
         membership = Membership(settings, coordinator)

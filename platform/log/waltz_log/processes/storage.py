@@ -26,9 +26,11 @@ from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.protection import check_protection
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.worker_link import GROW
+from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control.directory import read_directory
@@ -47,6 +49,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
+    check_protection(settings)
     monitored = Monitored("storage")
     with serve_http(settings.http, monitored) as http:
         _run(settings.model_copy(update={"http": http}), monitored, replace, log_level)
@@ -63,7 +66,7 @@ def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_lev
 async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool) -> None:
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         monitored.starting("opening the directory")
         node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace)
@@ -71,13 +74,18 @@ async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.E
         async def statistics() -> NodeStatistics:
             return node.statistics()
 
-        network = GrpcNetwork(settings.direct_port, streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready))
+        network = GrpcNetwork(
+            settings.direct_port,
+            streams_per_connection=settings.streams_per_connection,
+            beside=health_handler(monitored.ready),
+            tls=settings.tls,
+        )
         try:
             listener = await network.serve(settings.listen, node.service())
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
                 await coordinator.close()  # the node itself needs none: owners fence it and send what it must know
-                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
                 monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
                 await stop.wait()
@@ -99,7 +107,7 @@ async def _life_of_workers(
     ended, even if this process ended first."""
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         disk = FileSystemDisk(settings.directory)
         monitored.starting("opening the directory")
@@ -222,9 +230,9 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
         disk.unlock()
 
 
-async def find_peers(cluster: str, name: str, partition: int) -> list[str]:
+async def find_peers(cluster: str, name: str, tls: TlsSettings | None, partition: int) -> list[str]:
     """The present addresses of the other replicas of a partition: requested for a repair, which is rare. Raises `ClusterUnavailable`."""
-    coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
     try:
         return await peer_addresses(coordinator, name, partition)
     finally:

@@ -36,6 +36,7 @@ from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
+from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -106,6 +107,7 @@ def _network(orders: Orders) -> WorkerNetwork:
         direct_port=orders.settings.get("direct_port", -1),
         streams_per_connection=orders.settings["streams_per_connection"],
         beside=health_handler(partial(_ready, orders)),
+        tls=None if orders.settings["tls"] is None else TlsSettings(**orders.settings["tls"]),
     )
 
 
@@ -160,7 +162,9 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
     from waltz_log.server import LogServer, ServerSettings
 
     settings = ServerSettings(**orders.settings)
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
+    coordinator = await ZooKeeperCoordinator.connect(
+        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+    )
     try:
         server = LogServer(
             settings,
@@ -208,7 +212,7 @@ async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[N
         try:
             listener = await network.serve(settings.listen, node.service())
             try:
-                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
                 yield
             finally:
                 await listener.close()

@@ -10,20 +10,23 @@ from types import FrameType
 from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidSetting, StorageFailed
 from waltz_log.processes.serving import say_ready
+from waltz_log.security.settings import chosen_tls, expect_protected
 
 __all__ = ["run"]
 
 START_TIMEOUT_S = 30.0
 
 
-def run(directory: Path, listen: str) -> int:
-    """Returns the exit code: 0 if it was asked to stop."""
+def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
+    """Returns the exit code: 0 if it was asked to stop. The environment names the certificates (`security.settings`)."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidSetting(name="listen", reason=f"must be host:port, not {listen!r}", nearest=None)
-    if embedded.answers(host, int(port)):
+    tls = chosen_tls(None)
+    expect_protected(listen, tls, insecure=insecure)
+    if embedded.answers(host, int(port), tls=tls):
         raise OSError(f"cannot listen on {listen}: a zookeeper answers there already")
-    process = subprocess.Popen(embedded.prepare(directory, int(port), host), stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(embedded.prepare(directory, int(port), host, tls), stdin=subprocess.DEVNULL)
     asked = False
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -34,7 +37,7 @@ def run(directory: Path, listen: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        embedded.wait_until_answering(host, int(port), START_TIMEOUT_S, lambda: process.poll() is None)
+        embedded.wait_until_answering(host, int(port), START_TIMEOUT_S, lambda: process.poll() is None, tls)
         say_ready("zookeeper", address=listen, directory=directory)
         code = process.wait()
     finally:

@@ -27,12 +27,16 @@ from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Netwo
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation, Unavailable
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
+from waltz_log.transport.admitted import Gate
 from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
-from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.grpc import EOF, STREAMS_PER_CONNECTION, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.routes import partition_of, route_of
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
@@ -76,9 +80,10 @@ class WorkerNetwork(GrpcNetwork):
         direct_port: int = 0,
         streams_per_connection: int = STREAMS_PER_CONNECTION,
         beside: Beside | None = None,
+        tls: TlsSettings | Certificates | None = None,
     ) -> None:
         own_port = direct_port + shard.worker if direct_port > 0 else direct_port
-        super().__init__(own_port, streams_per_connection=streams_per_connection, beside=beside)
+        super().__init__(own_port, streams_per_connection=streams_per_connection, beside=beside, tls=tls)
         self._shard = shard
         self._addresses = [*addresses, siblings[shard.worker]]
         self._siblings = siblings
@@ -88,9 +93,9 @@ class WorkerNetwork(GrpcNetwork):
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
-        direct = DirectListener(self._addresses[0], self._direct_port, service)
+        direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate)
         offered = (*describing(service, self._report), *direct.service)
-        calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._streams_per_connection)
+        calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._streams_per_connection, self._gate)
         grouped = calls.grouped()
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
@@ -98,7 +103,7 @@ class WorkerNetwork(GrpcNetwork):
             server.add_generic_rpc_handlers((self._beside(tuple(grouped)),))
         for each in self._addresses:
             try:
-                bound = server.add_insecure_port(each)
+                bound = add_port(server, each, self._certificates)
             except RuntimeError:
                 raise listen_error(each) from None
             if bound == 0:
@@ -166,7 +171,10 @@ class _SiblingChannel:
 class _Calls:
     """Answers or forwards the calls that arrive."""
 
-    def __init__(self, shard: Shard, siblings: Sequence[str], service: Service, forwarded: Forwarded, streams_per_connection: int) -> None:
+    def __init__(
+        self, shard: Shard, siblings: Sequence[str], service: Service, forwarded: Forwarded, streams_per_connection: int, gate: Gate
+    ) -> None:
+        self._gate = gate
         self._shard = shard
         self._siblings = siblings
         self._service = service
@@ -191,9 +199,15 @@ class _Calls:
             await answered(method, received(context), context)
 
         async def received(context: Any) -> None:
+            of_sibling = _passed_on(context) and (self._gate.is_open or str(context.peer()).startswith("unix:"))
+            identity = None if of_sibling else self._gate.identity(context)
+            if not of_sibling:
+                self._gate.admit(method, identity)
             first = await ServedStream(context).receive()
             message = None if first is None else _decoded(method, first)
-            if first is not None and not _passed_on(context):
+            if message is not None and not of_sibling and self._gate.admit(method, identity, message):
+                first = message.SerializeToString()
+            if first is not None and not of_sibling:
                 if path is None:
                     await context.write(await self._gathered(method, handler, first, message))
                     return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -34,11 +35,15 @@ from waltz_log.core.ports import (
     StreamMethod,
 )
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.settings import TlsSettings, chosen_tls
 from waltz_log.transport.addresses import PORT_MAX, listen_error
+from waltz_log.transport.admitted import AdmittedStream, Gate
 from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
-from waltz_log.transport.methods import DIRECTLY, MAX_FRAME_BYTES
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
+from waltz_log.transport.methods import DIRECTLY
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -56,25 +61,6 @@ __all__ = [
 EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
 log = structlog.get_logger(__name__)
-
-CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
-    # A peer that vanished without a word is noticed within 15 s, a living but idle one is left alone.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # Reconnecting is ours to pace: callers back off, the channel must not add seconds to it.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    # Limits one connection attempt, whatever the name of the option suggests: several round trips to a distant or busy peer.
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.so_reuseport", 0),
-    ("grpc.enable_http_proxy", 0),
-]
-
 
 STREAMS_PER_CONNECTION = 4608
 """Calls and streams that one connection may have open at a server: a client that mounts every partition of the largest log at one server (4,096), and
@@ -211,10 +197,14 @@ class ServedStream:
 
 
 class _GrpcChannel:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, certificates: Certificates | None) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._direct = DirectConnections(self)
+        self._current = GrpcChannels(address, certificates)
+        self._direct = DirectConnections(self, certificates)
+
+    @property
+    def _channel(self) -> grpc.aio.Channel:
+        return self._current.channel()
 
     @property
     def address(self) -> str:
@@ -257,7 +247,7 @@ class _GrpcChannel:
 
     async def close(self) -> None:
         self._direct.close()
-        await self._channel.close(None)
+        await self._current.close()
 
 
 class _GrpcListener:
@@ -292,14 +282,19 @@ async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any
         await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
-def _guarded(method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[Any]]:
-    """The handler as gRPC calls it."""
+def _guarded(method: AnyMethod, handler: Handler, gate: Gate) -> Callable[..., Awaitable[Any]]:
+    """The handler as gRPC calls it, for peers that the gate admits."""
 
     async def call(request: Any, context: Any) -> Any:
-        return await answered(method, handler(request), context)
+        async def work() -> Any:
+            gate.admit(method, gate.identity(context), request)
+            return await handler(request)
+
+        return await answered(method, work(), context)
 
     async def read(request: Any, context: Any) -> None:
         async def work() -> None:
+            gate.admit(method, gate.identity(context), request)
             served = ServedStream(context)
             await served.begin()
             await handler(request, served)
@@ -308,9 +303,11 @@ def _guarded(method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[Any
 
     async def stream(_requests: Any, context: Any) -> None:
         async def work() -> None:
+            identity = gate.identity(context)
+            gate.admit(method, identity)
             served = ServedStream(context)
             await served.begin()
-            await handler(served)
+            await handler(served if gate.is_open else AdmittedStream(served, partial(gate.admit, method, identity)))
 
         await answered(method, work(), context)
 
@@ -321,22 +318,34 @@ Beside = Callable[[Sequence[str]], "grpc.GenericRpcHandler[Any, Any]"]
 
 
 class GrpcNetwork:
-    """Plain-text gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `streams_per_connection`: how many
-    streams a server accepts at once on each connection. `beside`: makes what a server offers besides the services that it is
-    given, from their names."""
+    """gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `streams_per_connection`: how many streams a server
+    accepts at once on each connection. `beside`: makes what a server offers besides the services that it is given, from their names. `tls`: mutual
+    TLS; None: what the environment says (`security.settings`), or plain text, where every peer may do everything."""
 
-    def __init__(self, direct_port: int = 0, *, streams_per_connection: int = STREAMS_PER_CONNECTION, beside: Beside | None = None) -> None:
+    def __init__(
+        self,
+        direct_port: int = 0,
+        *,
+        streams_per_connection: int = STREAMS_PER_CONNECTION,
+        beside: Beside | None = None,
+        tls: TlsSettings | Certificates | None = None,
+    ) -> None:
         self._beside = beside
         self._direct_port = direct_port
         self._streams_per_connection = streams_per_connection
+        if not isinstance(tls, Certificates):
+            chosen = chosen_tls(tls)
+            tls = None if chosen is None else Certificates(chosen)
+        self._certificates = tls
+        self._gate = Gate(self._certificates)
 
     def connect(self, address: str) -> Channel:
-        return _GrpcChannel(address)
+        return _GrpcChannel(address, self._certificates)
 
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` if the address cannot be bound."""
         server = grpc.aio.server(options=server_options(self._streams_per_connection))
-        direct = DirectListener(address, self._direct_port, service)
+        direct = DirectListener(address, self._direct_port, service, self._gate)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         make = {
             "call": grpc.unary_unary_rpc_method_handler,
@@ -347,7 +356,7 @@ class GrpcNetwork:
             method, handler = served.method, served.handler
             _, group, name = method.name.split("/")
             grouped.setdefault(group, {})[name] = make[method.kind](
-                _guarded(method, handler),
+                _guarded(method, handler, self._gate),
                 request_deserializer=method.request.FromString,
                 response_serializer=serialized,
             )
@@ -359,7 +368,7 @@ class GrpcNetwork:
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)
         try:
-            port = server.add_insecure_port(address)
+            port = add_port(server, address, self._certificates)
         except RuntimeError:
             raise listen_error(address) from None
         if port == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 
 __all__ = ["ClientSettings"]
@@ -80,6 +81,11 @@ class ClientSettings(Settings):
         description="Topics, as namespace/topic, whose log partitions this client addresses by number, for example in an outbox or a "
         "context. Without it such an append is refused with BelongsToTopic. In a keyed topic, the data must then start with a "
         "key.",
+    )
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Mutual TLS to the cluster and its coordinator. The variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and "
+        "`WALTZ_TLS_AUTHORITIES` give the files too, for commands and Spark.",
     )
     principal: str | None = Field(
         default=None,

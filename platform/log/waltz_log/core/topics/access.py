@@ -1,7 +1,8 @@
 """Which principals may append to a topic and read it, according to its properties (Partitioned WAL, Regular Topics; docs/guides/topics.md).
 
-`allow-append` and `allow-read` hold names of principals, separated by commas. Without the property every principal may. A principal is the name that
-a client states; nothing verifies it yet. The cluster's own processes read as `CLUSTER_PRINCIPAL`, which no property can name. Pure.
+`allow-append` and `allow-read` hold names of principals, separated by commas. Without the property every principal may. With TLS a principal is the
+name in the client's certificate. Without TLS it is the name that a client states, which nothing verifies. The cluster's own processes read as
+`CLUSTER_PRINCIPAL`, which no property can name. Pure.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ PROPERTIES: Final[Mapping[Action, str]] = {"append": "allow-append", "read": "al
 CLUSTER_PRINCIPAL: Final = "waltz/cluster"
 
 _PREFIX: Final = "allow-"
-_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}", re.ASCII)
+_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}|spiffe://[A-Za-z0-9._@:+/-]{1,240}", re.ASCII)
 
 
 def check_principal(name: str) -> str:
     """Raises `InvalidSetting` for a name that no property could contain."""
     if not _PRINCIPAL.fullmatch(name):
-        raise InvalidSetting(name="principal", reason=f"wants 1 to 128 letters, digits and . _ @ : + -, got {name!r}", nearest=None)
+        raise InvalidSetting(
+            name="principal", reason=f"wants 1 to 128 letters, digits and . _ @ : + -, or a spiffe:// name, got {name!r}", nearest=None
+        )
     return name
 
 

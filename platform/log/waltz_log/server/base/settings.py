@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 
 __all__ = ["ServerSettings"]
@@ -136,6 +137,16 @@ class ServerSettings(Settings):
         gt=0,
         description="Time between two rounds of retention and compaction of a partition. Each round asks every replica what it holds. A "
         "shorter time frees space sooner and keeps compacted views newer.",
+    )
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "
+        "variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` give the files too.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
+        "only in a network where every machine and person is trusted.",
     )
     http: HttpSettings = Field(
         default=HttpSettings(),

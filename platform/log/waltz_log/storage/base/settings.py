@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 
 __all__ = ["StorageSettings"]
@@ -161,6 +162,16 @@ class StorageSettings(Settings):
         ge=1 << 12,
         description="Memory for the keys of one step of a fold. One view is folded at a time, so it is the limit of the whole process. With "
         "less memory, a view has more and smaller files, which are merged later.",
+    )
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "
+        "variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` give the files too.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
+        "only in a network where every machine and person is trusted.",
     )
     http: HttpSettings = Field(
         default=HttpSettings(),

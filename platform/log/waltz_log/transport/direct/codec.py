@@ -300,7 +300,8 @@ class Wire(asyncio.BufferedProtocol):
         if self._ending or self._transport.is_closing():
             return
         self._write(STATUS, status)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no half close: the status alone ends the stream there
+            self._transport.write_eof()
         self._ending = True
         self._messages.clear()
         self._held = 0

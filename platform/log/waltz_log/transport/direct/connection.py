@@ -9,6 +9,7 @@ stream (`core.ports.Stream`).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic
@@ -20,12 +21,14 @@ from google.protobuf.message import DecodeError
 from waltz_log import errors
 from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
-from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, WaltzError
+from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import listen_error
+from waltz_log.transport.admitted import Gate
 from waltz_log.transport.cancelled import task_is_cancelled
-from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
+from waltz_log.transport.direct.codec import HANDSHAKE_S, OPENING_BYTES_MAX, Wire
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 
@@ -33,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
+
+SHUTDOWN_S = 5.0
+"""The time that a peer has to acknowledge the end of a TLS connection."""
 
 CONNECTIONS_MAX = 256
 """The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
@@ -101,9 +107,11 @@ class _ServedWire(Wire):
     def __init__(self, listener: DirectListener) -> None:
         super().__init__(listener.greeted)
         self._listener = listener
+        self.ssl_object: ssl.SSLObject | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.ssl_object = transport.get_extra_info("ssl_object")
         self._listener.connected(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -115,7 +123,8 @@ class DirectListener:
     """Accepts connections for the procedures of a service that are offered directly, if there are any. `address` is the node's. Connections are
     accepted at the same host: at `port`, at a free port if that is 0, or not at all below 0."""
 
-    def __init__(self, address: str, port: int, service: Service) -> None:
+    def __init__(self, address: str, port: int, service: Service, gate: Gate | None = None) -> None:
+        self._gate = gate or Gate(None)
         self._host = address.rpartition(":")[0].strip("[]")
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
@@ -131,7 +140,10 @@ class DirectListener:
         """Raises `OSError` if it cannot listen."""
         if self._service and self._wanted >= 0:
             try:
-                self._server = await asyncio.get_running_loop().create_server(lambda: _ServedWire(self), self._host or None, self._wanted)
+                context = self._gate.server_context
+                limits: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
+                loop = asyncio.get_running_loop()
+                self._server = await loop.create_server(lambda: _ServedWire(self), self._host or None, self._wanted, ssl=context, **limits)
             except OSError:
                 raise OSError(f"setting direct_port: {listen_error(f'{self._host}:{self._wanted}')}") from None
             self._port = int(self._server.sockets[0].getsockname()[1])
@@ -169,6 +181,12 @@ class DirectListener:
         found = self._service.get(name)
         if found is None:
             wire.end(errors.encode(ProtocolViolation(reason=f"not offered directly: {name}")).encode())
+            return
+        try:
+            ssl_object = wire.ssl_object if isinstance(wire, _ServedWire) else None
+            self._gate.admit(found[0], self._gate.identity_of_connection(ssl_object))
+        except PermissionDenied as error:
+            wire.end(errors.encode(error).encode())
             return
         task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
         self._tasks.add(task)
@@ -219,8 +237,9 @@ async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
 class DirectConnections:
     """The direct connections of one channel, to the host of its address."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, certificates: Certificates | None = None) -> None:
         self._channel = channel
+        self._certificates = certificates
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = False
         self._not_before = 0.0
@@ -238,7 +257,8 @@ class DirectConnections:
         host = self._channel.address.rpartition(":")[0].strip("[]")
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, wire = await loop.create_connection(Wire, host, port)
+                context = None if self._certificates is None else self._certificates.client_context()
+                _, wire = await loop.create_connection(Wire, host, port, ssl=context)
         except (OSError, TimeoutError) as error:
             self._not_before = loop.time() + AGAIN_S
             log.warning("peer cannot be reached directly", address=self._channel.address, port=port, error=str(error) or "no answer")

@@ -1,0 +1,37 @@
+"""`waltz certificates create`: a development authority in a directory, and certificates that it signs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from waltz_log.errors import InvalidSetting
+from waltz_log.extras import explain_missing
+from waltz_log.security.identity import Role
+
+__all__ = ["create"]
+
+
+def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float) -> int:
+    """Prints the files. Raises `InvalidSetting` for a name that is not ROLE/NAME, before anything is written."""
+    wanted = [_parse(name) for name in names]
+    with explain_missing("`waltz certificates`", "server"):
+        from waltz_log.security.authority import LOCAL_HOSTS, DevelopmentAuthority
+
+    authority = DevelopmentAuthority(directory)
+    print(f"authorities  {authority.certificate}")
+    for role, name in wanted:
+        issued = authority.issue(role, name, hosts=tuple(hosts or LOCAL_HOSTS), days=days)
+        print(f"certificate  {issued.certificate}")
+        print(f"key          {issued.key}")
+    return 0
+
+
+def _parse(text: str) -> tuple[Role, str]:
+    role, _, name = text.partition("/")
+    if role not in tuple(Role):
+        raise InvalidSetting.unknown(role, [str(each) for each in Role], what="role")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise InvalidSetting(name=text, reason="must be ROLE/NAME, with a name of 1 to 64 letters, digits and . _ -", nearest=None)
+    return Role(role), name

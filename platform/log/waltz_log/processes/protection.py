@@ -1,0 +1,34 @@
+"""What a node checks before it listens: that its connections are protected, or that plain text is intended."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected
+
+__all__ = ["check_protection"]
+
+log = structlog.get_logger(__name__)
+
+
+class _NodeSettings(Protocol):
+    @property
+    def listen(self) -> str: ...
+    @property
+    def tls(self) -> TlsSettings | None: ...
+    @property
+    def insecure(self) -> bool: ...
+
+
+def check_protection(settings: _NodeSettings) -> None:
+    """Raises `InvalidSetting` for unusable certificates, and for plain text at an address that other machines reach. Warns where `insecure` allows
+    that."""
+    tls = chosen_tls(settings.tls)
+    expect_protected(settings.listen, tls, insecure=settings.insecure)
+    if tls is not None:
+        Certificates(tls)
+    elif settings.insecure:
+        log.warning("connections are not protected", listen=settings.listen, advice="set tls; see the security guide")

@@ -1,0 +1,217 @@
+"""The certificate files of one process: checked at start, reread when they change, and kept when the new ones are unusable.
+
+A rotation replaces two files, so a read in between finds a pair that does not fit. Such a pair is read again at the next check, and is reported if it
+has not changed by then. Connections that are open keep the certificate that they began with.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from waltz_log.errors import InvalidSetting
+from waltz_log.security.identity import Identity, Role, identify
+from waltz_log.security.settings import TlsSettings
+
+__all__ = ["Certificates", "Pem"]
+
+log = structlog.get_logger(__name__)
+
+CHECK_S: Final = 0.5
+"""Between two reads of the files' times. A revoked authority must be out within a second."""
+
+DAY_S: Final = 86_400
+EXPIRES_SOON_S: Final = 14 * DAY_S
+"""A certificate that expires within this time is reported at start and after each reload: time enough for a person to act."""
+
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Pem:
+    """The contents of the three files. `expires_s`: when the certificate expires, seconds since 1970; None if the package cryptography, which reads
+    it, is not installed. The representation leaves the key out."""
+
+    certificate: bytes
+    key: bytes
+    authorities: bytes
+    expires_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    pem: Pem
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Certificates:
+    """Of one process. `version` rises with each change that is in use. Threads of gRPC and the event loop share it.
+
+    Raises `InvalidSetting`, with the file and the remedy, if the files cannot be used at start.
+    """
+
+    def __init__(self, settings: TlsSettings, *, now_s: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._checked_s = time.monotonic()
+        self._suspect: _Stamp | None = None
+        self._reported: _Stamp | None = None
+        self._patterns = {
+            Role.NODE: settings.nodes,
+            Role.OPERATOR: settings.operators,
+            Role.APPLICATION: settings.applications,
+            Role.READER: settings.readers,
+        }
+        self._stamp = self._stamp_now()
+        self._loaded = self._read()
+        self.version = 1
+        self._report_expiry()
+
+    # ---- what connections need -------------------------------------------------------------------------------------------------------------------
+
+    def current(self) -> Pem:
+        """The newest usable files."""
+        self._refresh()
+        return self._loaded.pem
+
+    def server_context(self) -> ssl.SSLContext:
+        """For a server of asyncio. Each handshake uses the newest files."""
+
+        def renew(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+            self._refresh()
+            connection.context = self._loaded.server
+
+        context = _context(self.settings, ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = renew  # called for each handshake, whether the client names a server or not
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For one connection to a server. The server's certificate must name the host that the connection goes to."""
+        self._refresh()
+        return self._loaded.client
+
+    def identify(self, uris: list[str], dns_names: list[str]) -> Identity | None:
+        """The peer with these subject alternative names, with its roles according to the settings."""
+        return identify(uris, dns_names, self._patterns)
+
+    def identify_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
+        """The peer of a connection of asyncio."""
+        names = ((ssl_object.getpeercert() or {}) if ssl_object is not None else {}).get("subjectAltName", ())
+        pairs = [(str(each[0]), str(each[1])) for each in names if isinstance(each, tuple)]
+        return self.identify([value for kind, value in pairs if kind == "URI"], [value for kind, value in pairs if kind == "DNS"])
+
+    # ---- the files -------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _paths(self) -> tuple[Path, Path, Path]:
+        return self.settings.certificate, self.settings.key, self.settings.authorities
+
+    def _stamp_now(self) -> _Stamp:
+        """The identities and times of the files, which change when a file is replaced or written. Missing files have zeros."""
+        found = []
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found)
+
+    def _refresh(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._checked_s < CHECK_S:
+                return
+            self._checked_s = time.monotonic()
+            stamp = self._stamp_now()
+            if stamp == self._stamp:
+                return
+            try:
+                loaded = self._read()
+            except InvalidSetting as error:
+                if stamp == self._suspect and stamp != self._reported:
+                    self._reported = stamp
+                    log.error("new certificate refused, the previous one stays in use", reason=str(error))
+                self._suspect = stamp
+                return
+            if stamp != self._stamp_now():
+                return  # replaced while it was read: the next check reads it
+            self._stamp, self._loaded, self._suspect = stamp, loaded, None
+            self.version += 1
+        log.info("certificate reloaded", certificate=str(self.settings.certificate))
+        self._report_expiry()
+
+    def _read(self) -> _Loaded:
+        certificate, key, authorities = (
+            self._contents(name, path) for name, path in zip(("certificate", "key", "authorities"), self._paths, strict=True)
+        )
+        contexts = self._contexts()
+        expires_s = _valid_until_s(certificate, self.settings.certificate, self._now_s())
+        return _Loaded(Pem(certificate, key, authorities, expires_s), *contexts)
+
+    def _contents(self, name: str, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise InvalidSetting(name=f"tls.{name}", reason=f"{path} cannot be read: {error.strerror}", nearest=None) from None
+
+    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Raises `InvalidSetting` with the reason why a connection could not use the files."""
+        files = self.settings
+        try:
+            return _context(files, ssl.PROTOCOL_TLS_SERVER), _context(files, ssl.PROTOCOL_TLS_CLIENT)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                reason = f"{files.key} is not the key of {files.certificate}: name the two files that were made together"
+                raise InvalidSetting(name="tls.key", reason=reason, nearest=None) from None
+            if error.reason in ("NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE") and b"BEGIN CERTIFICATE" not in files.authorities.read_bytes():
+                raise InvalidSetting(name="tls.authorities", reason=f"{files.authorities} holds no certificate in PEM", nearest=None) from None
+            reason = f"{files.certificate} and {files.key} are no certificate and key in PEM without a password: {error.reason}"
+            raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None) from None
+        except OSError as error:
+            raise InvalidSetting(name="tls", reason=f"a file cannot be read: {error}", nearest=None) from None
+
+    def _report_expiry(self) -> None:
+        expires_s = self._loaded.pem.expires_s
+        if expires_s is not None and expires_s - self._now_s() < EXPIRES_SOON_S:
+            days = round((expires_s - self._now_s()) / DAY_S, 1)
+            log.warning("certificate expires soon", certificate=str(self.settings.certificate), days=days)
+
+
+def _context(files: TlsSettings, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+    context.load_verify_locations(files.authorities)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _valid_until_s(certificate: bytes, path: Path, now_s: float) -> float | None:
+    """When the certificate expires. Raises `InvalidSetting` if it is not valid at `now_s`."""
+    try:
+        from cryptography import x509
+    except ModuleNotFoundError:
+        return None  # a client's install; the handshake still checks the dates
+    try:
+        found = x509.load_pem_x509_certificates(certificate)[0]
+    except ValueError as error:
+        raise InvalidSetting(name="tls.certificate", reason=f"{path} holds no certificate: {error}", nearest=None) from None
+    starts, ends = found.not_valid_before_utc, found.not_valid_after_utc
+    if now_s > ends.timestamp():
+        raise InvalidSetting(
+            name="tls.certificate", reason=f"{path} expired on {ends:%Y-%m-%d %H:%M} UTC: replace it, or correct this machine's clock", nearest=None
+        )
+    if now_s < starts.timestamp():
+        reason = f"{path} is valid from {starts:%Y-%m-%d %H:%M} UTC on, which this machine's clock has not reached: correct the clock"
+        raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None)
+    return ends.timestamp()

@@ -1,0 +1,86 @@
+"""The block `tls` of a settings file, and the same from the environment for clients, commands and Spark.
+
+Node settings and client settings have a field `tls`. Where a program has no settings of its own, as a command or a Spark executor, the variables
+`WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` name the three files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from waltz_log.errors import InvalidSetting
+from waltz_log.settings import Settings
+
+__all__ = ["ENVIRONMENT", "TlsSettings", "chosen_tls", "expect_protected", "tls_environment"]
+
+ENVIRONMENT = "WALTZ_TLS"
+FILES = ("certificate", "key", "authorities")
+
+
+class TlsSettings(Settings):
+    """Mutual TLS. Both ends of each connection present a certificate of a trusted authority. The peer's name comes from its certificate, never from
+    a message."""
+
+    certificate: Path = Field(
+        description="PEM file with this process's certificate, and the intermediate certificates after it. Its SAN holds the process's name: a URI "
+        "`spiffe://DOMAIN/ROLE/NAME`, or a DNS name. A node's certificate also lists the addresses that peers connect to."
+    )
+    key: Path = Field(description="PEM file with the certificate's private key, in PKCS#8 and without a password. Only this process's user reads it.")
+    authorities: Path = Field(
+        description="PEM file with the authorities that are trusted. Use an authority of your own: its certificates give access."
+    )
+    nodes: tuple[str, ...] = Field(
+        default=("spiffe://*/node/*",),
+        description="Names of peers that are nodes of the cluster: they replicate, recover and fence. A `*` stands for any text without a slash.",
+    )
+    operators: tuple[str, ...] = Field(
+        default=("spiffe://*/operator/*",), description="Names of peers that administer the cluster and see its status. They may append and read too."
+    )
+    applications: tuple[str, ...] = Field(default=("spiffe://*/application/*",), description="Names of peers that append and read.")
+    readers: tuple[str, ...] = Field(default=("spiffe://*/reader/*",), description="Names of peers that read, and never append.")
+
+
+def chosen_tls(settings: TlsSettings | None, environment: Mapping[str, str] = os.environ) -> TlsSettings | None:
+    """The settings, or those of the environment if there are none. None: connections are plain text.
+
+    Raises `InvalidSetting` if the environment names only some of the three files.
+    """
+    if settings is not None:
+        return settings
+    given = [name for name in FILES if environment.get(f"{ENVIRONMENT}_{name.upper()}")]
+    if not given:
+        return None
+    if len(given) < len(FILES):
+        lacking = ", ".join(f"{ENVIRONMENT}_{name.upper()}" for name in FILES if name not in given)
+        raise InvalidSetting(name=f"{ENVIRONMENT}_{given[0].upper()}", reason=f"needs {lacking} beside it", nearest=None)
+    return TlsSettings.load(None, prefix=ENVIRONMENT, environment=environment)
+
+
+def tls_environment(settings: TlsSettings) -> dict[str, str]:
+    """The variables that give another process, such as a Spark executor, the same files."""
+    return {f"{ENVIRONMENT}_{name.upper()}": str(getattr(settings, name)) for name in FILES}
+
+
+def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:
+    """Raises `InvalidSetting` for a node without TLS that listens at an address that other machines reach."""
+    if tls is None and not insecure and not _is_loopback(listen):
+        reason = (
+            f"is required, because {listen} can be reached from other machines: set `tls` (`waltz certificates create` makes certificates), "
+            "listen at 127.0.0.1, or set `insecure: true` in a network where every machine and person is trusted"
+        )
+        raise InvalidSetting(name="tls", reason=reason, nearest=None)
+
+
+def _is_loopback(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

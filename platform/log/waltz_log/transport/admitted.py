@@ -1,0 +1,97 @@
+"""Admits peers: reads who they are from their connection, and refuses what their roles do not permit.
+
+Without TLS the gate is open, and every peer may do everything. With TLS each request is attributed to the name in the peer's certificate before a
+handler sees it. A worker that gets a call over the unix socket of its siblings trusts it, because the sibling that received it has admitted it and
+only this user may open the socket.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from waltz_log.core.ports import AnyMethod, Stream
+from waltz_log.errors import PermissionDenied, ProtocolViolation
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.identity import Identity
+from waltz_log.security.permits import admit, attribute
+
+__all__ = ["AdmittedStream", "Gate"]
+
+log = structlog.get_logger(__name__)
+
+URIS: Final = "peer_uri"
+DNS_NAMES: Final = "peer_dns"
+"""What gRPC calls the names in a peer's certificate, by their kind."""
+
+TLS_VERSION: Final = "ssl_tls_version"
+
+
+class Gate:
+    """Of one network. `certificates` None: open."""
+
+    def __init__(self, certificates: Certificates | None) -> None:
+        self._certificates = certificates
+
+    @property
+    def is_open(self) -> bool:
+        return self._certificates is None
+
+    @property
+    def server_context(self) -> ssl.SSLContext | None:
+        """For connections beside gRPC."""
+        return None if self._certificates is None else self._certificates.server_context()
+
+    def identity(self, context: Any) -> Identity | None:
+        """The peer of a call of gRPC; None without TLS, and for a certificate without a name. Raises `ProtocolViolation` for a version below TLS 1.3,
+        which gRPC's Python interface cannot refuse in the handshake."""
+        if self._certificates is None:
+            return None
+        found = context.auth_context()
+        version = b"".join(found.get(TLS_VERSION, ())).decode()
+        if version != "TLSv1.3":
+            raise ProtocolViolation(reason=f"TLS 1.3 is required, the connection has {version or 'no TLS'}")
+        uris, dns_names = ([bytes(each).decode("utf-8", "replace") for each in found.get(kind, ())] for kind in (URIS, DNS_NAMES))
+        return self._certificates.identify(uris, dns_names)
+
+    def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
+        """The peer of a connection beside gRPC."""
+        return None if self._certificates is None else self._certificates.identify_connection(ssl_object)
+
+    def admit(self, method: AnyMethod, identity: Identity | None, request: Any = None) -> bool:
+        """Raises `PermissionDenied`. Writes the peer's name into the request; returns whether that changed it."""
+        if self._certificates is None:
+            return False
+        try:
+            admit(identity, method.name, request)
+        except PermissionDenied as error:
+            log.warning("request denied", principal=error.principal, operation=error.operation, roles=error.roles)
+            raise
+        assert identity is not None
+        return request is not None and attribute(request, identity)
+
+
+class AdmittedStream:
+    """The serving end of a stream whose every message passes the gate."""
+
+    def __init__(self, stream: Stream[Any, Any], admitted: Callable[[Any], bool]) -> None:
+        self._stream = stream
+        self._admitted = admitted
+
+    async def receive(self) -> Any | None:
+        message = await self._stream.receive()
+        if message is not None:
+            self._admitted(message)
+        return message
+
+    async def send(self, message: Any) -> None:
+        await self._stream.send(message)
+
+    async def finish(self) -> None:
+        await self._stream.finish()
+
+    async def cancel(self) -> None:
+        await self._stream.cancel()

@@ -1,0 +1,43 @@
+"""Which roles the name in a certificate has."""
+
+from __future__ import annotations
+
+import pytest
+
+from waltz_log.security.identity import Identity, Role, identify, matches
+
+PATTERNS = {Role.NODE: ("spiffe://*/node/*",), Role.APPLICATION: ("spiffe://*/application/*", "orders.example.com"), Role.READER: ()}
+
+
+@pytest.mark.parametrize(
+    ("principal", "pattern", "fits"),
+    [
+        ("spiffe://waltz/node/storage-0", "spiffe://*/node/*", True),
+        ("spiffe://waltz/node/storage-0", "spiffe://waltz/node/storage-0", True),
+        ("spiffe://waltz/node/storage-0/more", "spiffe://*/node/*", False),
+        ("spiffe://waltz/application/x/node/y", "spiffe://*/node/*", False),
+        ("spiffe://waltz/node/", "spiffe://*/node/*", False),
+        ("SPIFFE://waltz/node/a", "spiffe://*/node/*", False),
+        ("spiffe://waltz/node/a\n", "spiffe://*/node/*", False),
+        ("spiffe://waltz/nodeXa", "spiffe://*/node.a", False),
+    ],
+)
+def test_a_star_fits_text_without_a_slash(principal: str, pattern: str, fits: bool) -> None:
+    assert matches(principal, pattern) is fits
+
+
+def test_the_spiffe_uri_is_the_principal_before_any_dns_name() -> None:
+    found = identify(["https://example.com", "spiffe://waltz/node/a"], ["orders.example.com"], PATTERNS)
+    assert found == Identity("spiffe://waltz/node/a", frozenset({Role.NODE}))
+
+
+def test_a_certificate_without_a_uri_is_named_by_its_first_dns_name() -> None:
+    assert identify([], ["orders.example.com", "other"], PATTERNS) == Identity("orders.example.com", frozenset({Role.APPLICATION}))
+
+
+def test_a_name_that_no_pattern_fits_has_no_role() -> None:
+    assert identify(["spiffe://waltz/guest/a"], [], PATTERNS) == Identity("spiffe://waltz/guest/a", frozenset())
+
+
+def test_a_certificate_without_names_identifies_no_one() -> None:
+    assert identify(["https://example.com"], [], PATTERNS) is None
