@@ -44,7 +44,7 @@ async def _measure(cluster: LocalCluster, directory: Path, workload: Workload, c
             processors.start()
             load = await pipelined(client, workload.pipelined, window=window, partitions=spread)
         own = {**conditions, "in_flight": window, "partitions": partitions, "locks": f"1 write of {len(lock_cycle(window))}"}
-        measured = Measurement(name, load.rate, "txn/s", {**own, **_told(load), **processors.conditions(load.count)})
+        measured = Measurement(name, load.rate, "txn/s", {**own, **_facts(load), **processors.conditions(load.count)})
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
     found += await bulk.measure(cluster, processors, workload, conditions)
     for rate in OFFERED_PER_S:
@@ -78,11 +78,11 @@ async def _offered(cluster: LocalCluster, processors: Processors, rate: int, wor
         processors.start()
         load = await offered(client, count, rate=rate)
     own = {**conditions, "offered_per_s": rate, "reached_per_s": round(load.rate), "partitions": 1}
-    own = {**own, **_told(load), **processors.conditions(load.count)}
+    own = {**own, **_facts(load), **processors.conditions(load.count)}
     return Measurement(f"append.p99_ms_at_{rate // 1000}k", percentile(load.latencies_ms, 0.99), "ms", own)
 
 
-def _told(load: Load) -> dict[str, Any]:
+def _facts(load: Load) -> dict[str, Any]:
     return {
         "transactions": load.count,
         "p50_ms": round(percentile(load.latencies_ms, 0.5), 1),

@@ -141,7 +141,7 @@ class _Sqlite:
             self._connection.executemany("insert into record values (?, ?, ?)", records)
             self._connection.execute("commit")
 
-    def read_anew(self) -> int:
+    def read_again(self) -> int:
         """How many records a new connection reads, all of them into memory."""
         connection = sqlite3.connect(self._path)
         try:
@@ -298,7 +298,7 @@ def _load(place: Path, count: int, conditions: Mapping[str, Any]) -> list[Measur
 
     def sqlite_round() -> float:
         started = time.perf_counter()
-        assert sqlite.read_anew() == records
+        assert sqlite.read_again() == records
         return records / (time.perf_counter() - started)
 
     found = _in_turns({"journal": journal_round, "sqlite": sqlite_round})

@@ -1,4 +1,4 @@
-"""Metrics of a cluster with a hundred partitions: how long a scrape takes, and what scrapes cost the appends.
+"""Metrics of a cluster with a hundred partitions: the duration of a scrape, and what scrapes cost the appends.
 
 The same load runs with and without scrapes in turns. A scrape goes to the log server and to each storage node, as a Prometheus does it.
 """

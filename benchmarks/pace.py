@@ -1,7 +1,7 @@
 """How fast the processor is just now: what one step of a fixed piece of Python costs.
 
-Machines that are shared change their pace by half within minutes, and from one to the next by more. A figure that hangs on the processor is told with
-it, so that figures of two runs can be compared at all.
+Machines that are shared change their pace by half within minutes, and from one to the next by more. A figure that hangs on the processor is reported
+with it, so figures of two runs can be compared at all.
 """
 
 from __future__ import annotations

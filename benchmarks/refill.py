@@ -108,10 +108,10 @@ async def _fill_beside_appends(cluster: LocalCluster, coordinator: Coordinator, 
     return (reached - before) / (resumed_s - began_s), _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - reached)
 
 
-async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange, tell: Callable[[str], None] = lambda _: None) -> None:
+async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange, announce: Callable[[str], None] = lambda _: None) -> None:
     for _ in range(TRIES):
         try:
-            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, report=tell)
+            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, report=announce)
         except Unavailable:
             await asyncio.sleep(RETRY_S)  # a replica was behind for a moment
     raise RuntimeError(f"the replicas could not be changed: {change}")

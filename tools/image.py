@@ -24,7 +24,7 @@ TARGETS = {"node": "waltz", "jobs": "waltz-jobs"}
 
 
 def prepare(project: Path, target: Path, *, wheelhouse: bool) -> Path:
-    """Fills `target` anew. Raises `FileNotFoundError` if the jars are missing."""
+    """Fills `target`, and replaces what is there. Raises `FileNotFoundError` if the jars are missing."""
     jars = sorted((project / DELTA_JARS).glob("*.jar"))
     if not jars:
         raise FileNotFoundError(f"no jars in {DELTA_JARS}; run make setup")

@@ -38,7 +38,9 @@ PACKAGES = (
 """Where docstrings, comments and names are checked. Generated modules are left out."""
 
 _DURATION = r"(?: (?:up to|about|at (?:least|most)|less than|more than|only|over|around|under))*"
-_DURATION += r" (?:\d|an? (?:few|second|minute|hour|day|moment|while|tenth)|several|seconds|minutes|hours|two|three|ten|one|longer|time|twice|\{)"
+_DURATION += r" (?:\d|an? (?:few|second|minute|hour|day|moment|while|tenth)|several|seconds|minutes|hours|two|three|ten|one|longer|time|twice"
+_DURATION += r"|m?s\b|\{)"
+"""A name such as `took_ms` gives a duration too."""
 _FIXED = r"(?: not| never)? (?:effect|place|precedence|part)\b"
 
 AVOID: dict[str, str] = {

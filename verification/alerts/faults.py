@@ -197,7 +197,7 @@ def _storage_nodes(world: _World, prometheus: Prometheus) -> None:
 
 
 def _server(world: _World, prometheus: Prometheus) -> None:
-    """The only one is killed: nobody says that the partitions are not served."""
+    """The only one is killed: no server reports that the partitions are not served."""
     began = time.monotonic()
     world.cluster.kill("server-0")
     alerts = {"WaltzPartitionUnserved": {"partition": "1"}, "WaltzProcessDown": {"job": "waltz-servers"}}

@@ -69,6 +69,7 @@ def test_a_word_to_avoid_is_found(text: str) -> None:
     "text",
     [
         "it takes 3 s",
+        "took ms",
         "a sync takes up to 2 ms",
         "the change takes effect at once",
         "Who may append?",

@@ -68,7 +68,7 @@ async def test_the_peers_status_wins_in_every_order(order: tuple[Status, ...], c
     assert await got == PEERS == await status.get()
 
 
-async def test_a_status_that_never_comes_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_that_never_comes_is_awaited_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_status, "WAIT_S", 0.05)
     call = _Call(callbacks_at_each=True)
     status = CallStatus(call)
