@@ -62,15 +62,15 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
 
 
 @contextmanager
-def _scraping(addresses: Sequence[str], took_s: list[float]) -> Iterator[None]:
-    """Scrapes in a thread, each address once in the interval; `took_s` collects the durations of the first one's."""
+def _scraping(addresses: Sequence[str], durations_s: list[float]) -> Iterator[None]:
+    """Scrapes in a thread, each address once in the interval; `durations_s` collects those of the first one's."""
     ended = threading.Event()
 
     def scrape() -> None:
         while not ended.is_set():
             began_s = time.monotonic()
-            durations = [_scrape(address) for address in addresses]
-            took_s.extend(durations[:1])
+            found_s = [_scrape(address) for address in addresses]
+            durations_s.extend(found_s[:1])
             ended.wait(INTERVAL_S - (time.monotonic() - began_s))
 
     thread = threading.Thread(target=scrape)

@@ -70,6 +70,8 @@ SHELL = {
     "mkdir",
     "pip",
     "podman",
+    "prometheus",
+    "promtool",
     "python3",
     "pre-commit",
     "rm",
