@@ -22,7 +22,20 @@ pytestmark = [pytest.mark.install, pytest.mark.timeout(280)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
-LEFT_OUT = {"numpy", "uvloop", "typer", "rich", "pyspark", "delta-spark", "deltalake", "pandas", "pyarrow", "sqlalchemy", "prometheus-client"}
+LEFT_OUT = {
+    "numpy",
+    "uvloop",
+    "typer",
+    "rich",
+    "pyspark",
+    "delta-spark",
+    "deltalake",
+    "pandas",
+    "pyarrow",
+    "sqlalchemy",
+    "prometheus-client",
+    "grpcio-health-checking",
+}
 
 INSTALLED = "import importlib.metadata, json; print(json.dumps([each.metadata['Name'] for each in importlib.metadata.distributions()]))"
 
