@@ -13,16 +13,18 @@ from typing import Annotated, Literal
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
-from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Summed, by_attribute, snapshot
+from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Rule, Summed, by_attribute, snapshot
 
 __all__ = [
     "BudgetStatistics",
     "CacheStatistics",
+    "ConflictStatistics",
     "FeedStatistics",
     "FillStatistics",
     "HotLockStatistics",
     "LockTableStatistics",
     "OpenPartitionStatistics",
+    "OwnerStatistics",
     "RecoveringPartitionStatistics",
     "ReplicaStatistics",
     "RetainedStatistics",
@@ -100,9 +102,25 @@ class HotLockStatistics:
 
 @snapshot
 @dataclass(frozen=True, slots=True)
+class ConflictStatistics:
+    """One rejected append. `lock`: as in `HotLockStatistics`; `winner`: the transaction that wrote the lock; `client_id`, `sequence`: the sender of
+    the rejected append and the number that it gave to it; `time_ms`: when it was rejected, since 1970. `remembered`: False if the lock was not in
+    memory, so that `winner` is only a bound."""
+
+    lock: Newest[str]
+    winner: Newest[int]
+    client_id: Newest[int]
+    sequence: Newest[int]
+    time_ms: Newest[int]
+    remembered: Newest[bool] = True
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
 class LockTableStatistics:
     """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another; `entries_max`: the
-    bound of `entries`, 0 where it is not known."""
+    bound of `entries`, 0 where it is not known; `recent`: the last rejected appends, oldest first, so many at most as
+    `server.ordering.conflicts` keeps."""
 
     entries: Summed[int]
     floor: Highest[int]
@@ -111,6 +129,7 @@ class LockTableStatistics:
     hottest: Newest[tuple[HotLockStatistics, ...]]
     waiting: Summed[int]
     entries_max: Summed[int] = 0
+    recent: Newest[tuple[ConflictStatistics, ...]] = ()
 
 
 @snapshot
@@ -227,13 +246,41 @@ class ServerTotals:
     fenced_mounts: Summed[int]
 
 
+def _earlier(one: tuple[OwnerStatistics, ...], other: tuple[OwnerStatistics, ...]) -> tuple[OwnerStatistics, ...]:
+    """Each generation once, as the observer that knows best when it began reports it."""
+    found: dict[tuple[int, int], OwnerStatistics] = {}
+    for each in (*one, *other):
+        key = (each.partition, each.generation)
+        if key not in found or (not each.exact, each.since_ms) < (not found[key].exact, found[key].since_ms):
+            found[key] = each
+    return tuple(found[key] for key in sorted(found))
+
+
+_BY_GENERATION = Rule("by partition and generation", _earlier, commutative=True)
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class OwnerStatistics:
+    """One generation of a partition, as a server read it in the assignment. `server_id`, `address`: None while nobody owned it; `since_ms`: when it
+    began, since 1970. `exact`: False if the generation was there when the server started, so that it began at that time or earlier."""
+
+    partition: Newest[int]
+    generation: Newest[int]
+    server_id: Newest[int | None]
+    address: Newest[str | None]
+    since_ms: Newest[int]
+    exact: Newest[bool] = True
+
+
 @snapshot
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
     cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
-    where that was not asked for."""
+    where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
+    at most as `server.node.owner_history` keeps."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -245,3 +292,4 @@ class ServerStatistics:
     totals: Fieldwise[ServerTotals | None] = None
     cluster_partitions: Highest[int] = 0
     subscribers: ByKey[Mapping[str, int] | None] = None
+    owners: Annotated[tuple[OwnerStatistics, ...], _BY_GENERATION] = ()

@@ -32,6 +32,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.node.membership import Membership, read_cluster
+from waltz_log.server.node.owner_history import OwnerHistory
 from waltz_log.server.node.pending_topics import PendingTopics
 from waltz_log.server.node.reachability import Reachability
 from waltz_log.server.partition.partition import Partition
@@ -80,6 +81,7 @@ class LogServer:
         self._totals = Totals()
         self._topics = ServedTopics(coordinator)
         self._fill_pace = FillPace()
+        self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,7 +146,9 @@ class LogServer:
         while True:
             node = await self._coordinator.get(paths.ASSIGNMENT)
             if node is not None:
-                await self._own(Assignment.from_bytes(node.data))
+                assignment = Assignment.from_bytes(node.data)
+                self._owner_history.observe(assignment, self._clock.now_ms())
+                await self._own(assignment)
             await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
 
     async def _watch_office(self) -> None:
@@ -271,6 +275,7 @@ class LogServer:
             http=self._settings.http.address,
             totals=self._totals.statistics(),
             cluster_partitions=0 if self._cluster is None else self._cluster.partitions,
+            owners=self._owner_history.statistics(),
         )
 
 

@@ -18,6 +18,7 @@ from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
 from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
 from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.server.ordering.conflicts import RecentConflicts
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Answers", "Appender", "ReceivedFrame", "Sequenced", "Sequencer"]
@@ -97,6 +98,7 @@ class Sequencer:
         self.generation = generation
         self.next_id = high_water_mark + 1
         self.locks = LockTable(high_water_mark, lock_entries_max)
+        self.conflicts = RecentConflicts()
         self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
         self._newest_mark = MARK_MAX
 
@@ -117,6 +119,8 @@ class Sequencer:
             if accepted is not None:
                 records.append(accepted[0])
                 lengths.append(accepted[1])
+        if result.rejected:
+            self.conflicts.add(result.rejected, result.holders, append_time_ms, self.locks.floor)
         if records:
             joined, columns = b"".join(records), b"".join(lengths)
             result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)

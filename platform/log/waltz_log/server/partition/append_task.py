@@ -27,6 +27,7 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.conflicts import Conflict
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.replication.store_session import StoreSession
@@ -332,6 +333,10 @@ class AppendTask:
     @property
     def locks(self) -> LockStatistics:
         return self._sequencer.locks.statistics()
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        return self._sequencer.conflicts.newest
 
     @property
     def lock_table(self) -> LockTable:

@@ -12,13 +12,14 @@ from typing import Any
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.locks.locks import LockStatistics
-from waltz_log.core.status.server_statistics import HotLockStatistics, LockTableStatistics, OpenPartitionStatistics
+from waltz_log.core.status.server_statistics import ConflictStatistics, HotLockStatistics, LockTableStatistics, OpenPartitionStatistics
 from waltz_log.errors import InvalidRequest, NotOwner, OutOfRange, Unavailable
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.by_id import gather, rising_ids
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.mounts.sequence_search import SequenceSearch
+from waltz_log.server.ordering.conflicts import Conflict
 from waltz_log.server.partition.append_task import AppendTask
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
@@ -165,7 +166,7 @@ class OpenPartition:
             refused=append.refused,
             blocks=append.blocks,
             queued_bytes=append.queued_bytes,
-            locks=_locks(append.locks, append.waiting, self._settings.lock_entries_max),
+            locks=_locks(append.locks, append.waiting, self._settings.lock_entries_max, append.conflicts),
             upkeep=self.upkeep.statistics(),
             session=store.session,
             low_water_mark=store.resolved,
@@ -183,17 +184,24 @@ def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
     return response
 
 
-def _locks(found: LockStatistics, waiting: int, entries_max: int) -> LockTableStatistics:
+def _locks(found: LockStatistics, waiting: int, entries_max: int, recent: Sequence[Conflict]) -> LockTableStatistics:
     """Locks as the sixteen digits that `lock_hash` of the client gives."""
     return LockTableStatistics(
         entries=found.entries,
         floor=found.floor,
         conflicts=found.conflicts,
         floor_conflicts=found.floor_conflicts,
-        hottest=tuple(HotLockStatistics(lock=f"{hot.key & (1 << 64) - 1:016x}", conflicts=hot.times, error=hot.error) for hot in found.hottest),
+        hottest=tuple(HotLockStatistics(lock=_digits(hot.key), conflicts=hot.times, error=hot.error) for hot in found.hottest),
         waiting=waiting,
         entries_max=entries_max,
+        recent=tuple(
+            ConflictStatistics(_digits(each.lock), each.winner, each.client_id, each.sequence, each.time_ms, each.remembered) for each in recent
+        ),
     )
+
+
+def _digits(lock: int) -> str:
+    return f"{lock & (1 << 64) - 1:016x}"
 
 
 async def until_failed(store: StoreSession) -> None:
