@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -162,6 +162,9 @@ $(PEERS): $(INSTALLED)
 	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[bench]' > .cache/install.log 2>&1 \
 	  || { echo "setup: the packages could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
 	@touch $@
+
+screenshots: setup ## the pictures of the console in its guide, from its tests; needs Chromium
+	WALTZ_SCREENSHOTS=docs/guides/images/console $(BIN)/pytest -q tests/integration/log/console/test_console_browser.py
 
 reference: setup ## writes the generated pages of docs/reference
 	$(BIN)/python -m tools.reference

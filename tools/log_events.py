@@ -45,6 +45,13 @@ MEANINGS: dict[str, str] = {
         "At least half of the appends of a client to a partition were rejected for a lock conflict. Use fewer or finer locks, or fewer clients that "
         "change the same thing."
     ),
+    # ---- console
+    "action done": "A person changed the cluster in the console; `change` says what.",
+    "action failed": "A person tried to change the cluster in the console, and it was refused; `error` says why.",
+    "cluster not surveyed": "The console could not read the state of the cluster. Pages show the last state that they know, with its age.",
+    "page failed": "A page of the console could not be made because of a defect; the log has the trace. The console goes on.",
+    "pages left out": "Pages of another package are not shown, because what it needs is not installed.",
+    "survey failed": "The console could not read what the cluster reported, because of a defect or a newer version; the log has the trace.",
     # ---- log server: ownership
     "server started": "The log server is registered and can own partitions.",
     "cluster manager elected": "This log server assigns partitions to owners from now on.",

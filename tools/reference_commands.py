@@ -36,6 +36,7 @@ EXAMPLES = {
     "server": "waltz server --config conf/server.yaml --listen 10.0.0.5:5101",
     "dev": "waltz dev --directory var/dev --partitions 8",
     "certificates create": "waltz certificates create var/certificates node/storage-0 application/orders --host 10.0.0.5",
+    "console": "waltz console $CLUSTER --hide 'payments/*'",
     "doctor": "waltz doctor",
     "append": 'waltz append $CLUSTER --topic shop/orders --key order-7 "2 x tea"',
     "read": "waltz read $CLUSTER --partition 0 --after 41 --limit 10",

@@ -25,6 +25,7 @@ FINDING = ("part", "file", "offset", "transaction_id", "last_transaction_id", "r
 SECTIONS = {
     "Log server": ("waltz_log/server",),
     "Storage node": ("waltz_log/storage", "waltz_log/compaction"),
+    "Console": ("waltz_log/console",),
     "Processes and workers": ("waltz_log/processes", "waltz_log/monitoring"),
     "Connections and coordinator": ("waltz_log/transport", "waltz_log/coordination", "waltz_log/security"),
     "Client": ("waltz_log/client", "waltz_log/testing"),

@@ -16,10 +16,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from waltz_delta.pipelines.pipeline import PipelineSettings
-from waltz_log.cli.main import server
+from waltz_log.cli.main import console, server
 from waltz_log.cli.storage.storage_app import run_node as storage
 from waltz_log.client import ClientSettings, OutboxSettings
 from waltz_log.client.sql import SqlSettings
+from waltz_log.console.settings import ConsoleSettings
 from waltz_log.journal import GroupCommitSettings, JournalSettings
 from waltz_log.server import ServerSettings
 from waltz_log.settings import Settings
@@ -55,6 +56,12 @@ SECTIONS = [
         StorageSettings,
         "`waltz storage --config FILE` reads them from YAML, then from `WALTZ_STORAGE_<NAME>`, then from the options of the command.",
         _options(storage, StorageSettings),
+    ),
+    Section(
+        "Console",
+        ConsoleSettings,
+        "`waltz console --config FILE` reads them from YAML, then from `WALTZ_CONSOLE_<NAME>`, then from the options of the command.",
+        _options(console, ConsoleSettings),
     ),
     Section(
         "Client",

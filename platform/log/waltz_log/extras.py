@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "delta": "spark",
         "deltalake": "spark",
         "grpc_health": "server",
+        "jinja2": "console",
         "numpy": "server",
         "prometheus_client": "metrics",
         "py4j": "spark",
@@ -26,7 +27,9 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "pyspark": "spark",
         "rich": "server",
         "sqlalchemy": "sql",
+        "starlette": "console",
         "typer": "server",
+        "uvicorn": "console",
         "uvloop": "server",
     }
 )

@@ -40,7 +40,8 @@ INSTALLS = [
     ("", ["waltz_log.client", "waltz_log.outbox", "waltz_log.journal"], ["waltz_log.client.sql"]),
     ("sql", ["waltz_log.client"], []),
     ("metrics", ["waltz_log.metrics"], []),
-    ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.testing.pytest_plugin"]),
+    ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.console", "waltz_log.testing.pytest_plugin"]),
+    ("console", ["waltz_log.console", "waltz_log.cli.main"], []),
     ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], []),
 ]
 """An extra, the parts of the platform that it must be able to import, and those below them that need another extra."""

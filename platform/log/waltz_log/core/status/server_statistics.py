@@ -262,7 +262,7 @@ _BY_GENERATION = Rule("by partition and generation", _earlier, commutative=True)
 @snapshot
 @dataclass(frozen=True, slots=True)
 class OwnerStatistics:
-    """One generation of a partition, as a server read it in the assignment. `server_id`, `address`: None while nobody owned it; `since_ms`: when it
+    """One generation of a partition, as a server read it in the assignment. `server_id`, `address`: None while it had no owner; `since_ms`: when it
     began, since 1970. `exact`: False if the generation was there when the server started, so that it began at that time or earlier."""
 
     partition: Newest[int]

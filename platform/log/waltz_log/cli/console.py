@@ -1,0 +1,23 @@
+"""`waltz console`: reads its settings and serves until a signal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["run"]
+
+
+def run(config: Path | None, **arguments: Any) -> None:
+    """Raises `InvalidSetting`, and `OSError` if it cannot listen."""
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    if given.get("cluster") is None and config is None:
+        raise InvalidSetting(name="CLUSTER", reason="is required: the connection string of the cluster", nearest=None)
+    settings = ConsoleSettings.load(config, prefix="WALTZ_CONSOLE", environment=os.environ, **given)
+    from waltz_log.console.serving import run as serve
+
+    serve(settings)

@@ -1,0 +1,98 @@
+"""The console as an ASGI application: routes, the life of its background work, and pages for what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from waltz_log.console.console import Console, Extension
+from waltz_log.console.extensions import load_extensions
+from waltz_log.console.pages import actions, conflicts, nodes, overview, partitions, tail, topics, transaction, transactions
+from waltz_log.console.reading.link import ClusterLink, Connect
+from waltz_log.console.rendering import STATIC
+from waltz_log.console.security import Guard
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.core.ports import Clock, Network
+from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, WaltzError
+
+__all__ = ["make_application"]
+
+log = structlog.get_logger(__name__)
+
+PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topics, nodes, actions)
+
+
+def make_application(
+    settings: ConsoleSettings, connect: Connect, network: Network, clock: Clock, *, extensions: Sequence[Extension] | None = None
+) -> Starlette:
+    """`connect` makes a coordinator session of the cluster. `extensions`: instead of those that are installed."""
+    link = ClusterLink(connect, network, settings.cluster, settings.principal)
+    console = Console(settings, link, clock, load_extensions(settings) if extensions is None else extensions)
+
+    @asynccontextmanager
+    async def life(_application: Starlette) -> AsyncGenerator[None, None]:
+        console.sampler.start()
+        try:
+            yield
+        finally:
+            await console.sampler.close()
+            for extension in console.extensions:
+                await extension.close()
+            await link.close()
+
+    async def livez(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return _failed(console, request, error)
+
+    routes = [route for page in PAGES for route in page.routes(console)]
+    routes += [route for extension in console.extensions for route in extension.routes(console)]
+    routes += [Route("/livez", livez), Mount("/static", StaticFiles(directory=STATIC), name="static")]
+    handlers = {WaltzError: failed, HTTPException: failed, Exception: failed}
+    application = Starlette(routes=routes, middleware=[Middleware(Guard)], exception_handlers=handlers, lifespan=life)
+    application.state.console = console
+    return application
+
+
+def _failed(console: Console, request: Request, error: Exception) -> Response:
+    """A page that says what is known. What went wrong inside is in the console's log, never on the page."""
+    if isinstance(error, HTTPException):
+        status, title, reason = error.status_code, "Not found" if error.status_code == 404 else "Not possible", str(error.detail)
+        if error.status_code == 404 and reason == "Not Found":
+            reason = "There is no such page."
+    elif isinstance(error, WaltzError):
+        status, title, reason = _status(error), _title(error), str(error)
+    else:
+        log.error("page failed", path=request.url.path, error=type(error).__name__, exc_info=error)
+        status, title, reason = 500, "The console failed", "This page could not be made. The log of the console says why."
+    if "hx-request" in request.headers:
+        return console.part("problem.html", 200, title=title, reason=reason)  # htmx shows only answers that succeed
+    return console.page(request, "failed.html", title=title, status=status, reason=reason)
+
+
+def _status(error: WaltzError) -> int:
+    if isinstance(error, NotCommittedYet | Trimmed):
+        return 404
+    if isinstance(error, NotAllowed):
+        return 403
+    return 400 if isinstance(error, InvalidRequest) else 503
+
+
+def _title(error: WaltzError) -> str:
+    if isinstance(error, Trimmed):
+        return "Trimmed"
+    if isinstance(error, NotCommittedYet):
+        return "Not committed yet"
+    if isinstance(error, NotAllowed):
+        return "Not allowed"
+    return "Not possible" if isinstance(error, InvalidRequest) else "No answer"

@@ -1,0 +1,105 @@
+"""What all pages share: the cluster that is shown, and the frame of a page."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute
+
+from waltz_log.console.reading.link import ClusterLink
+from waltz_log.console.reading.sampling import Sample, Sampler
+from waltz_log.console.reading.transactions import TransactionReader
+from waltz_log.console.rendering import make_environment
+from waltz_log.console.security import ActionToken
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.core.ports import Clock
+
+__all__ = ["Console", "Extension", "Link"]
+
+OLD_SAMPLES = 3
+"""After so many intervals without a new sample, pages warn that what they show is old."""
+
+
+class Link(NamedTuple):
+    """In the navigation, or of a panel that is loaded into a page."""
+
+    title: str
+    path: str
+
+
+class Extension(Protocol):
+    """Pages of another package."""
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """For the navigation."""
+        ...
+
+    @property
+    def templates(self) -> Path: ...
+
+    def routes(self, console: Console) -> list[BaseRoute]: ...
+
+    def transaction_panels(self, partition: int, transaction_id: int) -> Sequence[Link]:
+        """What the page of a transaction loads besides its own."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+LINKS = (
+    Link("Overview", "/"),
+    Link("Partitions", "/partitions"),
+    Link("Transactions", "/transactions"),
+    Link("Conflicts", "/conflicts"),
+    Link("Topics", "/topics"),
+)
+LAST_LINKS = (Link("Nodes", "/nodes"),)
+
+
+class Console:
+    def __init__(self, settings: ConsoleSettings, link: ClusterLink, clock: Clock, extensions: Sequence[Extension]) -> None:
+        self.settings = settings
+        self.link = link
+        self.clock = clock
+        self.sampler = Sampler(link, clock, settings.sample_interval_s)
+        self.reader = TransactionReader(link, self.sampler)
+        self.token = ActionToken()
+        self.extensions = tuple(extensions)
+        self.links = (*LINKS, *(each for extension in extensions for each in extension.links), *LAST_LINKS)
+        self._environment: Environment = make_environment([extension.templates for extension in extensions])
+
+    def hides(self, sample: Sample, partition: int) -> bool:
+        """Whether payloads of this log partition must not be shown."""
+        found = sample.topic_by_partition.get(partition)
+        name = "" if found is None else str(found[0].name)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
+
+    def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: Any) -> Response:
+        """A whole page. `context`: what its template needs. Any: each template has its own."""
+        age_s = self.sampler.age_s
+        slow_s = OLD_SAMPLES * self.settings.sample_interval_s + 2
+        shared = {
+            "title": title,
+            "path": request.url.path,
+            "links": self.links,
+            "settings": self.settings,
+            "problem": self.sampler.error,
+            "age_s": age_s,
+            "old": age_s is not None and age_s > slow_s and self.sampler.error is not None,
+            "now_ms": self.clock.now_ms(),
+            "token": self.token.value,
+            "cluster_address": self.link.address,
+        }
+        return HTMLResponse(self._environment.get_template(template).render(shared | context), status)
+
+    def part(self, template: str, status: int = 200, **context: Any) -> Response:
+        """A piece of a page, without its frame."""
+        shared = {"settings": self.settings, "now_ms": self.clock.now_ms(), "token": self.token.value}
+        return HTMLResponse(self._environment.get_template(template).render(shared | context), status)

@@ -1,0 +1,41 @@
+"""Pages that other packages bring: an entry point in the group `waltz.console` names a function that makes them,
+`delta = "waltz_delta.console.extension:make_extension"`.
+
+The log does not know these packages. One whose own requirements are not installed brings no pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+import structlog
+
+from waltz_log.console.console import Extension
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.extras import missing_package
+
+__all__ = ["GROUP", "load_extensions"]
+
+log = structlog.get_logger(__name__)
+
+GROUP = "waltz.console"
+
+
+MakeExtension = Callable[[ConsoleSettings], Extension | None]
+"""None: the settings ask for nothing that it shows."""
+
+
+def load_extensions(settings: ConsoleSettings) -> list[Extension]:
+    """Raises `InvalidSetting` for settings of an extension that are wrong."""
+    found: list[Extension] = []
+    for declared in sorted(entry_points(group=GROUP), key=lambda each: each.name):
+        try:
+            make: MakeExtension = declared.load()
+            extension = make(settings)
+        except ImportError as error:
+            log.info("pages left out", extension=declared.name, needs=missing_package(error) or str(error))
+            continue
+        if extension is not None:
+            found.append(extension)
+    return found

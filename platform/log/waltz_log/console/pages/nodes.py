@@ -1,0 +1,73 @@
+"""Nodes: servers and storage nodes with their disks and workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from waltz_log.console.console import Console
+from waltz_log.console.reading.sampling import Sample
+from waltz_log.coordination.survey import ServerState, StorageState
+
+__all__ = ["routes"]
+
+MOVES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    state: ServerState
+    owned: int
+    mounts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRow:
+    """`replicas`: assigned to it; `live`: of them, those whose acknowledgements count; `used`: share of the disk, 0 to 1, None if not known."""
+
+    state: StorageState
+    replicas: int
+    live: int
+    used: float | None
+
+
+def server_rows(sample: Sample) -> list[ServerRow]:
+    """Servers that left are listed as long as the assignment names them."""
+    rows = []
+    for each in sample.found.servers:
+        opened = [part for part in sample.opened if sample.found.partitions[part].server_id == each.server_id] if each.answers else []
+        owned = sum(part.server_id == each.server_id for part in sample.found.partitions)
+        rows.append(ServerRow(each, owned, sum(sample.opened[part].mounts for part in opened)))
+    return rows
+
+
+def storage_rows(sample: Sample) -> list[StorageRow]:
+    rows = []
+    for each in sample.found.storages:
+        held = [replica for part in sample.found.partitions for replica in part.replicas if replica.name == each.name]
+        found = each.statistics
+        used = 1 - found.disk_free_bytes / found.disk_total_bytes if each.answers and found.disk_total_bytes else None
+        rows.append(StorageRow(each, len(held), sum(replica.status.follows for replica in held), used))
+    return rows
+
+
+def routes(console: Console) -> list[Route]:
+    async def listing(request: Request) -> Response:
+        sample = await console.sampler.sample()
+        known = {each.server_id for each in sample.found.servers}
+        owners = {part.server_id for part in sample.found.partitions if part.server_id is not None}
+        gone = sorted(owners - known)
+        return console.page(
+            request,
+            "nodes.html",
+            title="Nodes",
+            servers=server_rows(sample),
+            storages=storage_rows(sample),
+            gone=gone,
+            events=sample.moves[:MOVES_SHOWN],
+        )
+
+    return [Route("/nodes", listing)]

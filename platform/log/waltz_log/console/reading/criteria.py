@@ -1,0 +1,92 @@
+"""What a person searches for, and which records of a block have it. Pure.
+
+A search for text compares bytes of the whole block first, which costs a fraction of decoding it. Text matches as it is written, also where JSON
+escapes it.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from waltz_log.core.formats.block import HEADER_BYTES
+from waltz_log.core.formats.columns import headers_array, offsets_array
+from waltz_log.core.formats.envelope import key_of
+
+__all__ = ["Criteria"]
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """All that is not None must hold. `key`: of keyed topics; `text`: anywhere in the data."""
+
+    text: str | None = None
+    key: str | None = None
+    header: int | None = None
+    client_id: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(each is not None for each in (self.text, self.key, self.header, self.client_id))
+
+    @property
+    def reads_payloads(self) -> bool:
+        """Whether the answer says something about payloads."""
+        return self.text is not None or self.key is not None
+
+    @cached_property
+    def _needles(self) -> tuple[bytes, ...]:
+        if self.text is None:
+            return ()
+        plain = self.text.encode()
+        escaped = json.dumps(self.text)[1:-1].encode()
+        return (plain,) if escaped == plain else (plain, escaped)
+
+    def matches(self, lengths: bytes, records: bytes) -> list[int]:
+        """The positions of matching records, rising."""
+        if not records:
+            return []
+        offsets = offsets_array(lengths)
+        chosen = list(range(len(offsets) - 1))
+        if self.header is not None or self.client_id is not None:
+            headers = headers_array(records, lengths)
+            mask = np.ones(len(chosen), dtype=bool)
+            if self.header is not None:
+                mask &= headers["header"] == self.header
+            if self.client_id is not None:
+                mask &= headers["client_id"] == self.client_id
+            chosen = np.flatnonzero(mask).tolist()
+        ends = offsets.tolist()
+        if self.text is not None:
+            chosen = _both(chosen, _containing(records, ends, self._needles))
+        if self.key is not None:
+            key = self.key.encode()
+            chosen = [at for at in _both(chosen, _containing(records, ends, (key,))) if key_of(_data(records, ends, at)) == key]
+        return chosen
+
+
+def _data(records: bytes, ends: Sequence[int], at: int) -> bytes:
+    return records[ends[at] + HEADER_BYTES : ends[at + 1] - 4]
+
+
+def _containing(records: bytes, ends: Sequence[int], needles: tuple[bytes, ...]) -> set[int]:
+    """The records whose data contains one of the needles."""
+    found: set[int] = set()
+    for needle in needles:
+        place = records.find(needle)
+        while place >= 0:
+            at = bisect_right(ends, place) - 1
+            if place >= ends[at] + HEADER_BYTES and place + len(needle) <= ends[at + 1] - 4:
+                found.add(at)
+                place = records.find(needle, max(place + 1, ends[at + 1]))
+            else:
+                place = records.find(needle, place + 1)
+    return found
+
+
+def _both(chosen: list[int], found: set[int]) -> list[int]:
+    return [at for at in chosen if at in found]

@@ -1,0 +1,108 @@
+"""What the console has seen so far: figures over time for the charts, and conflicts. Bounded, in memory. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from waltz_log.coordination.survey import Survey
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics
+
+__all__ = ["CONFLICTS_KEPT", "Conflict", "History", "Point"]
+
+POINTS_KEPT = 450
+"""A quarter of an hour at one survey every two seconds."""
+
+CONFLICTS_KEPT = 5000
+"""Some 1 MB. A server remembers only the last few of each partition; the console keeps what it saw of them."""
+
+SPARKS_KEPT = 60
+"""Points of the small chart of each partition."""
+
+
+class Conflict(NamedTuple):
+    """Of the append `sequence` of `client_id`, which lost to the transaction `winner` on the lock with that hash."""
+
+    partition: int
+    lock: str
+    winner: int
+    client_id: int
+    sequence: int
+    time_ms: int
+    remembered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Per second since the point before: transactions `appended` and appends that were `rejected`. None where it is not known."""
+
+    time_ms: int
+    appended: float | None
+    rejected: float | None
+
+
+class History:
+    def __init__(self) -> None:
+        self.points: deque[Point] = deque(maxlen=POINTS_KEPT)
+        self._sparks: dict[int, deque[float]] = {}
+        self._marks: dict[int, int] = {}
+        self._rejected: dict[int, tuple[int, int]] = {}
+        self._conflicts: OrderedDict[tuple[int, int, int, int], Conflict] = OrderedDict()
+        self._time_ms: int | None = None
+
+    def add(self, found: Survey, time_ms: int) -> None:
+        """A survey of the time `time_ms`."""
+        elapsed_s = None if self._time_ms is None else max(0.001, (time_ms - self._time_ms) / 1000)
+        marks = {each.partition: each.high_water_mark for each in found.partitions if each.high_water_mark is not None}
+        opened = partitions_of(found)
+        rejected = {number: (each.session, each.rejected) for number, each in opened.items()}
+        if elapsed_s is not None:
+            grown = {number: max(0, mark - self._marks[number]) for number, mark in marks.items() if number in self._marks}
+            lost = [max(0, count - self._before(number, session)) for number, (session, count) in rejected.items()]
+            known = bool(opened)
+            self.points.append(Point(time_ms, sum(grown.values()) / elapsed_s if known else None, sum(lost) / elapsed_s if known else None))
+            for number, more in grown.items():
+                self._sparks.setdefault(number, deque(maxlen=SPARKS_KEPT)).append(more / elapsed_s)
+        self._time_ms = time_ms
+        self._marks.update(marks)
+        self._rejected = rejected
+        self._remember(opened)
+
+    def _before(self, number: int, session: int) -> int:
+        """What was rejected at the last survey by the same session; a new session counts from zero."""
+        kept = self._rejected.get(number)
+        return 0 if kept is None or kept[0] != session else kept[1]
+
+    def _remember(self, opened: Mapping[int, OpenPartitionStatistics]) -> None:
+        for number, each in opened.items():
+            for seen in each.locks.recent:
+                key = (number, seen.client_id, seen.sequence, seen.winner)
+                if key not in self._conflicts:
+                    self._conflicts[key] = Conflict(number, seen.lock, seen.winner, seen.client_id, seen.sequence, seen.time_ms, seen.remembered)
+        while len(self._conflicts) > CONFLICTS_KEPT:
+            self._conflicts.popitem(last=False)
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """Newest first."""
+        return sorted(self._conflicts.values(), key=lambda each: (-each.time_ms, -each.sequence))
+
+    def spark(self, partition: int) -> tuple[float, ...]:
+        """Transactions per second over time, oldest first."""
+        return tuple(self._sparks.get(partition, ()))
+
+    def mark(self, partition: int) -> int | None:
+        """The highest committed transaction that any survey saw. It stays committed, also while no owner answers."""
+        return self._marks.get(partition)
+
+
+def partitions_of(found: Survey) -> dict[int, OpenPartitionStatistics]:
+    """What the owners report of their open partitions; of two that report one, the newer generation."""
+    opened: dict[int, OpenPartitionStatistics] = {}
+    for server in found.servers:
+        for number, each in server.statistics.partitions.items():
+            if isinstance(each, OpenPartitionStatistics) and (number not in opened or opened[number].generation < each.generation):
+                opened[number] = each
+    return opened

@@ -1,0 +1,150 @@
+"""Surveys the cluster in the background, so that a page is ready at once and shows its age, whatever the cluster does.
+
+One survey at a time. A survey that fails leaves the last good one in place and says why there is no newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from time import monotonic
+
+import structlog
+
+from waltz_log.console.reading.history import History, partitions_of
+from waltz_log.console.reading.link import ClusterLink
+from waltz_log.coordination.subscribers import read_subscribers
+from waltz_log.coordination.survey import Survey, survey
+from waltz_log.coordination.topics import read_catalogue
+from waltz_log.core.ports import Clock
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics, OwnerStatistics, ServerStatistics
+from waltz_log.core.topics.catalogue import Catalogue, Topic
+from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.statistics import rules_of
+
+__all__ = ["Sample", "Sampler"]
+
+log = structlog.get_logger(__name__)
+
+WATCHED_S = 30.0
+"""After the last page, surveys become rare."""
+
+RARE = 5
+"""How much rarer."""
+
+FIRST_WAIT_S = 5.0
+"""A page that comes before the first survey waits so long for it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The cluster at one time. `at_ms`: since 1970."""
+
+    found: Survey
+    catalogue: Catalogue
+    subscribers: tuple[Subscriber, ...]
+    at_ms: int
+
+    @cached_property
+    def opened(self) -> Mapping[int, OpenPartitionStatistics]:
+        """By partition what its owner reports."""
+        return partitions_of(self.found)
+
+    @cached_property
+    def owners(self) -> tuple[OwnerStatistics, ...]:
+        """The history of owners that all servers together know."""
+        merged: tuple[OwnerStatistics, ...] = ()
+        rule = rules_of(ServerStatistics)["owners"]
+        for server in self.found.servers:
+            merged = rule.merge(merged, server.statistics.owners)
+        return merged
+
+    @cached_property
+    def moves(self) -> tuple[OwnerStatistics, ...]:
+        """Changes of owner, the newest first."""
+        return tuple(sorted((each for each in self.owners if each.exact), key=lambda each: -each.since_ms))
+
+    @cached_property
+    def topic_by_partition(self) -> Mapping[int, tuple[Topic, int]]:
+        """The topic of each log partition that has one, with the partition's number in it."""
+        return {partition: (topic, at) for topic in self.catalogue.topics.values() for at, partition in enumerate(topic.partitions)}
+
+
+class Sampler:
+    def __init__(self, link: ClusterLink, clock: Clock, interval_s: float) -> None:
+        self.history = History()
+        self.error: str | None = None
+        self._link = link
+        self._clock = clock
+        self._interval_s = interval_s
+        self._sample: Sample | None = None
+        self._arrived = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._watched_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="console surveys")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def sample(self) -> Sample:
+        """The newest sample. Raises `Unavailable` if there is none yet."""
+        if monotonic() - self._watched_s > self._interval_s * RARE:
+            self._wanted.set()
+        self._watched_s = monotonic()
+        if self._sample is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_WAIT_S):
+                    await self._arrived.wait()
+        if self._sample is None:
+            raise Unavailable(reason=f"the cluster has not answered yet: {self.error or 'still connecting'}")
+        return self._sample
+
+    async def fresh(self) -> Sample:
+        """A new sample, for after an action."""
+        await self._survey()
+        return await self.sample()
+
+    @property
+    def age_s(self) -> float | None:
+        """Of the newest sample; None if there is none."""
+        return None if self._sample is None else max(0.0, (self._clock.now_ms() - self._sample.at_ms) / 1000)
+
+    async def _run(self) -> None:
+        while True:
+            await self._survey()
+            watched = monotonic() - self._watched_s < WATCHED_S
+            self._wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s if watched else self._interval_s * RARE):
+                    await self._wanted.wait()
+
+    async def _survey(self) -> None:
+        try:
+            coordinator = await self._link.coordinator()
+            found = await survey(coordinator, self._link.network, self._link.address)
+            catalogue, subscribers = await asyncio.gather(read_catalogue(coordinator), read_subscribers(coordinator))
+        except WaltzError as error:
+            self._fail(str(error))
+        except Exception as error:  # a sample that cannot be read must not end all later ones
+            log.exception("survey failed")
+            self._fail(f"the console could not read what the cluster reported: {type(error).__name__}")
+        else:
+            at_ms = self._clock.now_ms()
+            self.history.add(found, at_ms)
+            self._sample = Sample(found, catalogue, tuple(subscribers), at_ms)
+            self.error = None
+            self._arrived.set()
+
+    def _fail(self, reason: str) -> None:
+        if self.error != reason:
+            log.warning("cluster not surveyed", reason=reason)
+        self.error = reason

@@ -1,0 +1,67 @@
+"""Settings of the console."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Self
+
+from pydantic import Field, field_validator
+
+from waltz_log.settings import Settings
+
+__all__ = ["ConsoleSettings"]
+
+
+class ConsoleSettings(Settings):
+    """Settings of the console."""
+
+    cluster: str = Field(description="Connection string of the cluster: host:port[,host:port]/path.")
+    listen: str = Field(
+        default="127.0.0.1:7080",
+        description="host:port on which the console serves. Only an address of the loopback of this machine is accepted, because the console has no "
+        "access control yet. Port 0 is a free one.",
+    )
+    allow_actions: bool = Field(default=False, description="Offer actions that change the cluster. Without it the console only reads.")
+    hidden_topics: tuple[str, ...] = Field(
+        default=(),
+        description="Topics whose payloads and keys are never shown, searched or downloaded: names or patterns such as payments/*.",
+    )
+    principal: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._@:+-]{1,128}$",
+        description="The name to state to topics that restrict who reads them.",
+    )
+    pipelines: tuple[str, ...] = Field(default=(), description="Pipeline files, or directories of them, to show with their tables and their lag.")
+    pipeline_metrics: tuple[str, ...] = Field(
+        default=(), description="Where the jobs of the pipelines publish their metrics: files, or http addresses on this machine."
+    )
+    sample_interval_s: float = Field(
+        default=2.0, ge=0.2, le=60, description="Time between two surveys of the cluster while a page is open. Otherwise they are five times as rare."
+    )
+    tails_max: int = Field(default=8, ge=1, le=64, description="Live tails that are open at once.")
+
+    @field_validator("listen")
+    @classmethod
+    def _only_loopback(cls, listen: str) -> str:
+        host, colon, port = listen.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError("wants host:port")
+        bare = host.removeprefix("[").removesuffix("]")
+        if bare != "localhost":
+            try:
+                loopback = ipaddress.ip_address(bare).is_loopback
+            except ValueError:
+                loopback = False
+            if not loopback:
+                raise ValueError("must be an address of the loopback, such as 127.0.0.1:7080, because the console has no access control yet")
+        return listen
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.listen.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def without_actions(self) -> Self:
+        """The same, and nothing can be changed."""
+        return self.model_copy(update={"allow_actions": False})

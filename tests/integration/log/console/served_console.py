@@ -1,0 +1,64 @@
+"""A console over an in-memory cluster, served on a free port of the loopback in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from waltz_log.console.application import make_application
+from waltz_log.console.console import Console, Extension
+from waltz_log.console.reading.link import Connect
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.core.ports import Coordinator
+from waltz_log.testing import SyncInMemoryCluster
+
+__all__ = ["ServedConsole", "serve_console"]
+
+
+class ServedConsole:
+    def __init__(self, url: str, console: Console) -> None:
+        self.url = url
+        self.console = console
+
+
+@contextmanager
+def serve_console(
+    cluster: SyncInMemoryCluster, *, extensions: Sequence[Extension] = (), connect: Connect | None = None, **settings: Any
+) -> Iterator[ServedConsole]:
+    """In the event loop of the cluster, because the in-memory network is a part of it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    chosen = ConsoleSettings(cluster="memory/test", listen=f"127.0.0.1:{port}", **{"sample_interval_s": 0.2, **settings})
+    inner = cluster._cluster
+
+    async def session() -> Coordinator:
+        return inner.ensemble.session()
+
+    application = make_application(chosen, connect or session, inner.network, inner.clock, extensions=extensions)
+    server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None, timeout_graceful_shutdown=1, lifespan="on"))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    done = threading.Event()
+
+    async def serve() -> None:
+        try:
+            await server._serve([listening])
+        finally:
+            done.set()
+
+    asyncio.run_coroutine_threadsafe(serve(), cluster._background.loop)
+    until = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < until, "the console did not start"
+        time.sleep(0.01)
+    try:
+        yield ServedConsole(f"http://127.0.0.1:{port}", application.state.console)
+    finally:
+        server.should_exit = True
+        assert done.wait(20), "the console did not stop"

@@ -1,0 +1,260 @@
+"""The console's pages over HTTP: what they show, what they never show, and whom they refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from tests.integration.log.console.served_console import ServedConsole, serve_console
+from waltz_log.client import Lock
+from waltz_log.client.transactions.transaction import lock_hash
+from waltz_log.console.security import POLICY
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ClusterUnavailable, LockConflict
+from waltz_log.testing import SyncInMemoryCluster
+
+HOSTILE = b'{"name": "<script>alert(1)</script><img src=x onerror=alert(2)>", "ansi": "\\u001b[31m"} \x1b[2J'
+LIFE = {"partitions": 4, "storages": 3, "servers": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SyncInMemoryCluster]:
+    with SyncInMemoryCluster(**LIFE) as cluster:
+        cluster.create_topic("shop/orders", 2, keyed=True)
+        cluster.create_topic("shop/secrets", 1)
+        client = cluster.client()
+        orders, secrets = client.topic("shop/orders"), client.topic("shop/secrets")
+        for number in range(120):
+            orders.append(json.dumps({"order": number, "city": "Zürich"}).encode(), key=b"customer-%d" % (number % 7), header=number % 3)
+        secrets.append(b"the password is swordfish")
+        client.append(3, HOSTILE)
+        client.append(3, b"x" * 1_000_000)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def served(cluster: SyncInMemoryCluster) -> Iterator[ServedConsole]:
+    with serve_console(cluster, hidden_topics=("shop/secr*",), tails_max=2) as served:
+        yield served
+
+
+@pytest.fixture
+def browser(served: ServedConsole) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=20) as client:
+        yield client
+
+
+def elements(page: str) -> list[tuple[str, dict[str, str]]]:
+    """The tags of a page as a browser reads them."""
+    found: list[tuple[str, dict[str, str]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            found.append((tag, {name: value or "" for name, value in attrs}))
+
+    Reader().feed(page)
+    assert found
+    return found
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+PAGES = ["/", "/partitions", "/partitions?show=unwell", "/partitions/0", "/transactions", "/conflicts", "/topics", "/topics/shop/orders", "/nodes"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/transactions/3/0", "/transactions/3/1", "/no/such/page", "/transactions/9/1", "/transactions/0/999999"])
+def test_every_page_is_guarded_and_self_contained(browser: httpx.Client, path: str) -> None:
+    answer = browser.get(path)
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "Traceback" not in answer.text
+    for tag, attributes in elements(answer.text):
+        assert tag not in ("style", "iframe", "object", "embed")
+        assert tag != "script" or attributes["src"].startswith("/static/")
+        assert not [name for name in attributes if name == "style" or name.startswith("on")], "the policy allows nothing inline"
+        for name in ("src", "href", "action", "hx-get"):
+            assert attributes.get(name, "/").startswith(("/", "#")), attributes
+            assert not attributes.get(name, "/").startswith("//")
+    assert answer.status_code == (200 if path in PAGES or path.startswith("/transactions/3/") else 404 if "9999" in path or "no" in path else 400)
+
+
+def test_a_transaction_is_found_by_text_key_header_time_and_id(browser: httpx.Client) -> None:
+    def ids(**query: str) -> list[str]:
+        return re.findall(r'href="(/transactions/\d+/\d+)"', browser.get("/transactions", params=query).text)
+
+    (found,) = ids(text='"order": 77,')
+    page = browser.get(found).text
+    assert "customer-0" in page
+    assert len(ids(text="Zürich")) == 50
+    assert found in ids(key="customer-0", topic="shop/orders")
+    assert len(ids(key="customer-0", topic="shop/orders")) == 18
+    assert len(ids(header="2", topic="shop/orders")) == 40
+    assert ids(id=found.rpartition("/")[2], partition=found.split("/")[2]) == []  # leads there
+    assert browser.get("/transactions", params={"id": found.rpartition("/")[2], "partition": found.split("/")[2]}).headers["location"] == found
+    assert ids(time="2020-01-01T00:00") == []
+    assert len(ids(time="2099-01-01T00:00")) == 50
+    assert "Nothing matches" in browser.get("/transactions?text=nowhere").text
+
+
+def test_older_pages_show_every_transaction_once(browser: httpx.Client) -> None:
+    page = browser.get("/transactions?topic=shop/orders").text
+    found = []
+    while True:
+        found += re.findall(r'class="id" href="(/transactions/\d+/\d+)"', page)
+        following = re.search(r'hx-get="(/transactions/more[^"]*)"', page)
+        if following is None:
+            break
+        page = browser.get(following[1].replace("&amp;", "&")).text
+    assert len(found) == len(set(found)) == 120
+
+
+def test_a_hostile_payload_is_text(browser: httpx.Client) -> None:
+    for path in ("/transactions/3/0", "/transactions?partition=3"):
+        text = browser.get(path).text
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "\x1b" not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    raw = browser.get("/transactions/3/0/raw")
+    assert raw.content == HOSTILE
+    assert raw.headers["content-type"] == "application/octet-stream"
+    assert raw.headers["content-disposition"].startswith("attachment")
+
+
+def test_a_large_payload_is_cut_and_can_be_downloaded(browser: httpx.Client) -> None:
+    page = browser.get("/transactions/3/1")
+    assert len(page.content) < 100_000
+    assert "The first 65.5 kB of 1.0 MB" in page.text
+    assert len(browser.get("/transactions/3/1/raw").content) == 1_000_000
+
+
+def test_hidden_payloads_are_not_shown_searched_or_downloaded(browser: httpx.Client, served: ServedConsole) -> None:
+    (topic,) = re.findall(r'href="(/topics/shop/secrets)"', browser.get("/topics").text)
+    listing = browser.get("/transactions?topic=shop/secrets").text
+    (place,) = re.findall(r'class="id" href="(/transactions/\d+/\d+)"', listing)
+    searched = browser.get("/transactions?text=swordfish").text
+    assert 'class="id"' not in searched
+    assert "its payloads are hidden, and not searched" in searched
+    for path in (topic, place, "/transactions?topic=shop/secrets"):
+        assert "swordfish" not in browser.get(path).text
+    refused = browser.get(f"{place}/raw")
+    assert refused.status_code == 403
+    assert b"swordfish" not in refused.content
+
+
+def test_only_the_loopback_and_only_its_own_pages_are_answered(browser: httpx.Client) -> None:
+    assert browser.get("/", headers={"host": "evil.example"}).status_code == 403
+    assert browser.get("/", headers={"host": "127.0.0.1.evil.example"}).status_code == 403
+    for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}, {"origin": "null"}):
+        assert browser.post("/actions/remove-subscriber", headers=headers).status_code == 403
+
+
+def test_a_console_that_only_reads_offers_and_runs_no_action(browser: httpx.Client) -> None:
+    assert "/actions" not in browser.get("/topics").text
+    for answer in (browser.get("/actions/remove-subscriber?name=x"), browser.post("/actions/remove-subscriber", data={"name": "x"})):
+        assert answer.status_code == 400
+        assert "--allow-actions" in answer.text
+
+
+def test_an_action_asks_first_and_needs_the_form_of_this_console(cluster: SyncInMemoryCluster) -> None:
+    with serve_console(cluster, allow_actions=True) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+        values = {"topic": "shop/orders", "policy": "retention_bytes", "value": "5000000"}
+        asked = browser.get("/actions/change-policy", params=values)
+        assert "Set retention_bytes of the topic shop/orders to 5000000?" in asked.text
+        assert "5000000" not in browser.get("/topics/shop/orders").text, "asking changes nothing"
+        assert browser.post("/actions/change-policy", data=values).status_code == 400
+        assert browser.post("/actions/change-policy", data={**values, "token": "wrong"}).status_code == 400
+        assert "5000000" not in browser.get("/topics/shop/orders").text
+        token = re.search(r'name="token" value="([^"]+)"', asked.text)
+        assert token is not None
+        done = browser.post("/actions/change-policy", data={**values, "token": token[1]})
+        assert (done.status_code, done.headers["location"]) == (303, "/topics/shop/orders")
+        assert "5000000" in browser.get("/topics/shop/orders").text
+        assert "policy retention_bytes of shop/orders to 5000000" in browser.get("/actions").text
+        wrong = browser.post("/actions/change-policy", data={**values, "value": "<b>many</b>", "token": token[1]})
+        assert wrong.status_code == 503 or wrong.status_code == 400
+        assert "<b>" not in wrong.text
+
+
+def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluster, served: ServedConsole) -> None:
+    client = cluster.client()
+    with httpx.Client(base_url=served.url, timeout=20) as browser:
+        with browser.stream("GET", "/transactions/tail?partition=3") as one, browser.stream("GET", "/transactions/tail?partition=3"):
+            lines = one.iter_lines()
+            assert next(lines) == "retry: 5000"
+            assert browser.get("/transactions/tail").status_code == 503
+            for number, line in enumerate(lines):
+                client.append(3, b"tail <b>%d</b>" % number)
+                if line.startswith("event: rows"):
+                    break
+            assert "tail &lt;b&gt;" in "".join(line for line, _ in zip(lines, range(20), strict=False))
+        wait_for(lambda: not _busy(served))
+
+
+def _busy(served: ServedConsole) -> bool:
+    with httpx.Client(base_url=served.url, timeout=20) as browser, browser.stream("GET", "/transactions/tail?partition=3") as answer:
+        return answer.status_code == 503
+
+
+def test_a_conflict_names_winner_loser_and_lock(cluster: SyncInMemoryCluster, browser: httpx.Client) -> None:
+    winner, loser = cluster.client(), cluster.client()
+    mark = loser.high_water_mark(3)
+    won = winner.append(3, b"the seat is mine", write_locks=[Lock("seat", "12A")])
+    with pytest.raises(LockConflict):
+        loser.append(3, b"mine", write_locks=[Lock("seat", "12A")], high_water_mark=mark)
+    digits = lock_hash(("seat", "12A")).hex()
+    place = f"/transactions/3/{won.transaction_id}"
+    wait_for(lambda: digits in browser.get(place).text)
+    assert f"<b>{loser.client_id}</b>" in browser.get(place).text
+    page = browser.get("/conflicts?name=seat&key=12A").text
+    assert digits in page
+    assert f'href="{place}"' in page
+    assert f"client {loser.client_id}, sequence" in page
+
+
+def test_what_is_known_is_shown_while_the_cluster_falls_apart() -> None:
+    with SyncInMemoryCluster(**LIFE) as cluster:
+        client = cluster.client()
+        for number in range(20):
+            client.append(0, b"before %d" % number)
+        with serve_console(cluster) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+            wait_for(lambda: "before 19" in browser.get("/transactions").text)
+            cluster.kill_storage("storage-1")
+            wait_for(lambda: "Storage node storage-1 does not answer." in browser.get("/").text)
+            assert "unreachable" in browser.get("/partitions/0").text
+            for name in ("server-0", "server-1"):
+                cluster.kill_server(name)
+            wait_for(lambda: "Partition 0 has no owner that answers" in browser.get("/").text)
+            listing = browser.get("/transactions?partition=0").text
+            assert "before 19" in listing, "replicas still have it"
+            assert browser.get("/transactions/0/19").status_code == 200
+            assert "<h2>No answer</h2>" in browser.get("/transactions/0/19/replicas", headers={"hx-request": "true"}).text
+            for name in ("storage-0", "storage-2"):
+                cluster.kill_storage(name)
+            for path in PAGES[:6]:
+                assert browser.get(path).status_code == 200, path
+            gone = browser.get("/transactions/0/19")
+            assert (gone.status_code, "Traceback" in gone.text) == (503, False)
+
+
+def test_a_cluster_that_never_answered_has_a_page_that_says_so() -> None:
+    async def connect() -> Coordinator:
+        raise ClusterUnavailable(address="memory/test", reason="nobody is there")
+
+    with SyncInMemoryCluster(partitions=1) as cluster, serve_console(cluster, connect=connect) as served:
+        answer = httpx.get(f"{served.url}/", timeout=20)
+        assert answer.status_code == 503
+        assert "nobody is there" in answer.text
+        assert "No answer yet" in answer.text
+        assert httpx.get(f"{served.url}/livez", timeout=20).text == "ok\n"
