@@ -44,7 +44,11 @@ METRICS = (
     Metric("waltz_pipeline_rows_total", "counter", "transactions read for batches that are in the tables"),
     Metric("waltz_pipeline_rows_per_second", "gauge", "of the last batch that had any, from its trigger to its end"),
     Metric("waltz_pipeline_batch_seconds", "histogram", "from a batch's trigger to its end"),
-    Metric("waltz_pipeline_phase_seconds", "gauge", "what the last batch spent on what; label `phase` as Spark names it, `addBatch` is the landing"),
+    Metric(
+        "waltz_pipeline_phase_seconds",
+        "gauge",
+        "duration of each phase of the last batch; label `phase` as in Spark, where `addBatch` is the landing",
+    ),
     Metric("waltz_pipeline_dead_letters_total", "counter", "transactions written to the table of dead letters"),
     Metric("waltz_pipeline_next_transaction_id", "gauge", "first id that is not in the tables; label `partition` of the log"),
 )
