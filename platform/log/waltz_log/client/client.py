@@ -23,6 +23,7 @@ from waltz_log.client.append.resolve import Ranges, receipt_of, resolve_foreign,
 from waltz_log.client.append.unacknowledged import Unacknowledged, unacknowledged
 from waltz_log.client.base import fork
 from waltz_log.client.base.closing import close_in_time
+from waltz_log.client.base.incidents import Incidents
 from waltz_log.client.base.retry import Backoff, RetryBudget
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.feed import feed_batches
@@ -69,6 +70,7 @@ class WaltzClient:
         self._admissions: dict[int, Admission] = {}
         self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
         self._attempt_counts = AttemptCounts()
+        self._incidents = Incidents()
         self._submitting: Submitting | None = None
         self._mounting = asyncio.Lock()
         self._closed = False
@@ -476,7 +478,15 @@ class WaltzClient:
             beside = any(each.partition == partition for each in self._producers.values())
             shared = (self._owners, self._settings, self._rng)
             followers = self._followers.setdefault(partition, [])
-            producer = Producer(partition, self._client_id, *shared, topic=topic, own_client_id=beside, followers=followers)
+            producer = Producer(
+                partition,
+                self._client_id,
+                *shared,
+                topic=topic,
+                own_client_id=beside,
+                followers=followers,
+                incidents=self._incidents,
+            )
             self._producers[key] = producer
             producer.start()
         return producer

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, NotAppended, OutcomeUnknown, Transaction, TransactionContext
-from waltz_log.client.base.incidents import PAUSE_S, STORM_MIN, STORM_S, ConflictStorm, Incidents
+from waltz_log.client.base.incidents import LINES_MAX, PERIOD_S, STORM_MIN, STORM_S, ConflictStorm, Incidents
 from waltz_log.metrics import CLIENT, OUTBOX, WaltzCollector
 from waltz_log.monitoring.families import Family
 from waltz_log.outbox.statistics import OutboxStatistics
@@ -106,17 +106,17 @@ async def test_a_retry_after_a_conflict_is_counted() -> None:
         assert client.statistics().retries == 1
 
 
-def test_lines_of_one_event_are_left_out_for_a_while_and_counted() -> None:
-    incidents = Incidents(3)
+def test_a_client_logs_few_lines_of_an_event_in_a_period_and_counts_the_others() -> None:
+    incidents = Incidents()
     with capture_logs() as logs:
-        for now_s in (0.0, 1.0, 2.0, PAUSE_S, PAUSE_S + 1):
-            incidents.lost(now_s, "gone", 7)
-        incidents.storm(2.0, 200, 300)
-    assert [(each["event"], each["left_out"]) for each in logs] == [
-        ("connection to the owner lost", 0),
-        ("connection to the owner lost", 2),
-        ("most appends conflict", 0),
-    ]
+        for partition in range(100):
+            incidents.lost(partition, 1.0, "gone", 7)
+        incidents.storm(3, 2.0, 200, 300)
+        incidents.lost(7, 1.0 + PERIOD_S, "gone", 7)
+        incidents.lost(8, 1.0 + 2 * PERIOD_S, "gone", 7)
+    lost = [(each["partition"], each["left_out"]) for each in logs if each["event"] == "connection to the owner lost"]
+    assert lost == [*((partition, 0) for partition in range(LINES_MAX)), (7, 100 - LINES_MAX), (8, 0)]
+    assert [each["event"] for each in logs].count("most appends conflict") == 1
 
 
 def test_a_storm_is_many_conflicts_that_are_most_of_what_was_decided_in_a_period() -> None:

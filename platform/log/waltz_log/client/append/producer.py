@@ -94,9 +94,10 @@ class Producer:
         topic: TopicEpoch | None = None,
         own_client_id: bool = False,
         followers: Sequence[Applying] = (),
+        incidents: Incidents | None = None,
     ) -> None:
         """`topic`: whose handle appends here. `own_client_id`: another producer of this client uses its id in the partition, and sequences of one id
-        never come twice. `followers`: those that this client has at the partition, now and later."""
+        never come twice. `followers`: those that this client has at the partition, now and later. `incidents`: those of the client."""
         self.partition = partition
         self.client_id = client_id
         self.window = AppendWindow(
@@ -109,7 +110,7 @@ class Producer:
         self.locks_max = settings.locks_max
         self.sequence_max = SEQUENCE_MAX
         self.mounts = self.disconnects = 0
-        self._incidents = Incidents(partition)
+        self._incidents = Incidents() if incidents is None else incidents
         self._lost_s: float | None = None
         """When the connection ended that is not restored yet."""
         self._followers = followers
@@ -422,7 +423,7 @@ class Producer:
         )
         self._serving = serving
         if self._lost_s is not None:
-            self._incidents.mounted(self.loop.time(), self.loop.time() - self._lost_s, self.window.pending)
+            self._incidents.restored(self.partition, self.loop.time(), self.loop.time() - self._lost_s, self.window.pending)
             self._lost_s = None
         waiters, self._mount_waiters = self._mount_waiters, []
         for waiter in waiters:
@@ -436,13 +437,13 @@ class Producer:
         now_s = self.loop.time()
         storm = self._storm.judge(now_s, self.window.rejected, self.window.committed)
         if storm is not None:
-            self._incidents.storm(now_s, *storm)
+            self._incidents.storm(self.partition, now_s, *storm)
 
     def _disconnected(self) -> None:
         if self._dead is None:
             self.disconnects += 1
             self._lost_s = self.loop.time()
-            self._incidents.lost(self._lost_s, str(self._reason), self.window.pending)
+            self._incidents.lost(self.partition, self._lost_s, str(self._reason), self.window.pending)
 
     def statistics(self) -> ClientPartitionStatistics:
         """A snapshot. May be read by any thread."""

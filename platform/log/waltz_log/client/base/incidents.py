@@ -1,20 +1,21 @@
 """Log lines about what goes wrong in a client, one for each incident: lost connections and storms of lock conflicts.
 
-A partition that moves back and forth, or a lock that everyone wants, would fill the log. So an event of a partition is logged at most once in
-`PAUSE_S`, and the next line has the number of those that were left out.
+A server that is killed ends the connections of many partitions at once, and a lock that every client wants causes conflicts without end. So a client
+writes at most `LINES_MAX` lines of each event in `PERIOD_S`, and the next line has the number of those that were left out.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import structlog
 
-__all__ = ["PAUSE_S", "STORM_MIN", "STORM_S", "ConflictStorm", "Incidents"]
+__all__ = ["LINES_MAX", "PERIOD_S", "STORM_MIN", "STORM_S", "ConflictStorm", "Incidents"]
 
 log = structlog.get_logger(__name__)
 
-PAUSE_S = 10.0
+PERIOD_S = 10.0
+
+LINES_MAX = 5
+"""Of one event in a period: enough to see which partitions it is about."""
 
 STORM_S = 10.0
 """Over this time the share of conflicts is judged."""
@@ -26,35 +27,37 @@ STORM_SHARE = 0.5
 
 
 class Incidents:
-    """Of one partition. `now_s` increases: the time of the event loop."""
+    """Of one client. `now_s` increases: the time of the event loop."""
 
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._logged_s: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+    def __init__(self) -> None:
+        self._periods: dict[str, tuple[float, int]] = {}
+        """By event: when its period began, and how many lines it had since then, those left out included."""
 
-    def lost(self, now_s: float, error: str, pending: int) -> None:
-        if self._due("lost", now_s):
-            log.warning("connection to the owner lost", error=error, pending=pending, **self._facts("lost"))
+    def lost(self, partition: int, now_s: float, error: str, pending: int) -> None:
+        left_out = self._left_out("lost", now_s)
+        if left_out is not None:
+            log.warning("connection to the owner lost", partition=partition, error=error, pending=pending, left_out=left_out)
 
-    def mounted(self, now_s: float, without_s: float, pending: int) -> None:
+    def restored(self, partition: int, now_s: float, without_s: float, pending: int) -> None:
         """`without_s`: how long there was no connection."""
-        if self._due("mounted", now_s):
-            log.info("connection to the owner restored", without_s=round(without_s, 3), pending=pending, **self._facts("mounted"))
+        left_out = self._left_out("restored", now_s)
+        if left_out is not None:
+            log.info("connection to the owner restored", partition=partition, without_s=round(without_s, 3), pending=pending, left_out=left_out)
 
-    def storm(self, now_s: float, rejected: int, decided: int) -> None:
-        if self._due("storm", now_s):
-            log.warning("most appends conflict", rejected=rejected, decided=decided, period_s=STORM_S, **self._facts("storm"))
+    def storm(self, partition: int, now_s: float, rejected: int, decided: int) -> None:
+        left_out = self._left_out("storm", now_s)
+        if left_out is not None:
+            log.warning("most appends conflict", partition=partition, rejected=rejected, decided=decided, period_s=STORM_S, left_out=left_out)
 
-    def _due(self, event: str, now_s: float) -> bool:
-        if now_s - self._logged_s.get(event, -PAUSE_S) < PAUSE_S:
-            self._left_out[event] = self._left_out.get(event, 0) + 1
-            return False
-        self._logged_s[event] = now_s
-        return True
-
-    def _facts(self, event: str) -> dict[str, Any]:
-        return {"partition": self._partition, "left_out": self._left_out.pop(event, 0)}
+    def _left_out(self, event: str, now_s: float) -> int | None:
+        """How many lines of the event were left out in the period before; None: this one is left out."""
+        began_s, lines = self._periods.get(event, (now_s, 0))
+        left_out = 0
+        if now_s - began_s >= PERIOD_S:
+            left_out = max(0, lines - LINES_MAX)
+            began_s, lines = now_s, 0
+        self._periods[event] = began_s, lines + 1
+        return left_out if lines < LINES_MAX else None
 
 
 class ConflictStorm:
