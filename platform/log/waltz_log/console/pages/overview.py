@@ -34,7 +34,7 @@ def concerns_of(sample: Sample) -> list[Concern]:
         place = f"/partitions/{each.partition}"
         if each.high_water_mark is None:
             found.append(Concern("bad", f"Partition {each.partition} has no owner that answers: it accepts no appends.", place))
-        elif not each.takes_appends:
+        elif not each.accepts_appends:
             found.append(Concern("bad", f"Partition {each.partition} has no majority of replicas: it accepts no appends.", place))
     for server in sample.found.servers:
         if not server.answers:
@@ -68,7 +68,7 @@ def routes(console: Console) -> list[Route]:
             more_concerns=max(0, len(concerns) - CONCERNS_SHOWN),
             newest=newest,
             committed=sum(each.high_water_mark + 1 for each in sample.found.partitions if each.high_water_mark is not None),
-            accepting=sum(each.takes_appends for each in sample.found.partitions),
+            accepting=sum(each.accepts_appends for each in sample.found.partitions),
             conflicts=console.sampler.history.conflicts[:CONFLICTS_SHOWN],
             moves=sample.moves[:MOVES_SHOWN],
         )

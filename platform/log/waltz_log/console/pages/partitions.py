@@ -61,7 +61,7 @@ def row_of(console: Console, sample: Sample, state: PartitionState) -> Row:
         for each in state.replicas
     )
     whole = all(each.status is ReplicaStatus.LIVE for each in replicas)
-    level = "bad" if not state.takes_appends else "ok" if whole else "warn"
+    level = "bad" if not state.accepts_appends else "ok" if whole else "warn"
     history = console.sampler.history
     name = None if topic is None else str(topic[0].name)
     return Row(state, opened, name, level, replicas, history.spark(state.partition), history.mark(state.partition))
