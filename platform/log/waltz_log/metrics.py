@@ -27,11 +27,11 @@ Clients = dict[str, ClientStatistics]
 Outboxes = dict[str, OutboxStatistics]
 
 
-class _WithClientStatistics(Protocol):
+class _ObservableClient(Protocol):
     def statistics(self) -> ClientStatistics: ...
 
 
-class _WithOutboxStatistics(Protocol):
+class _ObservableOutbox(Protocol):
     def statistics(self) -> OutboxStatistics: ...
 
 
@@ -95,14 +95,14 @@ class WaltzCollector(Collector):
     """Register one of it. Names are the label `client` or `outbox`: choose them in the code, not from data. A closed outbox shows nothing more."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, _WithClientStatistics] = {}
-        self._outboxes: dict[str, _WithOutboxStatistics] = {}
+        self._clients: dict[str, _ObservableClient] = {}
+        self._outboxes: dict[str, _ObservableOutbox] = {}
 
-    def add_client(self, client: _WithClientStatistics, name: str = "default") -> None:
+    def add_client(self, client: _ObservableClient, name: str = "default") -> None:
         """A `WaltzClient` or a `SyncWaltzClient`, instead of an earlier one of that name."""
         self._clients = {**self._clients, name: client}
 
-    def add_outbox(self, outbox: _WithOutboxStatistics, name: str = "default") -> None:
+    def add_outbox(self, outbox: _ObservableOutbox, name: str = "default") -> None:
         """An `Outbox` or a `SyncOutbox`, instead of an earlier one of that name. Scrape an `Outbox` in the thread of its event loop."""
         self._outboxes = {**self._outboxes, name: outbox}
 
