@@ -82,7 +82,7 @@ class Turns:
         self._order = list(order)
         self._changed = threading.Condition()
         self._failed = False
-        self.took_s: dict[str, list[float]] = {name: [] for name in order}
+        self.times_s: dict[str, list[float]] = {name: [] for name in order}
 
     def of(self, name: str, way: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         """`way` as a function for `foreachBatch`. `RuntimeError` where another query failed, or the order has no further turn."""
@@ -95,7 +95,7 @@ class Turns:
             try:
                 start_s = time.perf_counter()
                 way(batch, batch_id)
-                self.took_s[name].append(time.perf_counter() - start_s)
+                self.times_s[name].append(time.perf_counter() - start_s)
             except BaseException:
                 self._failed = True
                 raise
@@ -134,13 +134,13 @@ def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions
         queries.append(writer.foreachBatch(turns.of(name, way)).start())
     for query in queries:
         query.awaitTermination()
-    took_s = turns.took_s
-    if any(len(times) != count + 1 for times in took_s.values()):
-        raise RuntimeError(f"a stream had another number of batches: {took_s} wanted={count + 1}")
+    times_s = turns.times_s
+    if any(len(times) != count + 1 for times in times_s.values()):
+        raise RuntimeError(f"a stream had another number of batches: {times_s} wanted={count + 1}")
     held = {name: spark.read.format("delta").load(str(folder / name)) for name in ways}
     differing = held["own"].select(*MERGED).exceptAll(held["ours"].select(*MERGED)).count()
     counts = {"rows": batch * count, "rows_per_batch": batch, "keys": each * partitions, "table_rows": held["ours"].count(), "differing": differing}
-    return {"took_s": {name: sum(times[1:]) for name, times in took_s.items()}, "first_s": took_s["ours"][0], **counts}
+    return {"took_s": {name: sum(times[1:]) for name, times in times_s.items()}, "first_s": times_s["ours"][0], **counts}
 
 
 def main() -> None:
