@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -139,6 +139,9 @@ image: setup ## the container image of the nodes, with podman or docker; TARGET=
 
 image-test: setup ## builds the image and runs the cluster of compose.yaml from it; as root, with podman and mmdebstrap (.ci/packages)
 	$(BIN)/pytest -q -m image tests/integration/project/test_image.py
+
+upgrade-test: setup ## nodes of the last release replaced by this version and back under 500 appends/s; needs the whole history of the repository
+	$(BIN)/pytest -q -s -m "long or slow" tests/integration/upgrade
 
 bench: setup ## measurements into benchmarks/latest.json, in about 15 minutes; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))

@@ -26,6 +26,7 @@ from waltz_log.core.metadata import (
     Ownership,
     PartitionMetadata,
     ReplicaAssignment,
+    StorageNodeEntry,
     partition_path,
 )
 from waltz_log.core.ports import Coordinator
@@ -145,8 +146,8 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     repeat it.
 
     `restored`: the cluster exists, with the replicas' key, and its coordinator was restored to an older state. Its partitions, owners and numbers are
-    replaced, the rest (topics, subscribers, outboxes) stays as in the backup. Raises `InvalidRequest` while log servers run. Repeat an interrupted
-    run."""
+    replaced, the rest (topics, subscribers, outboxes) stays as in the backup. The directories of the nodes are accepted at their next
+    start, however often they were started. Raises `InvalidRequest` while log servers run. Repeat an interrupted run."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
     for node in sorted({node for names in found.replicas.values() for node in names}):
@@ -163,6 +164,8 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     values = {partition_path(partition): metadata.to_bytes() for partition, metadata in states.items()}
     client_id, replicas = found.client_id, found.replicas
     if restored:
+        for node in sorted({node for names in found.replicas.values() for node in names}):
+            await _forget_starts(coordinator, node)
         client_id, replicas = await _next_client_ids(coordinator, client_id), await _replicas(coordinator, found)
     values |= {ASSIGNMENT: owners.to_bytes(), CLIENT_IDS: b"%d" % client_id, REPLICAS: ReplicaAssignment(replicas).to_bytes()}
     for path, value in values.items():
@@ -188,6 +191,15 @@ async def _expect_restored(coordinator: Coordinator, known: ClusterParameters | 
     running = await coordinator.children(SERVERS, latest=True)
     if running:
         raise InvalidRequest(reason=f"log servers are running, stop them first: {', '.join(running)}")
+
+
+async def _forget_starts(coordinator: Coordinator, name: str) -> None:
+    """A directory that was started less often than recorded is refused as a copy. The ones that are adopted now are the cluster's, copy or not."""
+    path = f"{STORAGE_NODES}/{name}"
+    node = await coordinator.get(path, latest=True)
+    if node is not None:
+        entry = StorageNodeEntry.from_bytes(node.data)
+        await coordinator.set(path, replace(entry, start=0).to_bytes(), node.version)
 
 
 async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:

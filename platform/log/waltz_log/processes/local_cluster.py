@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -187,6 +187,10 @@ class LocalCluster:
         """The variables that name the certificate of a client; none if the cluster is not secure."""
         return tls_environment(self.certificate(role, name)) if self.secure else {}
 
+    def program(self, name: str) -> Sequence[str]:
+        """The command line that `start` runs the process `name` with. Override it to run another version, or under another program."""
+        return WALTZ
+
     def log(self, name: str) -> Path:
         """The file that the process writes to."""
         return self._processes.log(name)
@@ -293,7 +297,7 @@ class LocalCluster:
             embedded.wait_until_answering(HOST, port, START_TIMEOUT_S, lambda: self._processes.running(name), tls)
         else:
             kind = name.partition("-")[0]
-            pid = self._processes.start(name, [*WALTZ, kind, "--config", str(self._configure(kind, name, port))])
+            pid = self._processes.start(name, [*self.program(name), kind, "--config", str(self._configure(kind, name, port))])
         self._write()
         return pid
 

@@ -164,9 +164,13 @@ def restore(
     source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup made by `waltz storage backup`.")],
     target: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The storage directory to create.")],
     pace: Pace = 0.0,
+    keep_session: Annotated[
+        bool,
+        typer.Option("--keep-session", help="All replicas are lost: keep the backup's sessions. Run `waltz cluster adopt` before a node starts."),
+    ] = False,
     output: Output = "table",
 ) -> int:
     """Create a storage directory from a backup. A node on it counts as absent in votes until it has caught up with its peers."""
     from waltz_log.cli.storage import storage_copies
 
-    return storage_copies.restore_directory(source, target, pace, checked_output(output))
+    return storage_copies.restore_directory(source, target, pace, checked_output(output), keep_session=keep_session)

@@ -88,11 +88,11 @@ def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) 
     return OK
 
 
-def restore_directory(source: Path, target: Path, mib_per_s: float, output: str) -> int:
+def restore_directory(source: Path, target: Path, mib_per_s: float, output: str, *, keep_session: bool = False) -> int:
     if not source.is_dir():
         raise InvalidSetting(name="backup", reason=f"is no directory: {source}", nearest=None)
     with staged(target, source) as disk:
-        manifest = restore(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), Pacer(mib_per_s))
+        manifest = restore(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), Pacer(mib_per_s), keep_session=keep_session)
     _print_manifest("restored", target, manifest, output)
     return OK
 

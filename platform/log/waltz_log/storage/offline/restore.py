@@ -69,8 +69,11 @@ def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
     yield held
 
 
-def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], None] = _nothing) -> BackupManifest:
-    """Fills an empty `target` from a backup; everything is durable when it returns. Raises `CorruptData` if the backup is damaged."""
+def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], None] = _nothing, *, keep_session: bool = False) -> BackupManifest:
+    """Fills an empty `target` from a backup; everything is durable when it returns. Raises `CorruptData` if the backup is damaged.
+
+    `keep_session`: for a cluster whose replicas are all lost. The sessions stay as in the backup, so that the directories can be adopted. Its count
+    of starts begins again, so a cluster that knows the node refuses it until the adoption."""
     manifest = read_manifest(source)
     directories = {str(partition.partition) for partition in manifest.partitions if partition.last_transaction_id >= 0}
     for file in manifest.files:
@@ -90,9 +93,9 @@ def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], N
     for directory in sorted(directories):
         target.sync_directory(directory)
     header = ControlHeader(manifest.creation_time_ms, manifest.cluster_key, manifest.partition_count).to_bytes()
-    fences = [manifest.start, *(partition.fence for partition in manifest.partitions)]
+    fences = [0 if keep_session else manifest.start, *(partition.fence for partition in manifest.partitions)]
     _put(target, FENCE_FILE, header + b"".join(2 * encode_counter(value) for value in fences))
-    marks = [_restored(partition.mark, now_ms) for partition in manifest.partitions]
+    marks = [partition.mark if keep_session else _restored(partition.mark, now_ms) for partition in manifest.partitions]
     _put(target, CONTROL_FILE, header + b"".join(encode_entry(partition, mark) for partition, mark in enumerate(marks)))
     return manifest
 

@@ -469,3 +469,18 @@ def test_an_unmarked_copy_is_recognized() -> None:
     assert is_restored(found)
     assert [entry.mark for entry in found.entries] == [SessionMark(-NOW, 50, 49), SessionMark(-NOW, -1, -1)]
     assert well(disk)
+
+
+def test_a_directory_restored_with_its_session_is_no_restored_one_and_was_never_started() -> None:
+    source, backed_up, target = SimulatedDisk(), SimulatedDisk(), SimulatedDisk()
+    log = write(source)
+    backup(source, backed_up, NOW)
+    log.close()
+    restore(backed_up, target, NOW, keep_session=True)
+    directory = read_directory(target)
+    assert directory.entries[0].mark == SessionMark(3, 50, 49)
+    assert not is_restored(directory)
+    control = ControlFiles.open(target)
+    assert control.start == 0
+    assert control.fence(0) == 4
+    control.close()
