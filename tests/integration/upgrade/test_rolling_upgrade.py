@@ -9,6 +9,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -23,6 +24,14 @@ PAUSE_P99_MAX_S = 2.0
 PARTITIONS = 4
 WAIT_S = 90.0
 APPENDER = Path(__file__).with_name("appender.py")
+
+
+class Result(TypedDict):
+    """What `appender.py` prints."""
+
+    acknowledged: dict[str, tuple[int, int]]
+    rejected: list[str]
+    latencies_ms: list[tuple[float, float]]
 
 
 class VersionedCluster(LocalCluster):
@@ -53,11 +62,10 @@ class Application:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "appending\n"
 
-    def end(self) -> dict[str, dict[str, tuple[int, int]]]:
+    def end(self) -> Result:
         output, _ = self._process.communicate("stop\n", timeout=120)
         assert self._process.returncode == 0
-        found = json.loads(output)
-        assert isinstance(found, dict)
+        found: Result = json.loads(output)
         return found
 
     def kill(self) -> None:
@@ -76,7 +84,7 @@ def running(cluster: LocalCluster, modules: Path) -> set[str]:
     return {name for name, pid in cluster.processes.items() if marked in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")}
 
 
-def there_and_back(cluster: VersionedCluster, released: Path, rounds: int) -> list[dict[str, dict[str, tuple[int, int]]]]:
+def there_and_back(cluster: VersionedCluster, released: Path, rounds: int) -> list[Result]:
     """Storage nodes first on the way up, servers first on the way down: a server is never newer than the storage nodes it writes to."""
     nodes = [*cluster.storage_names, *cluster.server_names]
     applications: list[Application] = []
@@ -96,9 +104,9 @@ def there_and_back(cluster: VersionedCluster, released: Path, rounds: int) -> li
             each.kill()
 
 
-def check(cluster: LocalCluster, results: list[dict[str, dict[str, tuple[int, int]]]]) -> None:
+def check(cluster: LocalCluster, results: list[Result]) -> None:
     """Every acknowledged append is in the log once, where its receipt said, and nothing else is."""
-    acknowledged = {value: tuple(place) for result in results for value, place in result["acknowledged"].items()}
+    acknowledged = {value: (place[0], place[1]) for result in results for value, place in result["acknowledged"].items()}
     rejected = {value for result in results for value in result["rejected"]}
     found: dict[str, tuple[int, int]] = {}
     with SyncWaltzClient(cluster.cluster) as client:
@@ -114,9 +122,9 @@ def check(cluster: LocalCluster, results: list[dict[str, dict[str, tuple[int, in
     firsts = {value for value in found if value.endswith("-first")}
     assert {value: place for value, place in found.items() if value not in firsts} == acknowledged
     assert not rejected & set(found)
-    latencies = sorted(latency for result in results for _, latency in result["latencies_ms"])  # type: ignore[misc]
+    latencies = sorted(latency for result in results for _, latency in result["latencies_ms"])
     assert len(latencies) == len(acknowledged) + len(rejected)
-    p99_s, longest_s = float(latencies[int(len(latencies) * 0.99)]) / 1000, float(latencies[-1]) / 1000
+    p99_s, longest_s = latencies[int(len(latencies) * 0.99)] / 1000, latencies[-1] / 1000
     print(f"appends={len(latencies)} rejected={len(rejected)} p99_s={p99_s:.3f} longest_s={longest_s:.3f}")
     assert p99_s <= PAUSE_P99_MAX_S
 
