@@ -167,7 +167,7 @@ $(PEERS): $(INSTALLED)
 	@touch $@
 
 screenshots: setup ## the pictures of the console in its guide, from its tests; needs Chromium
-	WALTZ_SCREENSHOTS=docs/guides/images/console $(BIN)/pytest -q tests/integration/log/console/test_console_browser.py
+	WALTZ_SCREENSHOTS=docs/guides/images/console $(BIN)/pytest -q tests/integration/log/console
 
 reference: setup ## writes the generated pages of docs/reference
 	$(BIN)/python -m tools.reference

@@ -42,7 +42,7 @@ INSTALLS = [
     ("metrics", ["waltz_log.metrics"], []),
     ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.console", "waltz_log.testing.pytest_plugin"]),
     ("console", ["waltz_log.console", "waltz_log.cli.main"], []),
-    ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], []),
+    ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], ["waltz_delta.console"]),
 ]
 """An extra, the parts of the platform that it must be able to import, and those below them that need another extra."""
 IDS = [extra or "base" for extra, *_ in INSTALLS]

@@ -88,7 +88,7 @@ def test_a_page_can_be_read_by_everybody_everywhere(browser: Browser, served: Se
             width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert width <= 0, f"{name} is wider than the screen by {width} pixels"
             suffix = ("-dark" if scheme == "dark" else "") + ("-phone" if phone else "")
-            if (name, suffix) in {("overview", ""), ("transaction", ""), ("conflicts", "-dark"), ("partitions", "-dark-phone"), ("nodes", "")}:
+            if (name, suffix) in {("overview", ""), ("conflicts", "-dark"), ("nodes", "")}:
                 take_screenshot(page, f"{name}{suffix}")
 
 

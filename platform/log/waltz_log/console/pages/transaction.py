@@ -35,8 +35,8 @@ def routes(console: Console) -> list[Route]:
         data = entry.data or b""
         keyed = split_keyed(data) if topic is not None and topic[0].keyed else None
         lost, won = _conflicts(console, entry)
-        panels = [Link("Replicas", f"/transactions/{partition}/{transaction_id}/replicas")]
-        panels += [panel for extension in console.extensions for panel in extension.transaction_panels(partition, transaction_id)]
+        panels = [panel for extension in console.extensions for panel in extension.transaction_panels(partition, transaction_id)]
+        panels.append(Link("Replicas", f"/transactions/{partition}/{transaction_id}/replicas"))
         return console.page(
             request,
             "transaction.html",

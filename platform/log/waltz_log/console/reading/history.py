@@ -48,6 +48,7 @@ class History:
         self.points: deque[Point] = deque(maxlen=POINTS_KEPT)
         self._sparks: dict[int, deque[float]] = {}
         self._marks: dict[int, int] = {}
+        self._sessions: dict[int, int] = {}
         self._rejected: dict[int, tuple[int, int]] = {}
         self._conflicts: OrderedDict[tuple[int, int, int, int], Conflict] = OrderedDict()
         self._time_ms: int | None = None
@@ -67,6 +68,7 @@ class History:
                 self._sparks.setdefault(number, deque(maxlen=SPARKS_KEPT)).append(more / elapsed_s)
         self._time_ms = time_ms
         self._marks.update(marks)
+        self._sessions.update({number: opened[number].session for number in marks if number in opened})
         self._rejected = rejected
         self._remember(opened)
 
@@ -83,6 +85,11 @@ class History:
                     self._conflicts[key] = Conflict(number, seen.lock, seen.winner, seen.client_id, seen.sequence, seen.time_ms, seen.remembered)
         while len(self._conflicts) > CONFLICTS_KEPT:
             self._conflicts.popitem(last=False)
+
+    def session(self, partition: int) -> int | None:
+        """The store session in which the owner reported the mark. A replica that is clean in it, or in a later one, has no other transactions below
+        the mark; one of an older session may."""
+        return self._sessions.get(partition)
 
     @property
     def conflicts(self) -> list[Conflict]:

@@ -100,13 +100,14 @@ class TransactionReader:
         missing = set(partitions) - found.keys()
         if missing:
             found |= {bound.partition: bound for bound in await self._bounds_of_new_owners(missing, key)}
+        history = self._sampler.history
         known: dict[int, Bounds] = {}
         for each in sample.found.partitions:
-            bound, seen = found.get(each.partition), self._sampler.history.mark(each.partition)
+            bound, seen, session = found.get(each.partition), history.mark(each.partition), history.session(each.partition)
             if bound is not None:
                 known[each.partition] = Bounds(bound.first_transaction_id, bound.high_water_mark, bound.session, True)
-            elif each.partition in missing and seen is not None:
-                known[each.partition] = Bounds(0, seen, each.session, False)
+            elif each.partition in missing and seen is not None and session is not None:
+                known[each.partition] = Bounds(0, seen, session, False)
         return known
 
     async def _bounds_at(self, address: str, partitions: list[int], key: bytes) -> list[pb.Bound]:

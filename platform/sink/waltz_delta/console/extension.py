@@ -1,0 +1,255 @@
+"""The pages: pipelines with their lag, tables with their marks and rows, dead letters; and for a transaction the rows that it became.
+
+Files are read in one thread, so that a slow disk holds up no other page, and pages say what was not read in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from waltz_delta.console.job_metrics import check_address, read_metrics
+from waltz_delta.console.tables import (
+    Rows,
+    TableState,
+    last_commits,
+    newest_rows,
+    read_state,
+    rows_of_key,
+    rows_of_transaction,
+    waiting_letters,
+)
+from waltz_delta.marks.traced import table_version
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
+from waltz_log.client.inspection.tracing import TableVersion
+from waltz_log.console.console import Console, Link
+from waltz_log.console.pages.parameters import path_number
+from waltz_log.console.reading.sampling import Sample
+from waltz_log.console.settings import ConsoleSettings
+from waltz_log.core.formats.envelope import split_keyed
+from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.errors import InvalidRequest, InvalidSetting, WaltzError
+
+__all__ = ["DeltaPages", "make_extension"]
+
+T = TypeVar("T")
+
+READ_TIMEOUT_S = 5.0
+COMMITS_SHOWN = 15
+THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A pipeline as its file declares it, or what is wrong with the file."""
+
+    file: Path
+    settings: PipelineSettings | None
+    problems: Sequence[Problem]
+
+    @property
+    def name(self) -> str:
+        return self.file.stem if self.settings is None else self.settings.name
+
+    @property
+    def tables(self) -> list[str]:
+        return [] if self.settings is None else [output.target.table for output in self.settings.outputs]
+
+    @property
+    def letters(self) -> str | None:
+        return None if self.settings is None or self.settings.dead_letters is None else self.settings.dead_letters.table
+
+
+def make_extension(settings: ConsoleSettings) -> DeltaPages | None:
+    """None if no pipelines are given. Raises `InvalidSetting` for paths and addresses that cannot be right."""
+    for address in settings.pipeline_metrics:
+        check_address(address)
+    if not settings.pipelines:
+        return None
+    paths = [Path(each) for each in settings.pipelines]
+    for path in paths:
+        if not path.exists():
+            raise InvalidSetting(name="pipelines", reason=f"{path} does not exist", nearest=None)
+    return DeltaPages([Declared(file, *check_pipeline_file(file)) for file in pipeline_files(paths)], settings.pipeline_metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A table on a page. `lag`: committed transactions that it does not hold, None if it is not known."""
+
+    number: int
+    state: TableState
+    mode: str
+    lag: int | None
+    partitions: Sequence[tuple[int, int | None, int | None]]
+
+    @property
+    def name(self) -> str:
+        """The end of the path."""
+        return Path(self.state.path).name
+
+
+class DeltaPages:
+    links = (Link("Pipelines", "/pipelines"), Link("Tables", "/tables"))
+    templates = Path(__file__).parent / "templates"
+
+    def __init__(self, declared: Sequence[Declared], metrics: Sequence[str]) -> None:
+        self._declared = declared
+        self._metrics = metrics
+        self._targets = [(each, output.target) for each in declared if each.settings is not None for output in each.settings.outputs]
+        self._threads = ThreadPoolExecutor(THREADS, "console tables")
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def transaction_panels(self, partition: int, transaction_id: int) -> Sequence[Link]:
+        return [Link("Tables", f"/transactions/{partition}/{transaction_id}/tables")] if self._targets else []
+
+    def routes(self, console: Console) -> list[BaseRoute]:
+        async def pipelines(request: Request) -> Response:
+            return await self._show_pipelines(console, request)
+
+        async def letters(request: Request) -> Response:
+            return await self._show_letters(console, request)
+
+        async def tables(request: Request) -> Response:
+            sample = await console.sampler.sample()
+            rows = await asyncio.gather(*(self._table(console, sample, number) for number in range(len(self._targets))))
+            return console.page(request, "tables.html", title="Tables", rows=rows)
+
+        async def table(request: Request) -> Response:
+            return await self._show_table(console, request)
+
+        async def panel(request: Request) -> Response:
+            return await self._show_panel(console, request)
+
+        return [
+            Route("/pipelines", pipelines),
+            Route("/pipelines/{name}/dead-letters", letters),
+            Route("/tables", tables),
+            Route("/tables/{number:int}", table),
+            Route("/transactions/{partition:int}/{transaction_id:int}/tables", panel),
+        ]
+
+    # ---- reads ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, call: Callable[..., T], *arguments: Any) -> T | str:
+        """In a thread. Text: why there is nothing."""
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        except TimeoutError:
+            return f"not read within {READ_TIMEOUT_S:g} s"
+        except Exception as error:  # deltalake raises many kinds for what is missing or damaged
+            return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+    async def _table(self, console: Console, sample: Sample, number: int) -> TableRow:
+        declared, target = self._targets[number]
+        found = await self._read(read_state, target.table, sample.found.key)
+        state = TableState(target.table, None, {}, found) if isinstance(found, str) else found
+        rows = []
+        for partition in sorted({*self._partitions(sample, declared), *state.marks}):
+            rows.append((partition, state.marks.get(partition), console.sampler.history.mark(partition)))
+        known = [max(0, high - (-1 if mark is None else mark)) for _, mark, high in rows if high is not None]
+        return TableRow(number, state, target.mode, sum(known) if known else None, rows)
+
+    def _partitions(self, sample: Sample, declared: Declared) -> Sequence[int]:
+        """The log partitions that a pipeline reads; none if its source names no topic that exists."""
+        assert declared.settings is not None
+        source = declared.settings.source
+        if "topic" not in source:
+            return range(len(sample.found.partitions)) if "partitions" not in source else ()
+        try:
+            return sample.catalogue.find(TopicName.parse(source["topic"])).partitions
+        except WaltzError:
+            return ()
+
+    # ---- pages ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def _show_pipelines(self, console: Console, request: Request) -> Response:
+        sample = await console.sampler.sample()
+        found = await asyncio.gather(*(self._table(console, sample, number) for number in range(len(self._targets))))
+        metrics = await self._read(read_metrics, self._metrics)
+        figures, problems = ({}, [metrics]) if isinstance(metrics, str) else metrics
+        rows = []
+        for each in self._declared:
+            tables = [row for row, (declared, _) in zip(found, self._targets, strict=True) if declared is each]
+            letters = None if each.letters is None else await self._read(waiting_letters, each.letters)
+            rows.append(
+                {
+                    "declared": each,
+                    "tables": tables,
+                    "figures": figures.get(each.name, {}),
+                    "phases": _phases(figures.get(each.name, {})),
+                    "letters": letters[0] if isinstance(letters, tuple) else None,
+                }
+            )
+        return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics), problems=problems)
+
+    async def _show_letters(self, console: Console, request: Request) -> Response:
+        each = next((one for one in self._declared if one.name == request.path_params["name"]), None)
+        if each is None or each.letters is None:
+            raise InvalidRequest(reason="there is no such pipeline with dead letters")
+        found = await self._read(waiting_letters, each.letters)
+        command = f"spark-submit --properties-file conf/spark-defaults.conf jobs/replay_dead_letters.py --pipeline {shlex.quote(str(each.file))}"
+        return console.page(request, "dead_letters.html", title="Dead letters", declared=each, found=found, command=command)
+
+    async def _show_table(self, console: Console, request: Request) -> Response:
+        sample = await console.sampler.sample()
+        number = path_number(request, "number")
+        if number >= len(self._targets):
+            raise InvalidRequest(reason="there is no such table")
+        row = await self._table(console, sample, number)
+        hidden = any(console.hides(sample, partition) for partition, _, _ in row.partitions)
+        commits, rows = await asyncio.gather(
+            self._read(last_commits, row.state.path, COMMITS_SHOWN), self._read(newest_rows, row.state.path, row.state.marks)
+        )
+        return console.page(
+            request,
+            "table.html",
+            title=Path(row.state.path).name,
+            row=row,
+            commits=commits,
+            rows="the payloads of its topic are hidden" if hidden else rows,
+            pipeline=self._targets[number][0].name,
+        )
+
+    async def _show_panel(self, console: Console, request: Request) -> Response:
+        """The versions and rows of the tables that hold a transaction."""
+        sample = await console.sampler.sample()
+        partition, transaction_id = path_number(request, "partition"), path_number(request, "transaction_id")
+        entry = await console.reader.one(sample, partition, transaction_id)
+        topic = sample.topic_by_partition.get(partition)
+        keyed = split_keyed(entry.data or b"") if topic is not None and topic[0].keyed else None
+        data = (entry.data or b"") if keyed is None else keyed.value
+        found = []
+        for number, (declared, target) in enumerate(self._targets):
+            if partition not in self._partitions(sample, declared):
+                continue
+            version: TableVersion | str = await self._read(table_version, target.table, partition, transaction_id, sample.found.key)
+            rows: Rows | str | None = None
+            exact = True
+            if isinstance(version, TableVersion) and version.version is not None and not console.hides(sample, partition):
+                rows = await self._read(rows_of_transaction, target.table, partition, transaction_id)
+                if rows is None:
+                    exact, rows = False, await self._read(rows_of_key, target.table, target.keys, data)
+            found.append({"number": number, "name": Path(target.table).name, "version": version, "rows": rows, "exact": exact})
+        return console.part("transaction_tables.html", found=found, hidden=console.hides(sample, partition))
+
+
+def _phases(figures: dict[str, float]) -> list[tuple[str, float, float]]:
+    """Name, seconds and share of the longest, the longest first."""
+    start = "phase_seconds "
+    found = sorted(((value, name.removeprefix(start)) for name, value in figures.items() if name.startswith(start)), reverse=True)
+    top = found[0][0] if found and found[0][0] > 0 else 1.0
+    return [(name, value, value / top) for value, name in found]
