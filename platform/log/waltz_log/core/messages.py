@@ -21,13 +21,27 @@ M = TypeVar("M", bound=Message)
 
 
 class Encoded(Generic[M]):
-    """`kind` is the message's type, `data` its encoding."""
+    """`kind` is the message's type, `data` its encoding, of which `len` is the length."""
 
-    __slots__ = ("data", "kind")
+    __slots__ = ("kind", "pieces")
 
     def __init__(self, message: M) -> None:
         self.kind: type[M] = type(message)
-        self.data: bytes = message.SerializeToString()
+        self.pieces: tuple[bytes, ...] = (message.SerializeToString(),)
+
+    @classmethod
+    def of_pieces(cls, kind: type[M], pieces: tuple[bytes, ...]) -> Self:
+        """Of an encoding in several pieces, which a transport may send one after the other instead of copying them into one."""
+        found = cls.__new__(cls)
+        found.kind, found.pieces = kind, pieces
+        return found
+
+    @property
+    def data(self) -> bytes:
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
 
     def SerializeToString(self) -> bytes:  # as messages call it
         return self.data

@@ -37,6 +37,7 @@ from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
 from waltz_log.transport.grpc import EOF, STREAMS_PER_CONNECTION, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
+from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.routes import partition_of, route_of
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
@@ -149,7 +150,7 @@ class _OwnStream(ServedStream):
 
 def _decoded(method: AnyMethod, message: bytes) -> Any:
     try:
-        return method.request.FromString(message)
+        return decoder_of(method)(message)
     except DecodeError as error:
         raise ProtocolViolation(reason=f"not a message of {method.name}: {error}") from None
 

@@ -43,6 +43,7 @@ from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
+from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.methods import DIRECTLY
 
 __all__ = [
@@ -357,7 +358,7 @@ class GrpcNetwork:
             _, group, name = method.name.split("/")
             grouped.setdefault(group, {})[name] = make[method.kind](
                 _guarded(method, handler, self._gate),
-                request_deserializer=method.request.FromString,
+                request_deserializer=decoder_of(method),
                 response_serializer=serialized,
             )
         for group, handlers in grouped.items():

@@ -71,7 +71,7 @@ class _Node:
     async def _echo(self, stream: ServedMountStream) -> None:
         while (message := await stream.receive()) is not None:
             self.received += 1
-            await stream.send(pb.ServerMessage(feed=_feed(message.append.records, self.received)))
+            await stream.send(pb.ServerMessage(feed=_feed(bytes(message.append.records), self.received)))
         self.half_closed = True
         await stream.send(_mounted(self.received))
 

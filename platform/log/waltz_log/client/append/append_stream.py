@@ -18,6 +18,7 @@ from waltz_log.client.owners.owners import Owners
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.large_messages import AppendColumns, append_message
 from waltz_log.transport.methods import MountStream
 
 __all__ = ["AppendStream", "Mounted", "Signals"]
@@ -130,11 +131,11 @@ class AppendStream:
             if frame is None:
                 continue
             if self._sending is None:
-                await stream.send(pb.ClientMessage(append=frame))
+                await stream.send(append_message(frame))
             else:
                 await self._send_recorded(frame, self._sending)
 
-    async def _send_recorded(self, frame: pb.AppendFrame, sending: Callable[[list[SentFrame]], Awaitable[None]]) -> None:
+    async def _send_recorded(self, frame: AppendColumns, sending: Callable[[list[SentFrame]], Awaitable[None]]) -> None:
         """Records the frame and the full frames that wait behind it on disk, then sends them. One record for all, because a sync takes longer than a
         frame."""
         window, frames = self._window, [frame]
@@ -144,7 +145,7 @@ class AppendStream:
                 frames.append(another)
         await sending(list(window.frames)[-len(frames) :])
         for each in frames:
-            await self._stream.send(pb.ClientMessage(append=each))
+            await self._stream.send(append_message(each))
 
     async def _use_up(self) -> None:
         """Waits until nothing is in flight under the old client id, so that the next mount is under another."""

@@ -25,6 +25,7 @@ from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["STORAGE_FULL", "AppendWindow"]
 
@@ -146,7 +147,7 @@ class AppendWindow:
 
     # ---- out -----------------------------------------------------------------------------------------------------------------------------------
 
-    def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
+    def pack(self, client_id: int, generation: int, since: int, now: float) -> AppendColumns | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
         runs, size = self._pop_unsent(now)
         if not runs:
@@ -158,7 +159,7 @@ class AppendWindow:
         self.queue_bytes -= size
         frame = SentFrame(parts, since, size, now)
         self.frames.append(frame)
-        return frame.message(client_id, generation, self.partition)
+        return frame.columns(client_id, generation, self.partition)
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
         """What goes into the next frame, single appends in runs, and its size. Drops on the way what its caller gave up or what is late."""

@@ -19,7 +19,7 @@ from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import OutcomeUnknown, WaltzError
-from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown", "Unsent"]
 
@@ -30,8 +30,8 @@ Unknown: TypeAlias = Callable[[int, int], OutcomeUnknown]
 """The error of so many consecutive sequences, from the first one."""
 
 
-class FrameColumns(NamedTuple):
-    """The columns of an append frame, of one part of it. `own` is of full length; `lock_counts` too, where there are locks."""
+class PartColumns(NamedTuple):
+    """The columns of one part of an append frame. `own` is of full length; `lock_counts` too, where there are locks."""
 
     lengths: bytes
     marks: bytes
@@ -55,7 +55,7 @@ class SentAppends:
         self.appends: list[PendingAppend | None] = [*appends]
         self.count = len(appends)
 
-    def encode(self, client_id: int, generation: int, partition: int) -> FrameColumns:
+    def encode(self, client_id: int, generation: int, partition: int) -> PartColumns:
         """Before anything is answered."""
         appends: list[PendingAppend] = self.appends  # type: ignore[assignment]
         headers, bodies = [append.header for append in appends], [append.data for append in appends]
@@ -63,7 +63,7 @@ class SentAppends:
         locks = b"".join([append.locks for append in appends])
         counts = b"".join([append.lock_counts for append in appends]) if locks else b""
         own = self.own() if locks else b""
-        return FrameColumns(lengths, struct.pack(f">{self.count}q", *[append.mark for append in appends]), counts, locks, records, own)
+        return PartColumns(lengths, struct.pack(f">{self.count}q", *[append.mark for append in appends]), counts, locks, records, own)
 
     def own(self) -> bytes:
         """For each whether its client's own writes count as known. Before anything is answered."""
@@ -134,7 +134,7 @@ class SentRows:
         self.start = unsent.start
         self.count = unsent.count
 
-    def encode(self, client_id: int, generation: int, partition: int) -> FrameColumns:
+    def encode(self, client_id: int, generation: int, partition: int) -> PartColumns:
         rows, start, count = self._pending.rows, self.start, self.count
         stop = start + count
         lengths, records = encode_in_columns(
@@ -142,7 +142,7 @@ class SentRows:
         )
         counts, locks = rows.lock_columns(start, stop)
         own = self.own() if locks else b""
-        return FrameColumns(lengths, struct.pack(">q", self._mark) * count, counts if locks else b"", locks, records, own)
+        return PartColumns(lengths, struct.pack(">q", self._mark) * count, counts if locks else b"", locks, records, own)
 
     def own(self) -> bytes:
         return bytes([self._pending.own_writes_known]) * self.count
@@ -210,11 +210,11 @@ class SentFrame:
         self.size = size
         self.sent_at = sent_at
 
-    def message(self, client_id: int, generation: int, partition: int) -> pb.AppendFrame:
-        """As it is sent. Before anything is answered."""
+    def columns(self, client_id: int, generation: int, partition: int) -> AppendColumns:
+        """Its columns, as they are sent. Before anything is answered."""
         found = [part.encode(client_id, generation, partition) for part in self.parts]
         lengths, marks, lock_counts, locks, records, own = found[0] if len(found) == 1 else self._joined(found)
-        return pb.AppendFrame(
+        return AppendColumns(
             generation=generation,
             lengths=lengths,
             marks=marks,
@@ -224,13 +224,13 @@ class SentFrame:
             own=own if 1 in own else b"",
         )
 
-    def _joined(self, parts: list[FrameColumns]) -> FrameColumns:
+    def _joined(self, parts: list[PartColumns]) -> PartColumns:
         if any(part.locks for part in parts):
             parts = [
                 part if part.locks else part._replace(lock_counts=NO_LOCKS * sent.count, own=sent.own())
                 for part, sent in zip(parts, self.parts, strict=True)
             ]
-        return FrameColumns(*(b"".join(column) for column in zip(*parts, strict=True)))
+        return PartColumns(*(b"".join(column) for column in zip(*parts, strict=True)))
 
     def commit(self, first: int, end: int, partition: int, transaction_id: int, append_time_ms: int, durability: Durability) -> int:
         """Which of the sequences `first` to `end` are here and not answered, are in the log; how many those were. `transaction_id`: of `first`."""

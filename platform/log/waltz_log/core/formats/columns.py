@@ -92,12 +92,12 @@ def index_entries(lengths: bytes, start: int) -> tuple[bytes, int]:
     return offsets[:-1].astype(">i8").tobytes(), int(offsets[-1])
 
 
-def headers_array(records: bytes, lengths: bytes) -> NDArray[Any]:
+def headers_array(records: bytes | memoryview, lengths: bytes) -> NDArray[Any]:
     """HEADER_DTYPE[n], a copy. The framing must be right (`verify_records` checked it); `IndexError` or `ValueError` otherwise."""
     return _rows_at(records, offsets_array(lengths)[:-1], HEADER_BYTES).view(HEADER_DTYPE)
 
 
-def senders(records: bytes, lengths: bytes) -> Iterator[tuple[int, int, int]]:
+def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, int, int]]:
     """Client id, generation and sequence of each record, for a few of them. The framing must be right, as for `headers_array`."""
     start = 0
     for length in _each(lengths):
@@ -263,7 +263,7 @@ def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transa
         raise CorruptData(where=where, offset=start, transaction_id=-1, reason=f"bytes after the last record: bytes={total - start}")
 
 
-def assign_ids(records: bytes, lengths: bytes, first_transaction_id: int) -> bytes:
+def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id: int) -> bytes:
     """The block with ids `first_transaction_id` and up. Its records have id zero and are verified; their checksums are changed by the ids' share
     alone, so a record that was damaged stays recognisably so."""
     count = len(lengths) // 4

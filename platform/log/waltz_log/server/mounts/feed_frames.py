@@ -32,7 +32,7 @@ class FeedFrame:
 
     @property
     def size(self) -> int:
-        return len(self.message.data)
+        return len(self.message)
 
 
 def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: bool) -> FeedFrame:

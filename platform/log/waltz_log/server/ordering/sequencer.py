@@ -20,6 +20,7 @@ from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.ordering.conflicts import RecentConflicts
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["Answers", "Appender", "ReceivedFrame", "Sequenced", "Sequencer"]
 
@@ -60,7 +61,7 @@ class ReceivedFrame:
 
     __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "received_s", "records", "size")
 
-    def __init__(self, appender: Appender, message: pb.AppendFrame) -> None:
+    def __init__(self, appender: Appender, message: pb.AppendFrame | AppendColumns) -> None:
         self.appender = appender
         self.generation = message.generation
         self.lengths = message.lengths
@@ -68,7 +69,7 @@ class ReceivedFrame:
         self.lock_counts = message.lock_counts
         self.locks = message.locks
         self.own = message.own
-        self.records = message.records
+        self.records: bytes | memoryview = message.records
         self.count = len(self.lengths) // 4
         self.size = len(self.records) + len(self.locks) + 16 * self.count
         self.received_s = 0.0
@@ -108,7 +109,7 @@ class Sequencer:
         self._newest_mark = newest_mark
         result = Sequenced(None, [], [], [], [], [], [])
         first = self.next_id
-        records: list[bytes] = []
+        records: list[bytes | memoryview] = []
         lengths: list[bytes] = []
         for frame in frames:
             try:
@@ -122,11 +123,11 @@ class Sequencer:
         if result.rejected:
             self.conflicts.add(result.rejected, result.holders, append_time_ms, self.locks.floor)
         if records:
-            joined, columns = b"".join(records), b"".join(lengths)
+            joined, columns = records[0] if len(records) == 1 else b"".join(records), b"".join(lengths)
             result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
         return result
 
-    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes, bytes] | None:
+    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
         appender = frame.appender
         self._check(frame)
@@ -172,7 +173,7 @@ class Sequencer:
         remaining: npt.NDArray[np.intp] | None,
         verdict: Verdict,
         result: Sequenced,
-    ) -> tuple[bytes, bytes] | None:
+    ) -> tuple[bytes | memoryview, bytes] | None:
         """What the locks leave of a frame. `remaining`: the positions that were judged; None: all."""
         appender = frame.appender
         for position, winner in verdict.rejected:

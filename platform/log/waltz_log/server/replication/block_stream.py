@@ -19,13 +19,14 @@ from waltz_log.core.status.latency import Latency
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.block_messages import fill_message, message_of
+from waltz_log.transport.block_messages import message_of
+from waltz_log.transport.large_messages import replicate_message
 from waltz_log.transport.methods import ReplicateStream
 
 __all__ = ["BlockStream", "Encodings"]
 
 ENCODINGS_KEPT = 4
-"""Blocks that replicas which keep up may be apart. Each is kept twice in memory for that long."""
+"""Blocks that replicas which keep up may be apart."""
 
 SMALL_BYTES = 64 * 1024
 """Blocks below this are sent together where several wait: a message costs more than copying them once for each replica."""
@@ -41,9 +42,7 @@ class Encodings:
         for kept, encoded in self._kept:
             if kept is block:
                 return encoded
-        request = pb.ReplicateRequest()
-        fill_message(request.block, block)
-        encoded = Encoded(request)
+        encoded = replicate_message(block)
         self._kept.append((block, encoded))
         return encoded
 

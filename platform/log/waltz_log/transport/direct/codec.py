@@ -217,15 +217,21 @@ class Wire(asyncio.BufferedProtocol):
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
 
-    def _write(self, kind: int, data: bytes) -> None:
+    def _write(self, kind: int, *pieces: bytes) -> None:
+        """One frame. Its first pieces may be small; a large one is not copied."""
         if self._transport.is_closing():
             return
-        head = HEAD.pack(kind, len(data))
-        if len(data) <= JOINED_BYTES:
-            self._transport.write(head + data)
-        else:
-            self._transport.write(head)
-            self._transport.write(data)
+        small = HEAD.pack(kind, sum(map(len, pieces)))
+        for piece in pieces:
+            if len(piece) <= JOINED_BYTES:
+                small += piece
+                continue
+            if small:
+                self._transport.write(small)
+            self._transport.write(piece)
+            small = b""
+        if small:
+            self._transport.write(small)
 
     def _check_silence(self) -> None:
         """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
@@ -267,11 +273,11 @@ class Wire(asyncio.BufferedProtocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    async def send(self, data: bytes) -> None:
-        """Waits while the peer does not read. To be asked afterwards: `over`."""
+    async def send(self, *pieces: bytes) -> None:
+        """Sends a message that consists of these pieces. Waits while the peer does not read. To be asked afterwards: `over`."""
         if self._judging:
             self._accept()
-        self._write(MESSAGE, data)
+        self._write(MESSAGE, *pieces)
         while self._senders is not None:
             await asyncio.shield(self._senders)
 

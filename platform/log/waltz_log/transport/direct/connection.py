@@ -29,6 +29,7 @@ from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.codec import HANDSHAKE_S, OPENING_BYTES_MAX, Wire
+from waltz_log.transport.large_messages import decoder_of
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 
@@ -62,12 +63,12 @@ class _DirectStream(Generic[Sent, Received]):
         self._name = name
 
     async def send(self, message: Sent | Encoded[Sent]) -> None:
-        data = serialized(message)
-        if len(data) > methods.MAX_FRAME_BYTES:
+        pieces = message.pieces if isinstance(message, Encoded) else (message.SerializeToString(),)
+        if (size := sum(map(len, pieces))) > methods.MAX_FRAME_BYTES:
             self._wire.abort("a message was too large")
-            raise ProtocolViolation(reason=f"message too large: bytes={len(data)} limit={methods.MAX_FRAME_BYTES}")
+            raise ProtocolViolation(reason=f"message too large: bytes={size} limit={methods.MAX_FRAME_BYTES}")
         if not self._wire.over:
-            await self._wire.send(data)
+            await self._wire.send(*pieces)
         if self._wire.over:
             raise self._wire.error(self._address)
 
@@ -194,7 +195,7 @@ class DirectListener:
         wire.when_lost = task.cancel
 
     async def _serve(self, wire: Wire, method: AnyMethod, handler: Handler) -> None:
-        stream: Stream[Any, Any] = _ServedDirectStream(wire, "the caller", method.request.FromString, method.name)
+        stream: Stream[Any, Any] = _ServedDirectStream(wire, "the caller", decoder_of(method), method.name)
         try:
             wire.end(await _status_of(method, handler(stream)))
         finally:

@@ -21,7 +21,7 @@ from waltz_log.client.append.record_encoding import encode_in_columns, encode_on
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.formats.record_columns import encode_record_columns
 from waltz_log.errors import InvalidBatch, InvalidRequest
-from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.large_messages import AppendColumns
 
 Row: TypeAlias = "tuple[bytes, int, list[str], list[str], list[str]]"
 """Data, header, write, read and append locks."""
@@ -32,7 +32,7 @@ KEYS = st.lists(st.text(max_size=6), max_size=3)
 ROWS = st.lists(st.tuples(st.binary(max_size=30), HEADERS, KEYS, KEYS, KEYS), min_size=1, max_size=30)
 
 
-async def _one_by_one(drafts: Sequence[Draft], client_id: int, generation: int, partition: int, first: int, since: int) -> pb.AppendFrame:
+async def _one_by_one(drafts: Sequence[Draft], client_id: int, generation: int, partition: int, first: int, since: int) -> AppendColumns:
     """The frame of a window that holds these appends."""
     options = ClientSettings()
     owners = cast(Any, None)

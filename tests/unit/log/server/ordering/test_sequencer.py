@@ -103,7 +103,7 @@ def test_a_record_above_the_limit_is_refused_alone() -> None:
 def test_corruption_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> None:
     bad = _Client(8)
     corrupted = _frame(bad, [(0, b"abc", 99, [])])
-    corrupted.records = corrupted.records[:-1] + bytes([corrupted.records[-1] ^ 1])
+    corrupted.records = bytes(corrupted.records[:-1]) + bytes([corrupted.records[-1] ^ 1])
     foreign = _frame(_Client(9), [(0, b"abc", 99, [])])
     foreign.appender = bad
     torn = _frame(bad, [(0, b"abc", 99, [1])])

@@ -1,0 +1,199 @@
+"""The two messages that carry records, written and read without copies of the records: append frames and blocks for replicas.
+
+Protobuf copies a `bytes` field when it is set, when a message is made part of another one, when a message is encoded or decoded, and at each access.
+For a frame of a MiB each of these copies also needs fresh memory. Here the bytes around the records are written by hand, and the records follow as
+they are. A server reads them as a view of the message that arrived. The bytes on the wire are protobuf's: each side of a connection may use either
+way.
+
+Reading accepts only what this writing gives (each field once, known fields alone). Everything else is left to protobuf, which also reports what is
+wrong with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.messages import Encoded
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = [
+    "AppendColumns",
+    "ReceivedAppend",
+    "ReceivedBlock",
+    "append_message",
+    "decoder_of",
+    "received_append",
+    "received_block",
+    "replicate_message",
+]
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_VARINT_BYTES_MAX = 10
+
+_APPEND, _BLOCK = 2, 2
+"""The fields of `ClientMessage` and of `ReplicateRequest`."""
+
+
+class AppendColumns(NamedTuple):
+    """The fields of a `pb.AppendFrame`. `records` of a frame that was received is a view of the message."""
+
+    generation: int
+    lengths: bytes
+    marks: bytes
+    lock_counts: bytes
+    locks: bytes
+    records: bytes | memoryview
+    own: bytes
+
+
+class ReceivedAppend:
+    """A `pb.ClientMessage` that holds an append frame, with what servers and the gate (`admitted`) read of one."""
+
+    __slots__ = ("append",)
+
+    DESCRIPTOR: ClassVar[Any] = pb.ClientMessage.DESCRIPTOR
+    mount: ClassVar = pb.MountRequest()
+
+    def __init__(self, append: AppendColumns) -> None:
+        self.append = append
+
+    def WhichOneof(self, group: Literal["kind"]) -> str:  # as messages call it
+        return "append"
+
+    def HasField(self, name: str) -> bool:  # as messages call it
+        return name == "append"
+
+
+class ReceivedBlock:
+    """A `pb.ReplicateRequest` that holds one block, with what storage nodes and the gate (`admitted`) read of one."""
+
+    __slots__ = ("block",)
+
+    DESCRIPTOR: ClassVar[Any] = pb.ReplicateRequest.DESCRIPTOR
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def WhichOneof(self, group: Literal["kind"]) -> str:  # as messages call it
+        return "block"
+
+    def HasField(self, name: str) -> bool:  # as messages call it
+        return name == "block"
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def append_message(frame: AppendColumns) -> Encoded[pb.ClientMessage]:
+    own, records = _bytes_field(7, frame.own), frame.records
+    before = b"".join(
+        [
+            _number_field(1, frame.generation),
+            _bytes_field(2, frame.lengths),
+            _bytes_field(3, frame.marks),
+            _bytes_field(4, frame.lock_counts),
+            _bytes_field(5, frame.locks),
+            own,
+            _bytes_head(6, len(records)),
+        ]
+    )
+    return Encoded.of_pieces(pb.ClientMessage, (_bytes_head(_APPEND, len(before) + len(records)) + before, bytes(records)))
+
+
+def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
+    before = b"".join(
+        [
+            _number_field(1, block.first_transaction_id),
+            _bytes_field(2, block.lengths),
+            _number_field(4, block.append_time_ms),
+            _bytes_head(3, len(block.records)),
+        ]
+    )
+    return Encoded.of_pieces(pb.ReplicateRequest, (_bytes_head(_BLOCK, len(before) + len(block.records)) + before, block.records))
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _number_field(number: int, value: int) -> bytes:
+    """Of an int32 or int64. Protobuf leaves zeros out, and sends negative numbers as those of 64 bits."""
+    return _varint(number << 3) + _varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
+
+
+def _bytes_head(number: int, length: int) -> bytes:
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _bytes_head(number, len(value)) + value if value else b""
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def decoder_of(method: Any) -> Callable[[Any], Any]:
+    """Of the requests of a procedure (any of `ports`, whose messages are of any type)."""
+    by_type: dict[type, Callable[[Any], Any]] = {pb.ClientMessage: received_append, pb.ReplicateRequest: received_block}
+    return by_type.get(method.request) or cast("Callable[[Any], Any]", method.request.FromString)
+
+
+def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessage:
+    """Raises protobuf's `DecodeError`."""
+    fields = _only_field(memoryview(data), _APPEND, {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes})
+    if fields is None or fields.get(1, 0) > _INT32_MAX:
+        return pb.ClientMessage.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
+    get = fields.get
+    return ReceivedAppend(AppendColumns(get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b"")))
+
+
+def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateRequest:
+    """Raises protobuf's `DecodeError`."""
+    fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int})
+    if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX:
+        return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
+    return ReceivedBlock(Block(fields.get(1, 0), fields.get(2, b""), fields.get(3, b""), fields.get(4, 0)))
+
+
+def _only_field(data: memoryview, number: int, kinds: dict[int, type]) -> dict[int, Any] | None:
+    """The fields of the message that is the only field of this one; None if it is anything else. `kinds`: by number, what each field is read as."""
+    found = _number_at(data, 0)
+    if found is None or found[0] != number << 3 | 2:
+        return None
+    found = _number_at(data, found[1])
+    if found is None or found[0] != len(data) - found[1]:
+        return None
+    at, fields = found[1], dict[int, Any]()
+    while at < len(data):
+        if (tag := _number_at(data, at)) is None or (value := _number_at(data, tag[1])) is None:
+            return None
+        field, kind = tag[0] >> 3, kinds.get(tag[0] >> 3)
+        at = value[1]
+        if kind is None or field in fields or tag[0] & 7 != (0 if kind is int else 2):
+            return None
+        if kind is int:
+            fields[field] = value[0]
+        elif value[0] <= len(data) - at:
+            fields[field] = kind(data[at : at + value[0]])
+            at += value[0]
+        else:
+            return None
+    return fields
+
+
+def _number_at(data: memoryview, at: int) -> tuple[int, int] | None:
+    """A varint and where it ends; None if there is none."""
+    value = 0
+    for place, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    return None
