@@ -97,7 +97,7 @@ class Compose:
         self.processes = Processes(folder / "logs")
 
     def environment(self, name: str) -> dict[str, str]:
-        variables = dict(each.partition("=")[::2] for each in self.image.config["Env"]) | SERVICES[name].get("environment", {})
+        variables: dict[str, str] = dict(each.partition("=")[::2] for each in self.image.config["Env"]) | SERVICES[name].get("environment", {})
         http = f"{{host: {self.addresses[name]}, port: 9100}}"  # not 0.0.0.0: the services share the machine's network here
         return variables | {"WALTZ_STORAGE_HTTP": http, "WALTZ_SERVER_HTTP": http}
 

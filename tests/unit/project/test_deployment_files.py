@@ -187,7 +187,8 @@ def environment_of(name: str) -> dict[str, str]:
     variables = {each["name"]: each.get("value") or known[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
     given = {variable: re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], value) for variable, value in variables.items()}
     (source,) = container["envFrom"]
-    return image_environment() | found("ConfigMap", source["configMapRef"]["name"])["data"] | given
+    settings: dict[str, str] = found("ConfigMap", source["configMapRef"]["name"])["data"]
+    return image_environment() | settings | given
 
 
 def test_the_variables_that_kubernetes_makes_of_services_would_be_refused_as_settings() -> None:
