@@ -1,0 +1,83 @@
+"""Figures in the docs come from measured runs, each table says which command measures it, and what is beside Kafka is in those tables alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import reference_figures
+from tools.reference_figures import BLOCK, PAGES, TABLES, page, publish, read
+
+ROOT = Path(__file__).parents[3]
+COMMAND = re.compile(r"`(?:make [a-z-]+|python -m [a-z._]+)")
+MEASURED_ROW = re.compile(r"\|\s*\**[\d.,]+(?: to [\d.,]+)?\s*(?:k|ns|µs|ms|s|MB|GB|/s|MB/s|txn/s|rows/s)?\**\s*\|")
+
+
+def without_blocks(text: str) -> str:
+    return BLOCK.sub("", text)
+
+
+def tables_without_a_command(text: str) -> list[str]:
+    """The heads of tables of figures whose section has no command before them."""
+    found = []
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        for table in re.finditer(r"(?:^\|.*\n)+", section, re.MULTILINE):
+            rows = table[0].splitlines()[2:]
+            figures = sum(bool(MEASURED_ROW.search(f"{row}|")) for row in rows)
+            if rows and figures == len(rows) and not COMMAND.search(section[: table.start()]):
+                found.append(rows[0])
+    return found
+
+
+def test_no_published_figure_is_of_a_quick_run() -> None:
+    assert [name for name, each in read().items() if "quick" in each["conditions"]] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_each_table_of_a_page_has_rows_and_a_command_before_it(path: Path) -> None:
+    text = path.read_text()
+    names = [found[2] for found in BLOCK.finditer(text)]
+    assert names
+    assert set(names) <= set(TABLES)
+    for found in BLOCK.finditer(text):
+        section = text[: found.start()].rpartition("\n## ")[2]
+        assert COMMAND.search(section) or COMMAND.search(text[: found.start()]), found[2]
+        assert found[0].count("\n|") > 2, f"no figure: {found[2]}"
+
+
+def test_a_figure_that_somebody_edits_is_noticed(tmp_path: Path) -> None:
+    edited = tmp_path / "page.md"
+    edited.write_text(re.sub(r"\d", "9", PAGES[0].read_text()))
+    assert page(edited) != edited.read_text()
+
+
+def test_a_quick_run_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_figures, "PUBLISHED", tmp_path / "published.json")
+    run = tmp_path / "latest.json"
+    run.write_text('[{"name": "a", "value": 1, "unit": "s", "conditions": {"cores": 2}}]')
+    publish([run])
+    assert list(read(tmp_path / "published.json")) == ["a"]
+    run.write_text('[{"name": "a", "value": 2, "unit": "s", "conditions": {"quick": "yes"}}]')
+    with pytest.raises(SystemExit, match="quick"):
+        publish([run])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_a_table_of_figures_has_the_command_that_measures_it(path: Path) -> None:
+    if path.parent.name != "decisions":  # records of their time, which name their commands at the end
+        assert tables_without_a_command(without_blocks(path.read_text())) == []
+
+
+def test_a_table_without_a_command_is_noticed() -> None:
+    table = "| in flight | rate |\n|---|---|\n| one | 5 k |\n"
+    assert tables_without_a_command(f"## Speed\n\n{table}") == ["| one | 5 k |"]
+    assert tables_without_a_command(f"## Speed\n\n`make bench`:\n\n{table}") == []
+
+
+def test_figures_beside_kafka_are_generated() -> None:
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for paragraph in without_blocks(path.read_text()).split("\n\n"):
+            if "Kafka" in paragraph:
+                assert re.search(r"\d(?:\.\d+)? ms\b|against \d|\d k\b", paragraph) is None, f"{path.name}: {paragraph}"

@@ -1,0 +1,211 @@
+"""The tables of measured figures in the docs. `make reference` writes them from `benchmarks/published.json`; no figure is written by hand.
+
+A table is between `<!-- figures: NAME -->` and `<!-- end -->`, below the command that measures it. `python -m tools.reference_figures FILE ...`
+copies the figures of measured runs (`benchmarks/latest.json`) into the published ones; quick runs are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "benchmarks" / "published.json"
+PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md"))
+BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Figures = Mapping[str, Mapping[str, Any]]
+
+
+def read(path: Path = PUBLISHED) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in json.loads(path.read_text())}
+
+
+def page(path: Path, figures: Figures | None = None) -> str:
+    """The page with its tables as the published figures have them."""
+    known = read() if figures is None else figures
+    return BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]](known)}{found[3]}", path.read_text())
+
+
+def _rows(*rows: tuple[str, ...]) -> str:
+    head, *rest = rows
+    lines = [head, tuple("---" for _ in head), *rest]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _compared(rows: Mapping[str, str], unit: str, figures: Figures) -> str:
+    found = [
+        (
+            label,
+            figures[name]["conditions"]["platform"],
+            f"{figures[name]['ratio']:.2f} ({figures[name]['conditions']['ratios']})",
+            "<br>".join(f"{peer} {value}" for peer, value in figures[name]["conditions"]["peers"].items())
+            + "".join(f"<br>{peer}: did not hold the rate" for peer in figures[name]["conditions"].get("could_not_hold", {})),
+        )
+        for name, label in rows.items()
+        if name in figures
+    ]
+    return _rows(("load", f"platform, {unit}", "ratio to the best peer", f"peers, {unit}"), *found)
+
+
+def _values(rows: Mapping[str, str], figures: Figures) -> str:
+    found = []
+    for name, label in rows.items():
+        if name in figures:
+            each = figures[name]
+            spread = each["conditions"].get("ratios")
+            ratio = f"{each['ratio']:.2f}{f' ({spread})' if spread else ''} of {each['ratio_to']}" if "ratio" in each else ""
+            found.append((label, f"{_number(each['value'])} {each['unit']}", ratio))
+    return _rows(("figure", "value", "compared in the same run"), *found)
+
+
+def _costs(figures: Figures) -> str:
+    rows = []
+    for what in ("client", "server", "storage", "network", "disk"):
+        each = figures.get(f"costs.{what}")
+        if each is not None:
+            own = each["conditions"]
+            parts = [f"{own[part]:,.4g}" for part in ("per_transaction", "per_block", "per_kib")]
+            rows.append((what, each["unit"].partition("/")[0], *parts, f"{_number(each['value'])}", f"{own['within']:.0%}"))
+    head = ("what", "unit", "per transaction", "per block", "per KiB of data", "of 200 B in full blocks", "largest error of a checked run")
+    return _rows(head, *rows)
+
+
+def _runs(figures: Figures) -> str:
+    names = [key.removeprefix("measured, ") for key in figures["costs.server"]["conditions"] if key.startswith("measured, ")]
+    roles = ("client", "server", "storage", "network", "disk")
+    rows = []
+    for name in names:
+        cells = []
+        for role in roles:
+            own = figures[f"costs.{role}"]["conditions"]
+            cells.append(f"{own[f'measured, {name}'].partition(' of ')[0]} ({own['errors'][name]})")
+        block = figures["costs.server"]["conditions"][f"measured, {name}"].partition(" of ")[2].removesuffix(" a block")
+        rows.append((name, block, *cells))
+    return _rows(("run", "transactions per block", *(f"{role}, model's error" for role in roles)), *rows)
+
+
+def _plans(figures: Figures) -> str:
+    rows = []
+    for name, rate in (("costs.nodes_1m", "1 million"), ("costs.nodes_10m", "10 million")):
+        if name in figures:
+            own = figures[name]["conditions"]
+            rows.append((rate, _number(own["servers"]), _number(own["storages"]), f"{own['clients']:.0f}", own["bottleneck"]))
+    return _rows(("transactions per second", "log servers", "storage nodes", "cores of clients", "first bottleneck"), *rows)
+
+
+def _queueing(figures: Figures) -> str:
+    rows = []
+    for rate in ("20k", "50k", "100k"):
+        cells = []
+        for quantile in ("p50", "p99"):
+            each = figures[f"queueing.{quantile}_ms_at_{rate}"]
+            cells += [f"{float(each['value']) / float(each['ratio']):.3g}", f"{each['value']:.3g}", f"{float(each['ratio']) - 1:+.0%}"]
+        rows.append((rate.replace("k", ",000"), *cells))
+    head = ("offered per second", "p50 measured, ms", "simulated", "error", "p99 measured, ms", "simulated", "error")
+    return _rows(head, *rows)
+
+
+def _conditions(name: str, figures: Figures) -> str:
+    """A sentence below a table: on what it was measured."""
+    own = figures[name]["conditions"]
+    told = [f"{own['cores']} cores", f"Python {own['python']}"]
+    told += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
+    told += [f"load average {own['load_at_start']} at the start"]
+    return f"\nMeasured on {', '.join(told)}.\n"
+
+
+def _first(names: Mapping[str, str], figures: Figures) -> str:
+    return next(name for name in names if name in figures)
+
+
+def _with_conditions(table: Callable[[Figures], str], names: Mapping[str, str], figures: Figures) -> str:
+    return table(figures) + _conditions(_first(names, figures), figures)
+
+
+THROUGHPUT = {
+    "kafka.append": "one by one, a write lock each",
+    "kafka.append_default": "the same, Kafka's default batching",
+    "kafka.bulk": "in bulk, no locks",
+    "kafka.bulk_locks": "in bulk, a write lock each",
+}
+OFFERED = {f"kafka.{quantile}_ms_at_{rate}k": f"{quantile} at {rate},000 per second" for rate in (20, 50, 100) for quantile in ("p50", "p99")}
+SINGLE = {"kafka.single_p50_ms": "p50, one in flight", "kafka.single_p99_ms": "p99, one in flight"}
+SIZES = {
+    "kafka.append_1p_64b": "1 partition, 64 B",
+    "kafka.append_1p_1024b": "1 partition, 1 KiB",
+    "kafka.append_1p_10240b": "1 partition, 10 KiB",
+    "kafka.append_1p_102400b": "1 partition, 100 KiB",
+    "kafka.append_4p_200b": "4 partitions, 200 B",
+    "kafka.append_16p_200b": "16 partitions, 200 B",
+}
+UMADB = {f"umadb.append_{callers}": f"{callers} callers" for callers in (1, 16, 64)}
+UMADB_P50 = {f"umadb.{quantile}_ms_{callers}": f"{quantile}, {callers} callers" for callers in (1, 16, 64) for quantile in ("p50", "p99")}
+APPEND = {
+    "append.single_p50_ms": "one in flight, p50",
+    "append.single_p99_ms": "one in flight, p99",
+    "append.pipelined": "16,000 in flight",
+    "append.pipelined_1000": "1,000 in flight",
+    "append.pipelined_4p": "16,000 in flight, 4 partitions",
+    "append.bulk": "in bulk, no locks",
+    "append.bulk_locks": "in bulk, a write lock each",
+    "append.p99_ms_at_20k": "p99 at 20,000 per second",
+    "append.p99_ms_at_50k": "p99 at 50,000 per second",
+    "append.p99_ms_at_100k": "p99 at 100,000 per second",
+    "append.hot_locks_executions": "executions per transaction, hot locks",
+    "append.single_of_bare": "latency, one in flight",
+    "append.pipelined_of_bare": "rate, 16,000 in flight",
+}
+JOURNAL = {f"journal.callers_{callers}": f"{callers} callers" for callers in (1, 16, 64)}
+SCALE = {
+    "scale.server_mb": "memory of the log server",
+    "scale.storage_mb": "memory of a storage node",
+    "scale.server_idle": "processor of the log server, idle",
+    "scale.storage_idle": "processor of a storage node, idle",
+    "scale.server_at_20k": "processor of the log server, 20,000 per second",
+    "scale.storage_at_20k": "processor of a storage node, 20,000 per second",
+    "scale.mount_s": "200 clients mount 1,000 partitions",
+    "scale.open_s": "a new cluster opens 1,000 partitions",
+    "scale.handover_s": "handover of half of them",
+    "scale.failover_s": "fail-over of all of them, with 4 s of session timeout",
+}
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "throughput": partial(_with_conditions, partial(_compared, THROUGHPUT, "txn/s"), THROUGHPUT),
+    "offered": partial(_with_conditions, partial(_compared, OFFERED, "ms"), OFFERED),
+    "single": partial(_with_conditions, partial(_compared, SINGLE, "ms"), SINGLE),
+    "sizes": partial(_with_conditions, partial(_compared, SIZES, "txn/s"), SIZES),
+    "umadb": partial(_with_conditions, partial(_compared, UMADB, "txn/s"), UMADB),
+    "umadb_latency": partial(_compared, UMADB_P50, "ms"),
+    "append": partial(_with_conditions, partial(_values, APPEND), APPEND),
+    "journal": partial(_with_conditions, partial(_values, JOURNAL), JOURNAL),
+    "scale": partial(_with_conditions, partial(_values, SCALE), SCALE),
+    "costs": partial(_with_conditions, _costs, {"costs.server": ""}),
+    "runs": _runs,
+    "plans": _plans,
+    "queueing": _queueing,
+}
+
+
+def publish(paths: list[Path]) -> None:
+    known = read() if PUBLISHED.exists() else {}
+    for path in paths:
+        for name, each in read(path).items():
+            if "quick" in each["conditions"]:
+                raise SystemExit(f"{name} of {path} is of a quick run; measure it whole")
+            known[name] = each
+    lines = ",\n".join(json.dumps(each) for _, each in sorted(known.items()))
+    PUBLISHED.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    publish([Path(each) for each in sys.argv[1:]])
