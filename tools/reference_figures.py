@@ -176,7 +176,7 @@ SCALE = {
     "scale.mount_s": "200 clients mount 1,000 partitions",
     "scale.open_s": "a new cluster opens 1,000 partitions",
     "scale.handover_s": "handover of half of them",
-    "scale.failover_s": "fail-over of all of them, with 4 s of session timeout",
+    "scale.failover_s": "fail-over of all of them, with 15 s of session timeout",
 }
 
 TABLES: dict[str, Callable[[Figures], str]] = {
