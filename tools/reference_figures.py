@@ -19,6 +19,8 @@ PUBLISHED = ROOT / "benchmarks" / "published.json"
 PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md"))
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+NOT_PUBLISHED = "No run is published yet. The command above measures it on your machine.\n"
+
 Figures = Mapping[str, Mapping[str, Any]]
 
 
@@ -29,7 +31,12 @@ def read(path: Path = PUBLISHED) -> dict[str, dict[str, Any]]:
 def page(path: Path, figures: Figures | None = None) -> str:
     """The page with its tables as the published figures have them."""
     known = read() if figures is None else figures
-    return BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]](known)}{found[3]}", path.read_text())
+    return BLOCK.sub(lambda found: f"{found[1]}{_filled(found[2], known)}{found[3]}", path.read_text())
+
+
+def _filled(name: str, figures: Figures) -> str:
+    names, table = TABLES[name]
+    return table(figures) if any(each in figures for each in names) else NOT_PUBLISHED
 
 
 def _rows(*rows: tuple[str, ...]) -> str:
@@ -40,6 +47,11 @@ def _rows(*rows: tuple[str, ...]) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _short(value: float) -> str:
+    """Three digits, or a whole number."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _compared(rows: Mapping[str, str], unit: str, figures: Figures) -> str:
@@ -74,10 +86,17 @@ def _costs(figures: Figures) -> str:
         each = figures.get(f"costs.{what}")
         if each is not None:
             own = each["conditions"]
-            parts = [f"{own[part]:,.4g}" for part in ("per_transaction", "per_block", "per_kib")]
+            parts = [_short(own[part]) for part in ("per_transaction", "per_block", "per_kib")]
             rows.append((what, each["unit"].partition("/")[0], *parts, f"{_number(each['value'])}", f"{own['within']:.0%}"))
     head = ("what", "unit", "per transaction", "per block", "per KiB of data", "of 200 B in full blocks", "largest error of a checked run")
-    return _rows(head, *rows)
+    return _rows(head, *rows) + _missed({row[0]: float(row[-1].rstrip("%")) / 100 for row in rows}, figures)
+
+
+def _missed(errors: Mapping[str, float], figures: Figures) -> str:
+    """A sentence where a run was further from the model than the command allows."""
+    allowed = float(figures["costs.within"]["conditions"]["allowed"])
+    names = [name for name, error in errors.items() if error > allowed]
+    return f"\n**Not within {allowed:.0%} in this run: {', '.join(names)}.**\n" if names else ""
 
 
 def _runs(figures: Figures) -> str:
@@ -88,10 +107,10 @@ def _runs(figures: Figures) -> str:
         cells = []
         for role in roles:
             own = figures[f"costs.{role}"]["conditions"]
-            cells.append(f"{own[f'measured, {name}'].partition(' of ')[0]} ({own['errors'][name]})")
+            cells.append(f"{_short(float(own[f'measured, {name}'].partition(' of ')[0]))} ({own['errors'][name]})")
         block = figures["costs.server"]["conditions"][f"measured, {name}"].partition(" of ")[2].removesuffix(" a block")
         rows.append((name, block, *cells))
-    return _rows(("run", "transactions per block", *(f"{role}, model's error" for role in roles)), *rows)
+    return _rows(("run", "per block", *roles), *rows)
 
 
 def _plans(figures: Figures) -> str:
@@ -109,10 +128,14 @@ def _queueing(figures: Figures) -> str:
         cells = []
         for quantile in ("p50", "p99"):
             each = figures[f"queueing.{quantile}_ms_at_{rate}"]
-            cells += [f"{float(each['value']) / float(each['ratio']):.3g}", f"{each['value']:.3g}", f"{float(each['ratio']) - 1:+.0%}"]
+            cells += [_short(float(each["value"]) / float(each["ratio"])), _short(float(each["value"])), f"{float(each['ratio']) - 1:+.0%}"]
         rows.append((rate.replace("k", ",000"), *cells))
     head = ("offered per second", "p50 measured, ms", "simulated", "error", "p99 measured, ms", "simulated", "error")
-    return _rows(head, *rows)
+    errors = {name: abs(float(figures[name]["ratio"]) - 1) for name in QUEUEING}
+    allowed = float(figures[QUEUEING[0]]["conditions"]["allowed"])
+    missed = sum(error > allowed for error in errors.values())
+    below = f"\n**{missed} of {len(errors)} are not within {allowed:.0%} in this run.**\n" if missed else ""
+    return _rows(head, *rows) + below
 
 
 def _conditions(name: str, figures: Figures) -> str:
@@ -149,7 +172,7 @@ SIZES = {
     "kafka.append_16p_200b": "16 partitions, 200 B",
 }
 UMADB = {f"umadb.append_{callers}": f"{callers} callers" for callers in (1, 16, 64)}
-UMADB_P50 = {f"umadb.{quantile}_ms_{callers}": f"{quantile}, {callers} callers" for callers in (1, 16, 64) for quantile in ("p50", "p99")}
+UMADB_LATENCY = {f"umadb.{quantile}_ms_{callers}": f"{quantile}, {callers} callers" for callers in (1, 16, 64) for quantile in ("p50", "p99")}
 APPEND = {
     "append.single_p50_ms": "one in flight, p50",
     "append.single_p99_ms": "one in flight, p99",
@@ -179,21 +202,30 @@ SCALE = {
     "scale.failover_s": "fail-over of all of them, with 15 s of session timeout",
 }
 
-TABLES: dict[str, Callable[[Figures], str]] = {
-    "throughput": partial(_with_conditions, partial(_compared, THROUGHPUT, "txn/s"), THROUGHPUT),
-    "offered": partial(_with_conditions, partial(_compared, OFFERED, "ms"), OFFERED),
-    "single": partial(_with_conditions, partial(_compared, SINGLE, "ms"), SINGLE),
-    "sizes": partial(_with_conditions, partial(_compared, SIZES, "txn/s"), SIZES),
-    "umadb": partial(_with_conditions, partial(_compared, UMADB, "txn/s"), UMADB),
-    "umadb_latency": partial(_compared, UMADB_P50, "ms"),
-    "append": partial(_with_conditions, partial(_values, APPEND), APPEND),
-    "journal": partial(_with_conditions, partial(_values, JOURNAL), JOURNAL),
-    "scale": partial(_with_conditions, partial(_values, SCALE), SCALE),
-    "costs": partial(_with_conditions, _costs, {"costs.server": ""}),
-    "runs": _runs,
-    "plans": _plans,
-    "queueing": _queueing,
+COSTS = tuple(f"costs.{what}" for what in ("client", "server", "storage", "network", "disk"))
+QUEUEING = tuple(f"queueing.{quantile}_ms_at_{rate}k" for rate in (20, 50, 100) for quantile in ("p50", "p99"))
+
+
+def _table(names: Mapping[str, str], table: Callable[[Figures], str]) -> tuple[tuple[str, ...], Callable[[Figures], str]]:
+    return tuple(names), partial(_with_conditions, table, names)
+
+
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
+    "throughput": _table(THROUGHPUT, partial(_compared, THROUGHPUT, "txn/s")),
+    "offered": _table(OFFERED, partial(_compared, OFFERED, "ms")),
+    "single": _table(SINGLE, partial(_compared, SINGLE, "ms")),
+    "sizes": _table(SIZES, partial(_compared, SIZES, "txn/s")),
+    "umadb": _table(UMADB, partial(_compared, UMADB, "txn/s")),
+    "umadb_latency": _table(UMADB_LATENCY, partial(_compared, UMADB_LATENCY, "ms")),
+    "append": _table(APPEND, partial(_values, APPEND)),
+    "journal": _table(JOURNAL, partial(_values, JOURNAL)),
+    "scale": _table(SCALE, partial(_values, SCALE)),
+    "costs": _table({"costs.server": ""}, _costs),
+    "runs": (COSTS, _runs),
+    "plans": (("costs.nodes_1m",), _plans),
+    "queueing": (QUEUEING, _queueing),
 }
+"""The figures that a table needs one of, and how it is written."""
 
 
 def publish(paths: list[Path]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import reference_figures
-from tools.reference_figures import BLOCK, PAGES, TABLES, page, publish, read
+from tools.reference_figures import BLOCK, NOT_PUBLISHED, PAGES, TABLES, page, publish, read
 
 ROOT = Path(__file__).parents[3]
 COMMAND = re.compile(r"`(?:make [a-z-]+|python -m [a-z._]+)")
@@ -44,12 +44,12 @@ def test_each_table_of_a_page_has_rows_and_a_command_before_it(path: Path) -> No
     for found in BLOCK.finditer(text):
         section = text[: found.start()].rpartition("\n## ")[2]
         assert COMMAND.search(section) or COMMAND.search(text[: found.start()]), found[2]
-        assert found[0].count("\n|") > 2, f"no figure: {found[2]}"
+        assert found[0].count("\n|") > 2 or NOT_PUBLISHED in found[0], found[2]
 
 
 def test_a_figure_that_somebody_edits_is_noticed(tmp_path: Path) -> None:
     edited = tmp_path / "page.md"
-    edited.write_text(re.sub(r"\d", "9", PAGES[0].read_text()))
+    edited.write_text(re.sub(r"\d", "9", PAGES[1].read_text()))
     assert page(edited) != edited.read_text()
 
 
