@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "benchmarks" / "published.json"
-PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md", "guides/sizing.md"))
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 NOT_PUBLISHED = "No run is published yet. The command above measures it on your machine.\n"
@@ -111,6 +111,14 @@ def _runs(figures: Figures) -> str:
         block = figures["costs.server"]["conditions"][f"measured, {name}"].partition(" of ")[2].removesuffix(" a block")
         rows.append((name, block, *cells))
     return _rows(("run", "per block", *roles), *rows)
+
+
+def _roles(figures: Figures) -> str:
+    rows = []
+    for name in ("16,000 in flight", "512 in flight", "32 in flight", "1 in flight"):
+        spent = [figures[f"costs.{role}"]["conditions"][f"measured, {name}"].partition(" of ")[0] for role in ("server", "storage", "client")]
+        rows.append((name.partition(" ")[0], *(f"{_short(float(each))} µs" for each in spent)))
+    return _rows(("Appends in flight", "log server", "three storage nodes together", "client"), *rows)
 
 
 def _plans(figures: Figures) -> str:
@@ -222,6 +230,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "scale": _table(SCALE, partial(_values, SCALE)),
     "costs": _table({"costs.server": ""}, _costs),
     "runs": (COSTS, _runs),
+    "roles": (COSTS, _roles),
     "plans": (("costs.nodes_1m",), _plans),
     "queueing": (QUEUEING, _queueing),
 }
