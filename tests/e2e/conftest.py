@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
 ARCHIVE = ROOT / ".cache" / "spark.jsa"
+LOGGING = ROOT / "conf" / "log4j2.properties"
 CALLERS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.extraClassPath", f"{JARS}/*")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={ROOT / 'conf' / 'log4j2.properties'} -XX:SharedArchiveFile={ARCHIVE}")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOGGING} -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE}")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")
