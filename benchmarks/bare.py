@@ -23,13 +23,14 @@ import uvloop
 
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import Lock
-from waltz_log.core.messages import Encoded
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Served
 from waltz_log.processes import launch
 from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.large_messages import AppendColumns, append_message, replicate_message
 
 __all__ = ["BareClient", "bare_cluster"]
 
@@ -90,7 +91,7 @@ class BareClient:
                 taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), FRAME_TRANSACTIONS))]
                 self._sent.append([future for future, _ in taken])
                 records = b"".join([part for _, data in taken for part in (OVERHEAD, data)])
-                await self._stream.send(pb.ClientMessage(append=pb.AppendFrame(records=records)))
+                await self._stream.send(append_message(AppendColumns(1, b"", b"", b"", b"", records, b"")))
 
     async def _receive(self) -> None:
         while await self._stream.receive() is not None:
@@ -159,7 +160,7 @@ async def _relay(storages: list[str]) -> None:
         tasks = [asyncio.ensure_future(receive(number)) for number in range(len(streams))]
         try:
             while (message := await stream.receive()) is not None:
-                block = Encoded(pb.ReplicateRequest(block=pb.Block(records=message.append.records)))
+                block = replicate_message(Block(0, b"", bytes(message.append.records), 0))
                 await asyncio.gather(*(each.send(block) for each in streams))
         finally:
             for task in tasks:
