@@ -78,7 +78,7 @@ def test_a_table_at_a_relative_path_is_made_by_the_first_batch(spark: Any, tmp_p
 
 def test_a_merge_runs_code_that_the_merges_before_it_compiled(spark: Any, tmp_path: Path) -> None:
     """With Spark's default, `spark.sql.codegen.cache.maxEntries=100`, each merge compiles some 60 classes again, and Java compiles their methods."""
-    log, compiled = log_of(120), []
+    log, compiled = log_of(80), []
     metric = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     sink = DeltaUpsert(str(tmp_path / "t"), KEY, ["tail"])
     for start in range(0, len(log), 20):
