@@ -104,9 +104,11 @@ def test_every_metric_is_served_with_its_value(board: StatusBoard) -> None:
             text = answer.read().decode()
     found = scraped(text)
     mine = (("pipeline", "legs"),)
-    assert {metric.name for metric in METRICS} == {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in found} - {
+    names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in found}
+    assert {metric.name for metric in METRICS} == {name for name in names if name.startswith("waltz_pipeline_")} - {
         "waltz_pipeline_batch_seconds_created"
     }
+    assert {"waltz_build_info", "process_cpu_seconds_total"} <= names, "those of every process are served as well"
     assert found["waltz_pipeline_lag_transactions"] == {mine: 20}
     assert found["waltz_pipeline_rows_total"] == {mine: 10}
     assert found["waltz_pipeline_dead_letters_total"] == {mine: 3}
