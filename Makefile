@@ -122,8 +122,8 @@ postgresql: setup ## applications on a real PostgreSQL: one of its own, or the o
 fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether, ONLY=record one of them
 	$(BIN)/python -m verification.fuzz.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
 
-demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, SECURE=1 uses mutual TLS
-	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(SECURE)),--secure)
+demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, KEEP=1 keeps it running with the web console, SECURE=1 uses mutual TLS
+	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(KEEP)),--keep) $(if $(filter-out 0,$(SECURE)),--secure)
 
 chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens
 	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

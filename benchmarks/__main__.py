@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import (
     append,
     catch_up,
+    console,
     delta_table,
     durability,
     failover,
@@ -55,6 +56,7 @@ BENCHMARKS = (
     "workers",
     "metrics",
     "tls",
+    "console",
     "visible",
     "feed",
     "spark",
@@ -99,6 +101,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from metrics.run(directory, workload, conditions)
     if "tls" in names:
         yield from tls.run(directory, workload, conditions)
+    if "console" in names:
+        yield from console.run(directory, workload, conditions)
     if "visible" in names:
         yield from visible.run(directory, conditions, quick=quick)
     if "feed" in names:
@@ -126,7 +130,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=_HERE / "latest.json", help="where the figures are written")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop)
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    screen = Console() if sys.stdout.isatty() else Console(width=200)
     directory = _HERE.parent / "var" / "bench"
     found: list[Measurement] = []
     started_s = time.monotonic()
@@ -141,20 +145,20 @@ def main() -> int:
             now_s = time.monotonic()
             room = measurement.name.partition(".")[0]
             spent_s[room], last_s = spent_s.get(room, 0.0) + now_s - last_s, now_s
-            console.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
+            screen.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
     except KeyboardInterrupt:
-        console.print("stopped")
+        screen.print("stopped")
         return 130
     except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+        screen.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
         return 1
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         if found:
             write(arguments.output, found)
-    console.print(table(found))
-    console.print(", ".join(f"{room} {each_s:.0f} s" for room, each_s in spent_s.items()), highlight=False)
-    console.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}", highlight=False)
+    screen.print(table(found))
+    screen.print(", ".join(f"{room} {each_s:.0f} s" for room, each_s in spent_s.items()), highlight=False)
+    screen.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}", highlight=False)
     return 0
 
 

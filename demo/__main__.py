@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--secure", action="store_true", help="mutual TLS on every connection, Spark's included")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="only the first N flights of each airport")
     parser.add_argument("--year", type=float, default=YEAR_S, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
+    parser.add_argument("--keep", action="store_true", help="serve the web console, and keep it and the cluster running until Ctrl-C")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
     )
@@ -34,7 +35,8 @@ def main() -> int:
         signal.signal(number, _stop)
     console = console_here()
     try:
-        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year, arguments.secure), console) else 1
+        chosen = (arguments.faults, arguments.limit, arguments.year, arguments.secure, arguments.keep)
+        return 0 if run(Options(arguments.directory.resolve(), *chosen), console) else 1
     except KeyboardInterrupt:
         console.print("stopped")
         return 130

@@ -24,8 +24,9 @@ from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
 from demo.legs import TOPIC
 from demo.processes import Child, ChildFailed, Children
 from demo.queries import ask
-from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, submit_command, submit_environment
+from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, metrics_file, submit_command, submit_environment
 from demo.watch import Watch
+from demo.web_console import keep_until_interrupted, start_web_console
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 from waltz_log.processes.local_cluster import LocalCluster
@@ -52,6 +53,8 @@ class Options:
     """Only the first flights of each airport: a short run."""
     year_s: float = YEAR_S
     secure: bool = False
+    keep: bool = False
+    """Serves the web console, which stays with the cluster until Ctrl-C."""
     """Mutual TLS on every connection. Dispatchers are applications, the Spark jobs are readers."""
 
     @property
@@ -119,7 +122,8 @@ class _Run:
     def _start_job(self, table: str) -> None:
         environment = submit_environment(cluster=self._cluster.cluster, directory=self._options.directory)
         environment |= self._cluster.variables("reader", table.replace("_", "-"))
-        self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table), environment=environment)
+        metrics = metrics_file(self._options.directory, table) if self._options.keep else None
+        self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table, metrics), environment=environment)
 
     def _start_dispatcher(self, airport: str) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}", f"--year={self._options.year_s}"]
@@ -182,10 +186,23 @@ def run(options: Options, console: Console) -> bool:
         if cluster.secure:
             console.print("Every connection uses mutual TLS: the dispatchers are applications, the Spark jobs are readers, the demo is an operator.")
         _create_topic(cluster.cluster)
+        if options.keep:
+            web, url = start_web_console(children, cluster.cluster, directory)
+            console.print(f"The console shows it while it runs: {url}", highlight=False, soft_wrap=True)
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]
         with ClusterInspector(cluster.cluster, timeout_s=5) as inspector, Display(console) as display:
             watch = Watch(inspector, options.tables, options.counts, len(flights))
             dispatched_s = _Run(options, cluster, children, watch, display).fly()
+        if options.keep:
+            ok = _conclude(options, console, flights, watch, started_s, dispatched_s)
+            console.print(f"\n[bold]The console[/]  {url}  (Ctrl-C ends it and the cluster)", highlight=False, soft_wrap=True)
+            keep_until_interrupted(web.check)
+            return ok
+    return _conclude(options, console, flights, watch, started_s, dispatched_s)
+
+
+def _conclude(options: Options, console: Console, flights: list[Flight], watch: Watch, started_s: float, dispatched_s: float) -> bool:
+    """Checks the tables and shows what came of it. True if every check held."""
     results = _check(options.tables, flights, watch.log_marks)
     show_results(console, results)
     for query, columns, rows in ask(options.tables):
@@ -201,7 +218,7 @@ def run(options: Options, console: Console) -> bool:
     if ok:
         _what_next(console, options)
     else:
-        console.print(f"[bold red]The tables differ from the flights.[/] What every process wrote: {_shown(directory / 'logs')}")
+        console.print(f"[bold red]The tables differ from the flights.[/] What every process wrote: {_shown(options.directory / 'logs')}")
     return ok
 
 
@@ -224,6 +241,7 @@ def _what_next(console: Console, options: Options) -> None:
     console.print("\n[bold]What to try next[/]")
     for what, command in (
         ("the same while a storage node, a server and a Spark driver are killed", "make demo FAULTS=1"),
+        ("the same with pages to look at, while it runs and afterwards", "make demo KEEP=1"),
         ("SQL on the tables, in Spark", f"PATH=.venv/bin:$PATH spark-sql --properties-file conf/spark-defaults.conf -e '{sql}'"),
         ("what a job was told to do", "less demo/pipelines/aircraft.yaml"),
         ("the commits that filled a table", f".venv/bin/python -c 'from deltalake import DeltaTable as T; print(T(\"{table}\").history(3))'"),

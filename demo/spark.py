@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demo.processes import ROOT
 
-__all__ = ["AIRCRAFT", "FLIGHT_LEGS", "READY", "submit_command", "submit_environment"]
+__all__ = ["AIRCRAFT", "FLIGHT_LEGS", "READY", "metrics_file", "submit_command", "submit_environment"]
 
 FLIGHT_LEGS = "flight_legs"
 AIRCRAFT = "aircraft"
@@ -24,8 +24,14 @@ READY = "ready "
 """Prefix of a job's first line, printed when its query runs."""
 
 
-def submit_command(table: str) -> list[str]:
-    """The spark-submit command that fills `table` (`FLIGHT_LEGS` or `AIRCRAFT`), in the environment of `submit_environment`."""
+def metrics_file(directory: Path, table: str) -> Path:
+    """Where the job that fills `table` writes its metrics."""
+    return directory / "logs" / f"{table}.prom"
+
+
+def submit_command(table: str, metrics: Path | None = None) -> list[str]:
+    """The spark-submit command that fills `table` (`FLIGHT_LEGS` or `AIRCRAFT`), in the environment of `submit_environment`. `metrics`: the file to
+    write the job's metrics to."""
     return [
         _spark_submit(),
         f"--properties-file={ROOT / 'conf' / 'spark-defaults.conf'}",
@@ -35,6 +41,7 @@ def submit_command(table: str) -> list[str]:
         f"--driver-java-options={JAVA_OPTIONS}",
         str(ROOT / "jobs" / "ingest.py"),
         f"--pipeline={ROOT / 'demo' / 'pipelines' / f'{table}.yaml'}",
+        *([] if metrics is None else [f"--metrics-file={metrics}"]),
     ]
 
 

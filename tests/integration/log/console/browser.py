@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
-__all__ = ["CHROMIUM", "SCREENSHOTS", "open_browser", "open_page", "serious_problems", "take_screenshot"]
+__all__ = ["CHROMIUM", "SCREENSHOTS", "open_browser", "open_page", "save_screenshot", "serious_problems"]
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 
@@ -63,7 +63,7 @@ def serious_problems(page: Page) -> list[str]:
     ]
 
 
-def take_screenshot(page: Page, name: str) -> None:
+def save_screenshot(page: Page, name: str) -> None:
     """For the documentation, only if pictures are asked for."""
     if SCREENSHOTS:
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", scale="css")

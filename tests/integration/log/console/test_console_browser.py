@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.integration.log.console.browser import open_browser, open_page, serious_problems, take_screenshot
+from tests.integration.log.console.browser import open_browser, open_page, save_screenshot, serious_problems
 from tests.integration.log.console.served_console import ServedConsole, serve_console
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
@@ -69,7 +69,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_can_be_read_by_everybody_everywhere(browser: Browser, served: ServedConsole, name: str) -> None:
+def test_a_page_can_be_read_in_every_size_and_scheme(browser: Browser, served: ServedConsole, name: str) -> None:
     for scheme, phone in SIZES:
         failing = name == "failure"
         context = browser.new_context(base_url=served.url) if failing else None
@@ -89,7 +89,7 @@ def test_a_page_can_be_read_by_everybody_everywhere(browser: Browser, served: Se
             assert width <= 0, f"{name} is wider than the screen by {width} pixels"
             suffix = ("-dark" if scheme == "dark" else "") + ("-phone" if phone else "")
             if (name, suffix) in {("overview", ""), ("conflicts", "-dark"), ("nodes", "")}:
-                take_screenshot(page, f"{name}{suffix}")
+                save_screenshot(page, f"{name}{suffix}")
 
 
 def test_the_console_is_used_by_keyboard_alone(browser: Browser, served: ServedConsole) -> None:

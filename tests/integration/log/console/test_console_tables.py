@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from playwright.sync_api import expect
 
-from tests.integration.log.console.browser import open_browser, open_page, serious_problems, take_screenshot
+from tests.integration.log.console.browser import open_browser, open_page, save_screenshot, serious_problems
 from tests.integration.log.console.served_console import ServedConsole, serve_console
 from waltz_delta.console.extension import make_extension
 from waltz_delta.marks.marks import app_id
@@ -133,7 +133,7 @@ def test_a_newcomer_finds_a_transaction_its_conflict_and_its_row(shop: Shop) -> 
             row = tables.locator("table.rows").first
             expect(row).to_contain_text("A-4711")
             assert serious_problems(page) == []
-            take_screenshot(page, "transaction")
+            save_screenshot(page, "transaction")
             place = page.url
             tables.get_by_role("link", name="orders", exact=True).click()
             expect(page.locator("h1")).to_have_text("orders")
@@ -148,4 +148,4 @@ def test_a_newcomer_finds_a_transaction_its_conflict_and_its_row(shop: Shop) -> 
                     assert serious_problems(page) == []
                     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0, path
                     if path == "/pipelines" and not phone:
-                        take_screenshot(page, "pipelines")
+                        save_screenshot(page, "pipelines")

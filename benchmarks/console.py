@@ -1,0 +1,145 @@
+"""The web console of a cluster with 100 partitions and 10 million transactions: how long its pages need, and what a live tail costs the appends.
+
+The console is a process of its own, as an operator starts it. The same load runs with and without a live tail in turns; the console runs in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.load import pipelined, prepare
+from benchmarks.measurement import Measurement
+from benchmarks.setting import Workload
+from waltz_log.client import WaltzClient
+from waltz_log.processes.local_cluster import LocalCluster
+
+__all__ = ["run"]
+
+PARTITIONS = 100
+WINDOW = 16_000
+ROUNDS = 7
+LOADS = 15
+"""Of each page."""
+
+TIMEOUT_S = 60.0
+PAGES = {
+    "overview": "/",
+    "partitions": "/partitions",
+    "partition": "/partitions/7",
+    "transactions": "/transactions",
+    "transactions_of_one": "/transactions?partition=7",
+    "transaction": "/transactions/7/1",
+    "search": "/transactions?text=nowhere-to-be-found",
+    "conflicts": "/conflicts",
+    "topics": "/topics",
+    "nodes": "/nodes",
+}
+
+
+def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    with LocalCluster(directory / "console", partitions=PARTITIONS, storages=3, servers=2) as cluster, _console(cluster.cluster) as address:
+        return asyncio.run(_measure(cluster, address, workload, {**conditions, "partitions": PARTITIONS}))
+
+
+async def _measure(cluster: LocalCluster, address: str, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    total, count = 5 * workload.log, max(10_000, workload.pipelined // 2)
+    prepare([WINDOW])
+    async with WaltzClient.open(cluster.cluster) as client:
+        await pipelined(client, total, window=WINDOW, partitions=range(PARTITIONS))
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        places = {**PAGES, "until_time": f"/transactions?time={moment}"}
+        await pipelined(client, count, window=WINDOW, partitions=range(PARTITIONS))
+        pages = {name: await asyncio.to_thread(_load, address, path) for name, path in places.items()}
+        rounds = []
+        for number in range(ROUNDS):
+            rates = {}
+            for tailed in (number % 2 == 0, number % 2 == 1):  # which comes first alternates
+                with _tailing(address) if tailed else _idle():
+                    rates[tailed] = (await pipelined(client, count, window=WINDOW, partitions=range(PARTITIONS))).rate
+            rounds.append(rates[True] / rates[False])
+    own = {**conditions, "transactions": total, "loads": LOADS, **{f"{name}_ms": round(1000 * each, 1) for name, each in pages.items()}}
+    spread = {"rounds": ROUNDS, "transactions": count, "in_flight": WINDOW, "ratios": f"{min(rounds):.2f} to {max(rounds):.2f}"}
+    return [
+        Measurement("console.page_ms", 1000 * max(pages.values()), "ms", own),
+        Measurement("console.tail_cost", max(0.0, 100 * (1 - median(rounds))), "%", {**conditions, **spread}),
+    ]
+
+
+def _load(address: str, path: str) -> float:
+    """The median seconds from the request to the last byte."""
+    found_s = []
+    for _ in range(LOADS):
+        began_s = time.perf_counter()
+        connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+        found_s.append(time.perf_counter() - began_s)
+        if answer.status != 200 or b"</html>" not in body:
+            raise RuntimeError(f"a page failed: path={path} status={answer.status}")
+    return median(found_s)
+
+
+@contextmanager
+def _console(cluster: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "waltz_log.cli", "console", cluster, "--listen", "127.0.0.1:0", "--log-level", "error"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"url=http://([^/]+)/", process.stdout.readline())
+            if found is None:
+                raise RuntimeError("the console did not start")
+            yield found[1]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _idle() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _tailing(address: str) -> Iterator[None]:
+    """A live tail of the whole log, which a thread reads. Raises `RuntimeError` if it showed nothing."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    connection.request("GET", "/transactions/tail")
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise RuntimeError(f"no live tail: status={answer.status}")
+    ended = threading.Event()
+    shown = 0
+
+    def follow() -> None:
+        nonlocal shown
+        while not ended.is_set():
+            line = answer.readline()
+            if not line:
+                return
+            shown += line == b"event: rows\n"
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        connection.close()
+    if not shown:
+        raise RuntimeError("the live tail showed nothing")
