@@ -30,6 +30,7 @@ SAMPLES: list[WaltzError] = [
     errors.OutboxFenced(client_id=1, mine=2, newer=3, reason="another copy"),
     errors.BelongsToTopic(partition=3, topic="shop/orders"),
     errors.NotAllowed(action="append", topic="shop/orders", principal=None),
+    errors.PermissionDenied(principal=None, operation="append", roles="reader"),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
     errors.ReplicaFenced(what="session", partition=1, mine=2, newer=3, clean_session=1),
     errors.CoordinatorBehind(partition=1, replica="storage-0", recorded=2, found=3),
