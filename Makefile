@@ -143,7 +143,7 @@ image-test: setup ## builds the image and runs the cluster of compose.yaml from 
 upgrade-test: setup ## nodes of the last release replaced by this version and back under 500 appends/s; needs the whole history of the repository
 	$(BIN)/pytest -q -s -m "long or slow" tests/integration/upgrade
 
-bench: setup ## measurements into benchmarks/latest.json, in about 15 minutes; ONLY=append runs one
+bench: setup ## measurements into benchmarks/latest.json; takes many minutes and ends with the seconds of each; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; ONLY=throughput, single, offered or sizes; ROUNDS=5
@@ -154,10 +154,10 @@ bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; O
 bench-umadb: setup $(PEERS) ## conditional appends beside UmaDB, an event store in Rust, in turns; ROUNDS=5
 	$(BIN)/python -m benchmarks.peers.umadb $(if $(ROUNDS),--rounds $(ROUNDS))
 
-bench-scale: setup ## 1,000 partitions and 200 clients on one log server: memory, processor time, opening, handover, in three minutes
+bench-scale: setup ## 1,000 partitions and 200 clients on one log server: memory, processor time, opening, handover
 	$(BIN)/python -m benchmarks.scaling.partitions
 
-bench-costs: setup ## what a transaction costs by role, and the models of cost and latency checked against runs, in three minutes
+bench-costs: setup ## what a transaction costs by role, and the models of cost and latency checked against runs
 	$(BIN)/python -m benchmarks.scaling.cost_runs
 
 $(PEERS): $(INSTALLED)

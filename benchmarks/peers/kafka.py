@@ -1,7 +1,7 @@
 """`make bench-kafka [ONLY=group] [ROUNDS=5]`: the same load on three Kafka brokers that sync each batch, in turns with the platform.
 
 The figures are `kafka.*` in `benchmarks/latest.json`: the platform's value, its ratio to the best peer, the spread of both. `kafka_cases` says what
-is compared. A full run needs about fifteen minutes, a group two to six.
+is compared.
 """
 
 from __future__ import annotations
