@@ -1,10 +1,23 @@
-"""What serves runs on libuv's event loop, and everything else on the one it was given (decision 19)."""
+"""What serves runs on libuv's event loop, and everything else on the one it was given (decision 19). Its collector leaves modules alone."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
 
 from waltz_log.processes.serving import run
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """As it was, after each test: this process is no serving process."""
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
 
 
 async def _loop() -> str:
@@ -14,3 +27,14 @@ async def _loop() -> str:
 def test_serving_processes_run_on_libuv_and_others_as_before() -> None:
     assert run(_loop()) == "uvloop"
     assert asyncio.run(_loop()).startswith("asyncio")
+
+
+def test_what_exists_before_a_process_serves_is_never_collected_again() -> None:
+    async def visited() -> tuple[int, int]:
+        return len(gc.get_objects()), gc.get_freeze_count()
+
+    before = len(gc.get_objects())
+    seen, frozen = run(visited())
+    assert frozen > before // 2
+    assert seen < before // 10
+    assert gc.get_threshold()[0] > 700
