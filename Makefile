@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ typecheck: setup ## types, with mypy
 
 ratchets: setup ## counts that may only fall, in .ci/ratchets.json: what pyright finds in the product
 	$(BIN)/python tools/ratchets.py
+
+coverage: setup ## the unit tests with branch coverage, whose share in each package may only rise; RAISE=1 records it in .ci/ratchets.json
+	$(BIN)/python -m tools.coverage_ratchet $(if $(filter-out 0,$(RAISE)),--raise) -m $(QUICK) -n $(JOBS) --dist worksteal tests/unit
 
 format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix
