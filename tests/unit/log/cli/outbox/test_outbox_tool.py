@@ -85,7 +85,7 @@ def test_list_shows_dead_letters_or_what_is_owed(directory: Path, capsys: pytest
 def test_retry_makes_intents_of_dead_letters_edited_where_asked(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with OutboxDirectory(FileSystemDisk(directory), 0) as outbox:
         data, call = (dead.dead_id for dead in outbox.dead_letters())
-    assert run(["outbox", "retry", str(directory), str(data), "--data", "repaired_logs"]) == OK
+    assert run(["outbox", "retry", str(directory), str(data), "--data", "mended"]) == OK
     assert run(["outbox", "retry", str(directory), str(call), "--data", "x"]) == USAGE
     assert run(["outbox", "retry", str(directory), str(call), "--arguments", "{no json"]) == USAGE
     assert run(["outbox", "retry", str(directory), str(call), "--arguments", '{"n": 3}']) == OK
