@@ -20,7 +20,7 @@ REPLACED = "Internal error from Core"
 """How the details of a status begin that is gRPC's own."""
 
 WAIT_S = 1.0
-"""How long to wait for the peer's status after gRPC's own. It comes at once, unless messages of the peer before it are unread."""
+"""How long to wait for the peer's status after gRPC's own. It comes as soon as the peer's messages before it are read."""
 POLL_S = 0.005
 
 
@@ -54,12 +54,21 @@ class CallStatus:
             return self._first
         try:
             async with asyncio.timeout(WAIT_S):
+                if status.replaced:
+                    await _read_rest(self._call)
                 while status.replaced:
                     await asyncio.sleep(POLL_S)
                     status = await _status(self._call)
         except TimeoutError:
             pass
         return status
+
+
+async def _read_rest(call: Any) -> None:
+    """Reads what the peer sent before its status, which arrives after it. gRPC's own `read` refuses that once it has replaced the status."""
+    inner = getattr(call, "_cython_call", None)
+    while inner is not None and isinstance(await inner.receive_serialized_message(), bytes):
+        pass
 
 
 async def _status(call: Any) -> Status:
