@@ -183,7 +183,7 @@ def test_the_contract_of_the_base_install_forbids_all_that_extras_bring() -> Non
 
 def test_each_requirement_is_imported_by_a_module_of_the_wheel() -> None:
     used = imported_anywhere()
-    users = [*DEPENDENCIES, *(each for extra, requirements in OPTIONAL.items() if extra != "dev" for each in requirements)]
+    users = [*DEPENDENCIES, *(each for extra, requirements in OPTIONAL.items() if extra not in ("bench", "dev") for each in requirements)]
     unused = {Requirement(each).name for each in users if not packages_of(Requirement(each).name) & used}
     assert unused == IMPORTED_BY_OTHERS
 

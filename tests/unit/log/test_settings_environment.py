@@ -51,6 +51,7 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("LandingSettings", "unrouted"): {"unrouted": "fail"},
     ("PipelineSettings", "unrouted"): {"unrouted": "fail"},
     ("PipelineSettings", "trigger"): {"trigger": "2 seconds"},
+    ("ConsoleSettings", "listen"): {"listen": "127.0.0.1:8080"},
     ("PipelineSettings", "source"): {"source": {"cluster": "here:1/x", "partitions": "0-3"}},
 }
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -61,6 +62,7 @@ NESTED: dict[str, dict[str, Any]] = {
     "DecodeSettings": {"format": "json", "columns": "tail STRING NOT NULL, leg INT"},
     "DeleteSettings": {"where": "op = 'D'"},
     "OutputSettings": {"target": {"table": "other"}},
+    "TlsSettings": {"certificate": "node.pem", "key": "node.key", "authorities": "authorities.pem"},
 }
 
 
