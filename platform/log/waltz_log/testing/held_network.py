@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import CallMethod, Channel, Listener, Network, ReadMethod, Receiver, Request, Response, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["HeldNetwork"]
 
@@ -98,7 +100,8 @@ class _Stream:
 
     async def send(self, message: Any) -> None:
         self._check()
-        if getattr(message, "WhichOneof", None) is not None and message.WhichOneof("kind") == "append":
+        plain = message.decoded() if isinstance(message, Encoded) else message
+        if isinstance(plain, pb.ClientMessage) and plain.WhichOneof("kind") == "append":
             self._network.sent += 1
             if self._network.holds(self._stream):
                 self._network.wire.append((self._stream, message))
