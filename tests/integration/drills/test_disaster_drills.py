@@ -199,13 +199,19 @@ class ShiftedCluster(LocalCluster):
         return COMMAND
 
 
-@pytest.mark.parametrize("shift_s", [DAY_S, -DAY_S])
-def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_s: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shift_s", "retention_s"),
+    [
+        (DAY_S, DAY_S // 24),
+        (-DAY_S, 3 * DAY_S),  # age counts from append times, so it has to be longer than the difference
+    ],
+)
+def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_s: int, retention_s: int, tmp_path: Path) -> None:
     settings = {"segment_bytes": 4096}
     cluster = ShiftedCluster(tmp_path / "dev", partitions=2, servers=1, storage_settings=settings, server_settings={"upkeep_s": 1.0})
     cluster.shifts = {"server-0": shift_s, "storage-0": shift_s}
     with cluster:
-        waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", "retention_ms=3600000")
+        waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", f"retention_ms={retention_s * 1000}")
         with SyncWaltzClient(cluster.cluster) as client:
             topic = client.topic("shop/orders")
             times = [topic.append(b"x" * 1000, partition=0).append_time_ms for _ in range(20)]

@@ -102,6 +102,7 @@ class Compose:
         self._hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in self.addresses.items()))
         self._hosts.chmod(0o644)
         self.processes = Processes(folder / "logs")
+        self._starts: dict[str, int] = {}
 
     def environment(self, name: str) -> dict[str, str]:
         variables: dict[str, str] = dict(each.partition("=")[::2] for each in self.image.config["Env"]) | SERVICES[name].get("environment", {})
@@ -118,7 +119,15 @@ class Compose:
         return ["/usr/bin/env", "-i", *settings, "unshare", "--mount", "--propagation=private", "sh", "-ec", RUN, "sh", *words]
 
     def start(self, name: str) -> None:
+        self._starts[name] = self._starts.get(name, 0) + 1
         self.processes.start(name, self.command(name, [*self.image.config["Entrypoint"], *shlex.split(SERVICES[name]["command"])]))
+
+    def wait_serving(self) -> None:
+        """Returns when every process that was started has printed that it serves."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while any(self.processes.log(name).read_text().count("ready ") < count for name, count in self._starts.items()):
+            assert time.monotonic() < deadline, self._starts
+            time.sleep(0.1)
 
     def run(self, name: str, *words: str, data: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(name, list(words)), input=data, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -158,6 +167,7 @@ def compose(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             made.start(name)
         made.waltz("cluster", "status", CLUSTER, "--complete", "--wait", "90")
         yield made
+        made.wait_serving()  # a process that still starts cannot end in order
         ended = made.processes.stop(nodes, 30)
         assert ended == dict.fromkeys(nodes, 0), "each ends by itself when it is asked"
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -23,6 +24,8 @@ RATE = 500
 PAUSE_P99_MAX_S = 2.0
 PARTITIONS = 4
 WAIT_S = 90.0
+SERVES = "\nready "
+"""Begins the line that a node prints when it serves."""
 APPENDER = Path(__file__).with_name("appender.py")
 
 
@@ -45,11 +48,17 @@ class VersionedCluster(LocalCluster):
         return (*python(self.modules.get(name)), "-m", "waltz_log.cli")
 
     def replace(self, name: str, modules: Path | None) -> None:
-        """As an operator does it: stop the node, start the other version in its directory, wait until all is well."""
+        """As an operator does it: stop the node, start the other version in its directory, wait until it serves and all is well. The status
+        alone is not enough: it is complete before a new server has registered."""
         code = self.stop(name)
         assert code == 0, self.last_words(name)
         self.modules[name] = modules
+        lives = self.log(name).read_text().count(SERVES)
         self.start(name)
+        deadline = time.monotonic() + WAIT_S
+        while self.log(name).read_text().count(SERVES) == lives:
+            assert time.monotonic() < deadline, self.last_words(name)
+            time.sleep(0.05)
         self.wait_ready(WAIT_S)
 
 
@@ -65,7 +74,7 @@ class Application:
     def end(self) -> Result:
         output, _ = self._process.communicate("stop\n", timeout=120)
         assert self._process.returncode == 0
-        found: Result = json.loads(output)
+        found: Result = json.loads(output.splitlines()[-1])  # the lines before it are log events of the client
         return found
 
     def kill(self) -> None:
