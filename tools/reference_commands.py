@@ -1,6 +1,6 @@
 """docs/reference/commands.md, the page of all commands of `waltz`.
 
-Help, arguments and options are read from the commands. The examples are here; a test parses each with the command that it shows.
+Help, arguments and options are read from the commands, examples from `waltz_log.cli.examples`; a test parses each with the command that it shows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from waltz_log.cli.examples import EXAMPLES
 from waltz_log.cli.main import app
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
@@ -25,61 +26,12 @@ Generated from the commands by `make reference`. `waltz COMMAND --help` shows th
 
 `CLUSTER` is the connection string of a cluster: the addresses of ZooKeeper and the path of the cluster, `zk1:2181,zk2:2181/waltz/main`.
 Storage nodes and log servers also read [settings](settings.md) from files and the environment. A command that fails prints one line on stderr
-and ends with an [exit code](errors.md#exit-codes). With `--output json`, commands print JSON for programs. The examples assume that the variable
+and ends with an [exit code](errors.md#exit-codes). With `--output json` or `--output yaml`, commands
+print for programs. The examples assume that the variable
 `CLUSTER` is set.
 
 {index}
 """
-
-EXAMPLES = {
-    "zookeeper": "waltz zookeeper --directory var/zookeeper --listen 127.0.0.1:2181",
-    "server": "waltz server --config conf/server.yaml --listen 10.0.0.5:5101",
-    "dev": "waltz dev --directory var/dev --partitions 8",
-    "certificates create": "waltz certificates create var/certificates node/storage-0 application/orders --host 10.0.0.5",
-    "console": "waltz console $CLUSTER --hide 'payments/*'",
-    "doctor": "waltz doctor",
-    "append": 'waltz append $CLUSTER --topic shop/orders --key order-7 "2 x tea"',
-    "read": "waltz read $CLUSTER --partition 0 --after 41 --limit 10",
-    "trace": "waltz trace $CLUSTER --partition 0 --transaction 42",
-    "cluster create": "waltz cluster create $CLUSTER --name main --partitions 12 --storages storage-0,storage-1,storage-2",
-    "cluster grow": "waltz cluster grow $CLUSTER --partitions 24 --dry-run",
-    "cluster adopt": "waltz cluster adopt $CLUSTER storage-0=var/storage-0 storage-1=storage-1.json --name main --missing storage-2",
-    "cluster status": "waltz cluster status $CLUSTER --wait 60 --complete",
-    "cluster replicas add": "waltz cluster replicas add $CLUSTER 7 storage-3",
-    "cluster replicas remove": "waltz cluster replicas remove $CLUSTER 7 storage-0",
-    "cluster replicas replace": "waltz cluster replicas replace $CLUSTER 7 storage-0 storage-3",
-    "outbox status": "waltz outbox status var/outbox",
-    "outbox list": "waltz outbox list var/outbox",
-    "outbox retry": """waltz outbox retry var/outbox 17 --arguments '{"seat": "12B", "passenger": "Ada"}'""",
-    "outbox drop": "waltz outbox drop var/outbox 17 18",
-    "storage": "waltz storage --config conf/storage.yaml --name storage-0 --directory /data/storage-0 --listen 10.0.0.5:5001",
-    "storage dump-control-file": "waltz storage dump-control-file var/storage-0 --partition 3",
-    "storage dump-segment": "waltz storage dump-segment var/storage-0/3/0000000000000001742.seg --from 1742 --to 1744 --data text",
-    "storage verify-segment": "waltz storage verify-segment var/storage-0/3/0000000000000001742.seg",
-    "storage verify": "waltz storage verify var/storage-0 --mib-per-s 50",
-    "storage segment-statistics": "waltz storage segment-statistics var/storage-0/3",
-    "storage copy-partition": "waltz storage copy-partition /mnt/storage-0 var/storage-2 --partition 3",
-    "storage describe": "waltz storage describe var/storage-1 > storage-1.json",
-    "storage migrate": "waltz storage migrate var/java-storage",
-    "storage backup": "waltz storage backup var/storage-0 /mnt/backup/storage-0",
-    "storage restore": "waltz storage restore /mnt/backup/storage-0 var/storage-0",
-    "journal print": "waltz journal print var/outbox --safe",
-    "journal stats": "waltz journal stats var/outbox",
-    "journal verify": "waltz journal verify var/outbox",
-    "journal export": "waltz journal export var/outbox --to outbox.jsonl",
-    "journal import": "waltz journal import var/outbox-new --from outbox.jsonl",
-    "journal compact": "waltz journal compact var/outbox",
-    "journal measure": "waltz journal measure --directory var --seconds 5",
-    "topic create": "waltz topic create $CLUSTER shop/orders --partitions 8 --keyed --policy retention_ms=604800000",
-    "topic list": "waltz topic list $CLUSTER --output json",
-    "topic describe": "waltz topic describe $CLUSTER shop/orders",
-    "topic alter-policy": "waltz topic alter-policy $CLUSTER shop/orders --policy durability=quorum_sync",
-    "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
-    "subscribers list": "waltz subscribers list $CLUSTER",
-    "subscribers remove": "waltz subscribers remove $CLUSTER billing --dry-run",
-    "pipeline check": "waltz pipeline check conf/pipelines",
-    "pipeline schema": "waltz pipeline schema > pipeline.schema.json",
-}
 
 
 def page() -> str:

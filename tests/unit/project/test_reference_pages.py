@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from tools import reference, reference_commands, reference_events, reference_settings
 from tools.log_events import MEANINGS
 from tools.plain_english import words
+from waltz_log.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,8 +51,8 @@ def test_every_setting_says_how_to_choose_it() -> None:
 
 def test_every_command_has_help_and_an_example_that_it_accepts() -> None:
     commands = dict(reference_commands.commands())
-    assert set(reference_commands.EXAMPLES) == set(commands)
-    for name, example in reference_commands.EXAMPLES.items():
+    assert set(EXAMPLES) == set(commands)
+    for name, example in EXAMPLES.items():
         typed = shlex.split(example.split(" > ")[0])
         assert typed[: len(name.split()) + 1] == ["waltz", *name.split()]
         reference_commands.parse(typed[1:])

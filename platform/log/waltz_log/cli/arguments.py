@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the formats in which commands print their results: a table for people, JSON for programs."""
+"""Arguments that several commands share, and the names of the formats in which commands print (`printing`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Connection
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
+OUTPUTS = ("table", "json", "yaml")
+
+
 def checked_output(chosen: str) -> str:
-    """Raises `InvalidSetting` where it is neither."""
-    if chosen not in ("table", "json"):
-        near = InvalidSetting.unknown(chosen, ("table", "json")).nearest
-        raise InvalidSetting(name="--output", reason=f"is table or json, not {chosen!r}", nearest=near)
+    """Raises `InvalidSetting` where it is none of them."""
+    if chosen not in OUTPUTS:
+        near = InvalidSetting.unknown(chosen, OUTPUTS).nearest
+        raise InvalidSetting(name="--output", reason=f"is table, json or yaml, not {chosen!r}", nearest=near)
     return chosen

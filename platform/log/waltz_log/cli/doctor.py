@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 from waltz_log.cli import checks
+from waltz_log.cli.printing import print_data, print_table
 from waltz_log.exit_codes import LACKING, OK
 
 __all__ = ["run"]
@@ -14,15 +14,12 @@ __all__ = ["run"]
 
 def run(directory: Path, output: str) -> int:
     found = checks.machine_checks(directory)
-    if output == "json":
-        print(json.dumps([asdict(check) for check in found], indent=2))
+    if output != "table":
+        print_data([asdict(check) for check in found], output)
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("", "check", "found", "what to do", box=None)
-        for check in found:
-            mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.needed else "[yellow]--[/]"
-            table.add_row(mark, check.name, check.found, "" if check.ok else check.advice)
-        Console().print(table)
+        marks = {check.name: "ok" if check.ok else "no" if check.needed else "--" for check in found}
+        print_table(
+            ("", "check", "found", "what to do"),
+            [(marks[check.name], check.name, check.found, "" if check.ok else check.advice) for check in found],
+        )
     return OK if all(check.ok or not check.needed for check in found) else LACKING

@@ -19,9 +19,11 @@ from typer.exceptions import TyperException
 from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
+from waltz_log.cli.examples import add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
+from waltz_log.cli.printing import printable
 from waltz_log.cli.storage.storage_app import storage_app
 from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
@@ -141,6 +143,9 @@ def doctor(output: Output = "table") -> int:
     return command.run(Path.cwd(), checked_output(output))
 
 
+add_examples(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
@@ -160,7 +165,7 @@ def run(arguments: list[str]) -> int:
     except TyperException as error:
         message = error.format_message().rstrip(".")
         if message:  # a bare `waltz` has shown its help
-            print(f"waltz: {message[:1].lower()}{message[1:]}", file=sys.stderr)
+            print(f"waltz: {printable(message[:1].lower() + message[1:])}", file=sys.stderr)
         return USAGE
     except typer.Abort:
         return DEFECT
@@ -173,7 +178,7 @@ def run(arguments: list[str]) -> int:
         print(f"waltz: the command needs {reason}", file=sys.stderr)
         return USAGE
     except (WaltzError, OSError) as error:
-        print(f"waltz: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"waltz: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return exit_code_of(error)
 
 

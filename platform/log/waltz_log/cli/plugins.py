@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from waltz_log.cli.examples import add_examples
 from waltz_log.extras import missing_package
 
 __all__ = ["GROUP", "CommandMissing", "PluginGroup"]
@@ -42,6 +43,7 @@ class PluginGroup(TyperGroup):
             return found
         try:
             app = _declared()[cmd_name].load()
+            add_examples(app, cmd_name)
         except ImportError as error:
             app = _missing(f"{cmd_name} needs {missing_package(error) or f'a package that is not installed: {error}'}")
         command = typer.main.get_command(app)

@@ -28,6 +28,7 @@ from waltz_log.client.base.retry import Backoff, RetryBudget
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.feed import feed_batches
 from waltz_log.client.feed.fetching import checked_ids, fetch_transactions
+from waltz_log.client.inspection.positions import position_at
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.client.topics.topic import TopicHandle
 from waltz_log.client.topics.topic_directory import TopicDirectory
@@ -197,6 +198,12 @@ class WaltzClient:
         the owner changes. Raises `Unavailable` after `append_timeout_s`."""
         self._check(partition)
         return int((await self._owners.bound(partition, self._settings.append_timeout_s)).first_transaction_id)
+
+    async def position_at(self, partition: int, time_ms: int) -> int:
+        """The id of the partition's first transaction that was appended at `time_ms` (since 1970) or later; the high-water mark + 1 if none is
+        committed yet. Raises `Unavailable` after `append_timeout_s`."""
+        self._check(partition)
+        return await position_at(self._owners, partition, time_ms, self._settings.append_timeout_s)
 
     async def topic(self, name: str) -> TopicHandle:
         """A handle of the topic `namespace/name`. The name is resolved now; calls of the handle address the topic's partitions. Raises

@@ -143,6 +143,7 @@ class SyncWaltzClient:
 
     high_water_mark = blocking(WaltzClient.high_water_mark)
     first_transaction_id = blocking(WaltzClient.first_transaction_id)
+    position_at = blocking(WaltzClient.position_at)
 
     def topic(self, name: str) -> SyncTopicHandle:
         """As `WaltzClient.topic`."""

@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_log.cli.printing import print_data
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
 
@@ -37,7 +39,10 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
     if spark and pipelines:
         for path, columns in _asked_of_spark(pipelines, problems):
             schemas[path] = dict(columns)
-    (_print_json if output == "json" else _print_table)(pipelines, problems, schemas)
+    if output == "table":
+        _print_table(pipelines, problems, schemas)
+    else:
+        print_data(_as_data(pipelines, problems, schemas), output)
     return USAGE if any(problems.values()) else OK
 
 
@@ -138,7 +143,9 @@ def _print_table(
         Console().print(table)
 
 
-def _print_json(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]) -> None:
+def _as_data(
+    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]
+) -> list[dict[str, Any]]:
     shown = []
     for path, wrong in problems.items():
         settings = pipelines.get(path)
@@ -150,4 +157,4 @@ def _print_json(pipelines: dict[Path, PipelineSettings], problems: dict[Path, li
                 "tables": {name: columns and dict(columns) for name, columns in schemas.get(path, {}).items()},
             }
         )
-    print(json.dumps(shown, indent=2))
+    return shown

@@ -20,7 +20,7 @@ MISUSES = {
     "append {here} x --partition 0 --delete": "--delete wants --key, and no data",
     "read nowhere --partition 0": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
     "cluster status nowhere": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
-    "cluster status {here} --output tabel": "--output is table or json, not 'tabel' (did you mean table?)",
+    "cluster status {here} --output tabel": "--output is table, json or yaml, not 'tabel' (did you mean table?)",
     "server": "cluster is required",
     "server --cluster {here} --log-level infos": "infos: no such log level (did you mean info?)",
     "server --config {file}": "session_timeout: no such setting (did you mean session_timeout_s?)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from dataclasses import asdict
 from time import monotonic
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
+from waltz_log.cli.printing import WIDTH, cells, print_data
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
@@ -70,12 +70,12 @@ async def status(address: str, *, output: str, wait_s: float, complete: bool, ti
             found = await survey(coordinator, network, address, call_timeout_s=patience_s)
     finally:
         await coordinator.close()
-    if output == "json":
-        print(json.dumps(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, indent=2))
+    if output != "table":
+        print_data(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, output)
     else:
         from rich.console import Console
 
-        show(found, Console(width=None if sys.stdout.isatty() else 200))
+        show(found, Console(width=None if sys.stdout.isatty() else WIDTH))
     return OK if enough(found) else UNAVAILABLE
 
 
@@ -83,26 +83,26 @@ def show(found: Survey, console: Console) -> None:
     """The survey as tables, for people."""
     from rich.table import Table
 
-    console.print(f"cluster {found.name}, key {found.key}")
+    console.print(*cells(f"cluster {found.name}, key {found.key}"))
     table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas", box=None)
     for each in found.partitions:
         mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
         held = ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)
         owner = "-" if each.server_id is None else str(each.server_id)
-        table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
+        table.add_row(*cells(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held))
     console.print(table)
     _show_errors(console, found)
     _show_fills(console, found)
     _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
-        table.add_row(f"server {server.server_id}", server.address, _answers(server))
+        table.add_row(*cells(f"server {server.server_id}", server.address, _answers(server)))
     for storage in found.storages:
-        table.add_row(storage.name, storage.address or "never started", _answers(storage))
+        table.add_row(*cells(storage.name, storage.address or "never started", _answers(storage)))
     console.print(table)
     _show_workers(console, found)
     if found.missing:
-        console.print(found.missing, style="yellow")
+        console.print(*cells(found.missing), style="yellow")
 
 
 def _answers(node: ServerState | StorageState) -> str:
@@ -118,12 +118,12 @@ def _show_workers(console: Console, found: Survey) -> None:
     servers = [(f"server {server.server_id}", server.statistics.workers) for server in found.servers]
     for name, workers in [*servers, *((storage.name, storage.statistics.workers) for storage in found.storages)]:
         for each in workers:
-            cells = ["-"] * 5
+            shown = ["-"] * 5
             if each.answers:
                 passed_on = 0 if each.passed_on is None else each.passed_on.calls
                 memory = f"{(each.memory_max_kib or 0) / 1024:,.0f} MiB"
-                cells = [str(each.pid), str(each.restarts), f"{each.cpu_s or 0:,.1f} s", memory, f"{passed_on:,}"]
-            table.add_row(f"{name}/{each.worker}", *cells)
+                shown = [str(each.pid), str(each.restarts), f"{each.cpu_s or 0:,.1f} s", memory, f"{passed_on:,}"]
+            table.add_row(*cells(f"{name}/{each.worker}", *shown))
     if table.row_count:
         console.print(table)
 
@@ -142,7 +142,7 @@ def _show_errors(console: Console, found: Survey) -> None:
     for each in found.partitions:
         for replica in each.replicas:
             if replica.status is not ReplicaStatus.LIVE and replica.error is not None:
-                table.add_row(str(each.partition), replica.name, str(replica.status), replica.error)
+                table.add_row(*cells(str(each.partition), replica.name, str(replica.status), replica.error))
     if table.row_count:
         console.print(table)
 
@@ -156,7 +156,7 @@ def _show_fills(console: Console, found: Survey) -> None:
         for replica in each.replicas:
             fill = fill_of(_owner_statistics(each, found), replica.name)
             if fill is not None:
-                table.add_row(str(each.partition), replica.name, describe_fill(fill))
+                table.add_row(*cells(str(each.partition), replica.name, describe_fill(fill)))
     if table.row_count:
         console.print(table)
 
@@ -172,6 +172,6 @@ def _show_locks(console: Console, found: Survey) -> None:
             continue
         locks = partition.locks
         hottest = ", ".join(f"{hot.lock} ({hot.conflicts:,})" for hot in locks.hottest[:HOT_LOCKS_SHOWN])
-        table.add_row(str(each.partition), f"{locks.conflicts:,}", f"{locks.floor_conflicts:,}", f"{locks.entries:,}", hottest)
+        table.add_row(*cells(str(each.partition), f"{locks.conflicts:,}", f"{locks.floor_conflicts:,}", f"{locks.entries:,}", hottest))
     if table.row_count:
         console.print(table)

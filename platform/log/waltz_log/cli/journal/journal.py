@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from waltz_log.cli.printing import cells, print_data, print_item
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
@@ -66,7 +66,10 @@ def print_records(directory: Path, *, reclaimed: bool, safe: bool, output: str) 
             print(HEAD)
         for file in in_order(found):
             for seen in records_of(disk, found, file, earlier=reclaimed):
-                print(json.dumps(_record_fields(file.name, seen, safe)) if output == "json" else _row(seen, safe))
+                if output == "table":
+                    print(_row(seen, safe))
+                else:
+                    print_item(_record_fields(file.name, seen, safe), output)
     return OK
 
 
@@ -108,8 +111,8 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
     settings = _settings(config)
     with _locked_read_only(directory) as disk:
         found = figures(disk, settings)
-    if output == "json":
-        print(json.dumps(asdict(found), indent=2))
+    if output != "table":
+        print_data(asdict(found), output)
         return OK
     print(
         f"checks by {found.check}; {found.living_records:,} living records of {found.living_bytes:,} bytes; highest record id {found.record_id_max}"
@@ -124,7 +127,9 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
     table = Table("id", "file", "role", "used", "of bytes", "records", "living", box=None)
     for file in found.files:
         records = sum(count for kind, count in file.records.items() if kind != KIND_NAMES[UNHEALTHY])
-        table.add_row(str(file.file_id), file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}")
+        table.add_row(
+            *cells(str(file.file_id), file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}")
+        )
     Console().print(table)
     return OK
 
@@ -135,8 +140,8 @@ def verify(directory: Path, *, output: str) -> int:
         for each in findings(disk):
             found += 1
             damaged += each.damage
-            if output == "json":
-                print(json.dumps(asdict(each)))
+            if output != "table":
+                print_item(asdict(each), output)
             else:
                 place = " ".join(part for part in (each.where, f"offset {each.offset}" if each.offset >= 0 else "") if part)
                 print(f"{'damage' if each.damage else 'note'}: {place}{': ' if place else ''}{each.what}")
@@ -225,8 +230,8 @@ def measure(directory: Path, seconds: float, *, output: str) -> int:
     finally:
         held.unlock()
     bounds = suggest(timings)
-    if output == "json":
-        print(json.dumps({"timings": [asdict(each) for each in timings], "suggested": asdict(bounds)}, indent=2))
+    if output != "table":
+        print_data({"timings": [asdict(each) for each in timings], "suggested": asdict(bounds)}, output)
     else:
         print(f"suggested for group commit: linger_s: {bounds.linger_s}, group_bytes: {bounds.group_bytes}")
     return OK

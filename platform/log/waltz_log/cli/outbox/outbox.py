@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.client import DeadLetter, Intent, OutboxStatistics
 from waltz_log.errors import InvalidRequest
 from waltz_log.exit_codes import FAILED, OK
@@ -82,11 +83,11 @@ def status(directory: Path, *, output: str) -> int:
             "running": False,
             **{name: value for name, value in to_json(stopped).items() if name not in ("process_id", "submitted", "forwarded")},
         }
-    if output == "json":
-        print(json.dumps(fields, indent=2))
+    if output != "table":
+        print_data(fields, output)
     else:
         for name, value in fields.items():
-            print(f"{name.replace('_', ' '):<14} {'-' if value in (None, '') else value}")
+            print_line(f"{name.replace('_', ' '):<14} {'-' if value in (None, '') else value}")
     return FAILED if fields["dead"] or fields["error"] else OK
 
 
@@ -106,10 +107,10 @@ def listing(directory: Path, *, pending: bool, output: str) -> int:
             ]
         else:
             rows = [_dead(dead) for dead in outbox.dead_letters()]
-    if output == "json":
-        print(json.dumps(rows, indent=2))
+    if output != "table":
+        print_data(rows, output)
     else:
-        _table(rows)
+        _show(rows)
     return OK
 
 
@@ -128,16 +129,14 @@ def _intent(intent: Intent) -> dict[str, Any]:
         return fields | {"header": intent.header, "data_hex": intent.payload.hex()}
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _show(rows: list[dict[str, Any]]) -> None:
+    print_table(("id", "state", "partition", "key", "tries", "what", "reason"), [_cells(row) for row in rows])
 
-    table = Table("id", "state", "partition", "key", "tries", "what", "reason", box=None)
-    for row in rows:
-        what = f"{row['handler']}({json.dumps(row['arguments'])})" if "handler" in row else str(row.get("data", row.get("data_hex", "unreadable")))
-        shown = what if len(what) <= DATA_SHOWN_BYTES else f"{what[:DATA_SHOWN_BYTES]}…"
-        table.add_row(str(row["id"]), row["state"], str(row.get("partition", "-")), row.get("key", ""), str(row["tries"]), shown, row["reason"])
-    Console(width=None if os.isatty(1) else 200).print(table, markup=False)
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    what = f"{row['handler']}({json.dumps(row['arguments'])})" if "handler" in row else str(row.get("data", row.get("data_hex", "unreadable")))
+    shown = what if len(what) <= DATA_SHOWN_BYTES else f"{what[:DATA_SHOWN_BYTES]}…"
+    return (row["id"], row["state"], row.get("partition"), row.get("key", ""), row["tries"], shown, row["reason"])
 
 
 def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None) -> int:

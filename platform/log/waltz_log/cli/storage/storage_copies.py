@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
 
+from waltz_log.cli.printing import print_data
 from waltz_log.cli.storage.storage_tools import Pacer
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
@@ -29,9 +29,9 @@ def migrate_directory(directory: Path, output: str) -> int:
         raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
     _refuse_the_originals(directory / CONTROL_FILE)
     done = migrate(FileSystemDisk(directory))
-    if output == "json":
+    if output != "table":
         fields = {"migrated": done.done, "kept": JAVA_CONTROL_FILE, "marks": [asdict(mark) for mark in done.marks]}
-        print(json.dumps(fields | {"last_transaction_ids": done.last_transaction_ids}, indent=2))
+        print_data(fields | {"last_transaction_ids": done.last_transaction_ids}, output)
         return OK
     if not done.done:
         print(f"nothing to do: {directory} was migrated before, {JAVA_CONTROL_FILE} is the file it had")
@@ -100,10 +100,10 @@ def restore_directory(source: Path, target: Path, mib_per_s: float, output: str,
 def _print_manifest(what: str, target: Path, manifest: BackupManifest, output: str) -> None:
     linked = sum(file.size for file in manifest.files if file.linked)
     size = sum(file.size for file in manifest.files)
-    if output == "json":
+    if output != "table":
         partitions = [asdict(partition) for partition in manifest.partitions]
         fields = {what: str(target), "cluster_key": str(manifest.cluster_key), "taken_time_ms": manifest.taken_time_ms, "bytes": size}
-        print(json.dumps(fields | {"linked_bytes": linked, "files": len(manifest.files), "partitions": partitions}, indent=2))
+        print_data(fields | {"linked_bytes": linked, "files": len(manifest.files), "partitions": partitions}, output)
         return
     for partition in manifest.partitions:
         ids = f"{partition.first_transaction_id}..{partition.last_transaction_id}"

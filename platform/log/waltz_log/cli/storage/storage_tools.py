@@ -5,7 +5,6 @@ Directories are opened read-only and not locked, because a node may be running. 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from waltz_log.cli.printing import print_data, print_item
 from waltz_log.core.formats.backup_manifest import MANIFEST
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.formats.segment_format import DATA, first_id_of
@@ -116,8 +116,8 @@ def dump_control_file(directory: Path, partition: int | None, output: str) -> in
         "findings": [asdict(finding) for finding in findings],
         "notes": notes,
     }
-    if output == "json":
-        print(json.dumps(fields, indent=2))
+    if output != "table":
+        print_data(fields, output)
     else:
         print(f"cluster key {fields['cluster_key']}, {fields['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
         print(f"format {fields['format']}, starts {'-' if fields['starts'] is None else fields['starts']}")
@@ -175,9 +175,9 @@ def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last
         columns = {"transaction_id": 14, "offset": 12, "client_id": 10, "generation": 10, "sequence": 10, "header": 10, "data_length": 11}
         columns |= {"damage": -12} if data == "none" else {"damage": -12, "data": -1}
         rows = _records(disk, where, segment_id, first, last, data, data_bytes)
-    if output == "json":
+    if output != "table":
         for row in rows:
-            print(json.dumps(row))
+            print_item(row, output)
     else:
         _rows(columns, rows)
     return OK
@@ -212,9 +212,9 @@ def statistics(path: Path, output: str) -> int:
     else:
         found = [_open_segment(path)]
     counted = (to_json(segment_statistics(*each)) for each in found)
-    if output == "json":
+    if output != "table":
         for row in counted:
-            print(json.dumps(row))
+            print_item(row, output)
         return OK
     columns = {"partition": 9, "segment": 12, "transactions": 12, "file_bytes": 12, "data_bytes_p50": 14, "data_bytes_p99": 14, "data_bytes_max": 14}
     columns |= {"clients": 7, "blocks": 8, "first_append": -24, "last_append": -24, "damaged": 7}
@@ -244,8 +244,8 @@ def verify_one(segment: Path, output: str) -> int:
     row: dict[str, Any] = {"partition": partition, "segment": first, "last_transaction_id": check.last_id, "records": check.records}
     row |= {"data_bytes": check.data_bytes, "findings": [asdict(finding) for finding in check.findings]}
     notes = [f"{check.tail_bytes} bytes behind the last acknowledged transaction, being written or torn by a crash"] if check.tail_bytes else []
-    if output == "json":
-        print(json.dumps(row | {"ok": not check.findings, "notes": notes}, indent=2))
+    if output != "table":
+        print_data(row | {"ok": not check.findings, "notes": notes}, output)
     else:
         _rows(_VERIFY_COLUMNS, iter([row | {"findings": len(check.findings)}]))
         _print_findings(check.findings, notes)
@@ -275,11 +275,11 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
             findings.extend(report.findings)
             yield asdict(report) | {"findings": len(report.findings)}
 
-    if output == "json":
+    if output != "table":
         segments = [{name: row[name] for name in _VERIFY_COLUMNS} for row in rows()]
         compacted = list(views())
         fields = {"ok": not findings, "segments": segments, "findings": [asdict(finding) for finding in findings], "notes": notes}
-        print(json.dumps(fields | {"views": compacted}, indent=2))
+        print_data(fields | {"views": compacted}, output)
     else:
         _rows(_VERIFY_COLUMNS, rows())
         for row in views():
@@ -301,12 +301,8 @@ def _verify_backup(disk: Disk, mib_per_s: float, output: str) -> int:
                 pacer(len(chunk))
         except CorruptData as error:
             findings.append(Finding("data", error.where, error.offset, -1, -1, error.reason))
-    if output == "json":
-        print(
-            json.dumps(
-                {"ok": not findings, "files": len(manifest.files), "findings": [asdict(finding) for finding in findings], "notes": []}, indent=2
-            )
-        )
+    if output != "table":
+        print_data({"ok": not findings, "files": len(manifest.files), "findings": [asdict(finding) for finding in findings], "notes": []}, output)
     else:
         print(f"backup of cluster {manifest.cluster_key}, taken {_time(manifest.taken_time_ms)}, {len(manifest.files)} files")
         _print_findings(findings, [])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
@@ -32,12 +31,10 @@ async def listing(address: str, *, output: str, timeout_s: float) -> int:
 async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
     async with _connected(address, timeout_s) as coordinator:
         gone = await remove_subscriber(coordinator, name, dry_run=dry_run)
-    if output == "json":
-        print(
-            json.dumps({"name": gone.name, "removed": not dry_run, "marks": {str(each): mark for each, mark in sorted(gone.marks.items())}}, indent=2)
-        )
+    if output != "table":
+        print_data({"name": gone.name, "removed": not dry_run, "marks": {str(each): mark for each, mark in sorted(gone.marks.items())}}, output)
     else:
-        print(f"{'would be' if dry_run else 'is'} removed: {gone.name}; nothing is kept for it above {_marks(gone)}")
+        print_line(f"{'would be' if dry_run else 'is'} removed: {gone.name}; nothing is kept for it above {_marks(gone)}")
     return OK
 
 
@@ -84,21 +81,17 @@ def described(
 
 
 def show(found: Sequence[Mapping[str, Any]], output: str) -> None:
-    if output == "json":
-        print(json.dumps(list(found), indent=2))
+    if output != "table":
+        print_data(list(found), output)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "labels")
-    for each in found:
-        labels = " ".join(f"{name}={value}" for name, value in each["labels"].items())
-        for place in each["partitions"] or [{}]:
-            table.add_row(*_row(each, place, labels))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+    print_table(
+        ("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "labels"),
+        [_row(each, place) for each in found for place in each["partitions"] or [{}]],
+    )
 
 
-def _row(each: Mapping[str, Any], place: Mapping[str, Any], labels: str) -> Iterable[str]:
+def _row(each: Mapping[str, Any], place: Mapping[str, Any]) -> Sequence[str]:
+    labels = " ".join(f"{name}={value}" for name, value in each["labels"].items())
     lag = place.get("lag_transactions")
     return (
         str(each["name"]),

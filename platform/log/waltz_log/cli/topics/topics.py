@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
 from waltz_log.core.ports import Coordinator
@@ -117,7 +116,7 @@ def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing
         )
         for each in contents
     ]
-    _table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
+    print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
     silent = sorted(set(topic.partitions) - {each.partition for each in contents})
     if silent:
         print(f"no owner of these answers, so nobody knows what they hold: {_ranges(silent)}")
@@ -164,10 +163,10 @@ def _list(catalogue: Catalogue, output: str) -> None:
     """Prints active and pending topics. A pending one has no bounds yet, and its log partitions accept no appends."""
     states = [*((topic, "active") for topic in catalogue.topics.values()), *((topic, "pending") for topic in catalogue.pending.values())]
     found = sorted(states, key=lambda each: each[0].name)
-    if output == "json":
-        print(json.dumps([_topic_fields(topic) | {"state": state} for topic, state in found], indent=2))
+    if output != "table":
+        print_data([_topic_fields(topic) | {"state": state} for topic, state in found], output)
         return
-    _table(
+    print_table(
         ("topic", "state", "type", "keyed", "partitions", "log partitions"),
         [(str(t.name), state, t.type, "yes" if t.keyed else "no", str(len(t.partitions)), _ranges(t.partitions)) for t, state in found],
     )
@@ -179,8 +178,8 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
     async with _connected(address, timeout_s) as coordinator:
         topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
         places = await partition_facts(coordinator, GrpcNetwork(), address, topic)
-    if output == "json":
-        print(json.dumps(_topic_fields(topic) | {"partitions": places}, indent=2))
+    if output != "table":
+        print_data(_topic_fields(topic) | {"partitions": places}, output)
         return OK
     fields = _topic_fields(topic)
     rows = [(key, str(value)) for key, value in fields.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
@@ -189,8 +188,10 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
     for each in topic.partition_properties:
         rows += [(f"property {each.first}-{each.last}:{key}", value) for key, value in each.properties.items()]
     rows += [(f"policy {key}", str(value)) for key, value in fields["policies"].items()]
-    _table(("of the topic", ""), rows)
-    _table(("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places])
+    print_table(("of the topic", ""), rows)
+    print_table(
+        ("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places]
+    )
     return OK
 
 
@@ -277,16 +278,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*head)
-    for row in rows:
-        table.add_row(*row)
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 
 @asynccontextmanager

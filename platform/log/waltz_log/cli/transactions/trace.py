@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import Any
 
+from waltz_log.cli.printing import print_data, print_line
 from waltz_log.client.inspection.tracing import TableVersion, TransactionTrace, trace
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.ports import Coordinator, Network
@@ -65,10 +65,11 @@ async def show(
     held = None
     if table is not None and lookup is not None:
         held = await asyncio.to_thread(lookup, table, partition, transaction_id, found.cluster_key)
-    if output == "json":
-        print(json.dumps(as_json(found, held), indent=2))
+    if output != "table":
+        print_data(as_json(found, held), output)
     else:
-        print("\n".join(as_lines(found, held)))
+        for line in as_lines(found, held):
+            print_line(line)
     return OK
 
 

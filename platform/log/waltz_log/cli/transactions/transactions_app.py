@@ -1,5 +1,4 @@
-"""The arguments of `waltz append`, `waltz read` and `waltz trace`. What they do is in `transactions` and `trace`. Imports next to nothing, like
-`main`."""
+"""The arguments of `waltz append`, `read`, `tail` and `trace`. The modules beside this one implement them. Imports next to nothing, like `main`."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.arguments import Cluster, Output, checked_output
+from waltz_log.cli.transactions.rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
 
@@ -17,6 +17,13 @@ Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decide
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
 Principal = Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
+
+FromTime = Annotated[
+    str | None, typer.Option("--from-time", help="Start at this time: 2026-11-25T14:30:00 (UTC without an offset), or 15m for so long ago.")
+]
+Grep = Annotated[str | None, typer.Option("--grep", "-g", help="Show only transactions whose data contains this text.")]
+Header = Annotated[int | None, typer.Option("--header", help="Show only transactions with this header.")]
+Format = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
 
 
 def append(
@@ -43,19 +50,51 @@ def read(
     key: Key = None,
     partition: Partition = None,
     after: Annotated[int | None, typer.Option(min=-1, help="Start after this transaction id. By default, start at the first retained one.")] = None,
+    from_time: FromTime = None,
+    to_time: Annotated[str | None, typer.Option("--to-time", help="End before this time.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after this many transactions.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new transactions until Ctrl-C.")] = False,
     compacted: Annotated[bool, typer.Option("--compacted", help="Read the newest value of each key of a compaction topic, then the log.")] = False,
+    grep: Grep = None,
+    header: Header = None,
+    template: Format = None,
     output: Output = "table",
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Show transactions of the log, one line for each. With --output json, one JSON object per line."""
-    from waltz_log.cli.transactions import transactions as command
+    """Show transactions of the log, one line for each. With --output json, one JSON object per line; with yaml, a stream of documents."""
+    from waltz_log.cli.transactions import reading as command
+    from waltz_log.cli.transactions.transactions import Place
 
-    place = command.Place(topic, key, partition)
-    options = {"after": after, "limit": limit, "follow": follow, "compacted": compacted, "output": checked_output(output)}
-    return asyncio.run(command.read(cluster, place, **options, principal=principal, timeout_s=timeout))  # type: ignore[arg-type]
+    span = command.Span(after, from_time, to_time, follow, compacted)
+    view = command.View(checked_output(output), template, grep, header)
+    return asyncio.run(command.read(cluster, Place(topic, key, partition), span=span, limit=limit, view=view, principal=principal, timeout_s=timeout))
+
+
+def tail(
+    cluster: Cluster,
+    topic: TopicOption = None,
+    key: Key = None,
+    partition: Partition = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with so many of the last transactions.")] = 10,
+    from_time: FromTime = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new transactions until Ctrl-C.")] = True,
+    grep: Grep = None,
+    header: Header = None,
+    template: Format = None,
+    output: Output = "table",
+    principal: Principal = None,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Show the newest transactions of a topic, of a partition or of all of the log, and wait for more."""
+    from waltz_log.cli.transactions import reading as command
+    from waltz_log.cli.transactions.transactions import Place
+
+    view = command.View(checked_output(output), template, grep, header)
+    place = Place(topic, key, partition)
+    return asyncio.run(
+        command.tail(cluster, place, count=count, from_time=from_time, follow=follow, view=view, principal=principal, timeout_s=timeout)
+    )
 
 
 def trace(
@@ -76,5 +115,5 @@ def trace(
 
 
 def add_transactions(app: typer.Typer) -> None:
-    for command in (append, read, trace):
+    for command in (append, read, tail, trace):
         app.command()(command)

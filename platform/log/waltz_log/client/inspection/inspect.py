@@ -13,14 +13,14 @@ from typing import Self, TypeVar
 
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.inspection.locating import Place, Question, locate
+from waltz_log.client.inspection.locating import Place, Question, locate, read_replica_addresses
 from waltz_log.client.inspection.view_ends import view_ends
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.coordination.topics import read_catalogue
-from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import Catalogue
-from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
+from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND
 
@@ -179,7 +179,7 @@ class ClusterInspector:
         return self._background.call(self._replicas())
 
     async def _replicas(self) -> dict[int, list[str]]:
-        return await self._of_coordinator(self._read_replicas)
+        return await self._of_coordinator(lambda coordinator: read_replica_addresses(coordinator, self._address))
 
     async def _of_coordinator(self, read: Callable[[Coordinator], Awaitable[T]]) -> T:
         coordinator = self._owners.coordinator
@@ -190,13 +190,3 @@ class ClusterInspector:
             return await read(coordinator)
         finally:
             await coordinator.close()
-
-    async def _read_replicas(self, coordinator: Coordinator) -> dict[int, list[str]]:
-        node = await coordinator.get(REPLICAS)
-        if node is None:
-            raise ClusterUnavailable(address=self._address, reason="no replicas are assigned")
-        assigned = ReplicaAssignment.from_bytes(node.data).replicas
-        names = sorted({name for held in assigned.values() for name in held})
-        entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
-        nodes = {name: StorageNodeEntry.from_bytes(entry.data) for name, entry in zip(names, entries, strict=True) if entry is not None}
-        return {partition: [nodes[name].address_for(partition) for name in held if name in nodes] for partition, held in sorted(assigned.items())}

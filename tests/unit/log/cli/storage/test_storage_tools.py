@@ -153,7 +153,7 @@ def test_errors_are_reported_with_their_position_and_exit_code_1(waltz: Reported
         (["dump-segment", "{segment}", "--from", "-1"], USAGE, "--from"),
         (["dump-segment", "{segment}", "--part", "recrods"], USAGE, "did you mean records"),
         (["dump-segment", "{segment}", "--data", "base64"], USAGE, "no such view"),
-        (["dump-segment", "{segment}", "--output", "yaml"], USAGE, "is table or json"),
+        (["dump-segment", "{segment}", "--output", "xml"], USAGE, "is table, json or yaml"),
         (["segment-statistics", "{tmp}"], USAGE, "holds no segments"),
         (["verify-segment", "{tmp}/nowhere"], USAGE, "no segment's data file"),
         (["migrate", "{node}"], USAGE, "nothing to migrate"),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from waltz_log.cli.transactions import transactions
+from waltz_log.cli.transactions import reading, transactions
 from waltz_log.cli.transactions.transactions import Place
 from waltz_log.client import ClientSettings, Transaction, WaltzClient
-from waltz_log.errors import OutOfRange
+from waltz_log.errors import InvalidSetting, OutOfRange
 from waltz_log.testing import InMemoryCluster
 
 AS_USUAL: dict[str, Any] = {"principal": None, "timeout_s": 10.0}
-READ: dict[str, Any] = {"after": None, "limit": None, "follow": False, "compacted": False, "output": "table"}
+VIEW = ("output", "template", "grep", "header")
+SPAN = ("after", "from_time", "to_time", "follow", "compacted")
 
 
 @pytest.fixture
@@ -30,6 +33,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
                     yield client
 
         monkeypatch.setattr(transactions, "WaltzClient", Connected)
+        monkeypatch.setattr(reading, "WaltzClient", Connected)
         yield made
 
 
@@ -39,7 +43,9 @@ async def append(data: str | None, place: Place, *, delete: bool = False) -> Non
 
 async def read(place: Place, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
     capsys.readouterr()
-    assert await transactions.read("", place, **(READ | options), **AS_USUAL) == 0
+    span = reading.Span(**{name: options.pop(name) for name in SPAN if name in options})
+    view = reading.View(**{name: options.pop(name) for name in VIEW if name in options})
+    assert await reading.read("", place, span=span, view=view, **({"limit": None} | options), **AS_USUAL) == 0
     return [line for line in capsys.readouterr().out.splitlines() if " header=" in line or line.startswith("{")]  # servers log there too
 
 
@@ -108,7 +114,7 @@ async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanw
     both = sorted(line.rsplit(" ", 1)[1] for line in await read(Place("shop/orders", None, None), capsys))
     assert both == ["0", "2", "4", "5", "6", "7"], "1 and 3 were the first two of the second partition"
     assert len(await read(Place(None, None, 1), capsys)) == 2
-    assert await transactions.read("", Place(None, None, 1), **{**READ, "limit": 1}, **AS_USUAL) == 0
+    assert await reading.read("", Place(None, None, 1), span=reading.Span(), view=reading.View(), limit=1, **AS_USUAL) == 0
     assert "partition 1 begins at transaction 2: retention removed what came before" in capsys.readouterr().err
     with pytest.raises(OutOfRange, match="asked=1 first=2"):
         await read(Place(None, None, 1), capsys, after=0)
@@ -121,3 +127,85 @@ async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanw
     monkeypatch.setattr(WaltzClient, "feed_batches", trimmed_meanwhile)
     with pytest.raises(OutOfRange, match="asked=1 first=3"):
         await read(Place(None, None, 0), capsys)
+
+
+# ---- times, formats, filters ---------------------------------------------------------------------------------------------------------------------
+
+TAIL: dict[str, Any] = {"count": 10, "from_time": None, "follow": False}
+
+
+async def tail(place: Place, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
+    capsys.readouterr()
+    view = reading.View(**{name: options.pop(name) for name in VIEW if name in options})
+    assert await reading.tail("", place, view=view, **(TAIL | options), **AS_USUAL) == 0
+    return [line for line in capsys.readouterr().out.splitlines() if " header=" in line]
+
+
+async def append_later(cluster: InMemoryCluster, data: str, place: Place) -> int:
+    """Appends at another millisecond than everything before. Returns a time before it and after the others."""
+    before = cluster.clock.now_ms() + 1
+    while cluster.clock.now_ms() <= before:
+        await asyncio.sleep(0.001)
+    await append(data, place)
+    return before
+
+
+async def test_a_span_of_time_is_read_to_the_millisecond(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    await cluster.create_topic("shop/orders", 2)
+    times = [await append_later(cluster, f"value {number}", Place("shop/orders", None, number % 2)) for number in range(6)]
+    for start, end, wanted in ((2, None, [2, 3, 4, 5]), (None, 4, [0, 1, 2, 3]), (1, 3, [1, 2]), (3, 3, []), (4, 2, [])):
+        options = {"from_time": None if start is None else str(times[start]), "to_time": None if end is None else str(times[end])}
+        found = await read(Place("shop/orders", None, None), capsys, **options)
+        assert sorted(line.rsplit(" ", 1)[1] for line in found) == [str(each) for each in wanted], (start, end)
+    assert len(await read(Place(None, None, 0), capsys, from_time="1h")) == 3
+    assert await read(Place(None, None, 0), capsys, from_time="2999-01-01") == []
+    assert len(await read(Place(None, None, 2), capsys, from_time="1970-01-02")) == 0, "an empty partition"
+
+
+async def test_tail_begins_with_the_newest_of_all_partitions_together(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(6):
+        await append_later(cluster, f"value {number}", Place(None, None, number % 3))
+    assert [line[-1] for line in await tail(Place(None, None, None), capsys, count=4)] == ["2", "3", "4", "5"]
+    assert [line[-1] for line in await tail(Place(None, None, 1), capsys, count=1)] == ["4"]
+    assert await tail(Place(None, None, 1), capsys, count=0) == []
+    assert [line[-1] for line in await tail(Place(None, None, None), capsys, grep="value 3")] == ["3"]
+
+
+async def test_tail_goes_on_with_what_comes(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+    monkeypatch.setattr(reading, "printer", lambda output, template: lambda row: seen.put_nowait(row.data))
+    await append("before", Place(None, None, 0))
+    tailing = asyncio.ensure_future(reading.tail("", Place(None, None, None), view=reading.View(), **(TAIL | {"follow": True}), **AS_USUAL))
+    assert await seen.get() == b"before"
+    for number in range(3):
+        await append(f"later {number}", Place(None, None, number))
+        assert await seen.get() == b"later %d" % number
+    tailing.cancel()
+    await asyncio.gather(tailing, return_exceptions=True)
+
+
+async def test_filters_hold_together_and_the_limit_counts_what_is_shown(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    async with await cluster.client(ClientSettings()) as client:
+        for number in range(8):
+            await client.append(0, b"%s %d" % (b"tea" if number % 2 else b"milk", number), number // 4)
+    here = Place(None, None, 0)
+    assert [line[-1] for line in await read(here, capsys, grep="tea", header=1)] == ["5", "7"]
+    assert [line[-1] for line in await read(here, capsys, grep="tea", limit=3)] == ["1", "3", "5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"after": 1, "from_time": "1h"}, "--from-time cannot be combined with --after"),
+        ({"to_time": "1h", "follow": True}, "--to-time cannot be combined with --follow"),
+        ({"compacted": True, "from_time": "1h"}, "--compacted cannot be combined with a time"),
+        ({"from_time": "yesterday"}, "--from-time wants a time such as 2026-11-25T14:30:00, or 15m for a quarter of an hour ago, got 'yesterday'"),
+        ({"template": "%q"}, "--format has %q, which has no meaning; known are %t, %p"),
+        ({"template": "%s", "output": "json"}, "--format cannot be combined with --output"),
+    ],
+)
+async def test_options_that_do_not_fit_together_are_refused(
+    cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(message)):
+        await read(Place(None, None, 0), capsys, **options)

@@ -1,0 +1,66 @@
+"""How commands print what they found: a table for people; JSON or YAML for programs.
+
+Names, payloads and errors come from anywhere, so text is escaped before it reaches a terminal: a sequence that moves the cursor, colors the screen or
+renames the window is shown, and not executed. JSON and YAML escape such characters by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["WIDTH", "cells", "print_data", "print_item", "print_line", "print_table", "printable"]
+
+WIDTH = 200
+"""Characters in a line of a table that is not printed on a terminal."""
+
+
+def printable(text: str) -> str:
+    """On one line of a terminal, whatever is in it."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def print_data(data: Any, output: str) -> None:
+    """One document: JSON, or YAML with the fields in the same order."""
+    print(json.dumps(data, indent=2) if output == "json" else _yaml(data), end="\n" if output == "json" else "", flush=True)
+
+
+def print_item(item: Any, output: str) -> None:
+    """One of many: a line of JSON, or a document of a YAML stream."""
+    print(json.dumps(item) if output == "json" else f"---\n{_yaml(item)}", end="\n" if output == "json" else "", flush=True)
+
+
+def print_line(text: str) -> None:
+    print(printable(text), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints the columns even if there are no rows. None is shown as a dash."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*cells(*row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def cells(*values: object) -> list[Text]:
+    """Values as cells of a table of rich: escaped, and without rich's markup."""
+    from rich.text import Text
+
+    return [Text("-" if each is None else printable(str(each))) for each in values]
+
+
+def _yaml(data: Any) -> str:
+    import yaml
+
+    # As JSON first: YAML's safe writer knows plain types only, and a status has enumerations and tuples.
+    return yaml.dump(json.loads(json.dumps(data)), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=False, default_flow_style=False, width=150)

@@ -1,0 +1,54 @@
+"""What commands print: one style for all, and nothing from outside that a terminal would execute."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+import pytest
+import yaml
+
+from waltz_log.cli.printing import print_data, print_item, print_table, printable
+
+HOSTILE = "name\x1b]0;owned\x07\x1b[2J\u202eab\r\n"
+
+
+class Word(StrEnum):
+    LIVE = "live"
+
+
+def test_text_from_outside_is_escaped_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["[red]name", "value"], [(HOSTILE, "[bold]plain[/]"), (None, 3)])
+    shown = capsys.readouterr().out
+    assert r"name\x1b]0;owned\x07\x1b[2J\u202eab\r\n" in shown
+    assert "[bold]plain[/]" in shown, "rich's markup is not interpreted"
+    assert shown.splitlines()[2].split() == ["-", "3"]
+    for output in ("json", "yaml"):
+        print_data({"name": HOSTILE}, output)
+        print_item({"name": HOSTILE}, output)
+    assert all(each.isprintable() or each == "\n" for each in capsys.readouterr().out)
+
+
+def test_yaml_holds_what_json_holds_in_the_same_order(capsys: pytest.CaptureFixture[str]) -> None:
+    data = {"z": [1, 2.5, None], "a": {"state": Word.LIVE, "text": HOSTILE, "yes": True, "number": "17"}, "tuple": (1, 2)}
+    print_data(data, "json")
+    as_json = capsys.readouterr().out
+    print_data(data, "yaml")
+    as_yaml = capsys.readouterr().out
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+    assert list(yaml.safe_load(as_yaml)) == ["z", "a", "tuple"]
+
+
+def test_many_items_are_lines_of_json_or_a_stream_of_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    for output in ("json", "yaml"):
+        for number in range(2):
+            print_item({"number": number}, output)
+    out = capsys.readouterr().out
+    lines, _, documents = out.partition("---\n")
+    assert [json.loads(line) for line in lines.splitlines()] == [{"number": 0}, {"number": 1}]
+    assert list(yaml.safe_load_all("---\n" + documents)) == [{"number": 0}, {"number": 1}]
+
+
+def test_printable_text_stays_as_it_is() -> None:
+    assert printable("Zürich 東京 🙂") == "Zürich 東京 🙂"
+    assert printable("a\tb\x9b31m") == r"a\tb\x9b31m"
