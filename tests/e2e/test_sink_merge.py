@@ -249,6 +249,34 @@ def test_a_merge_by_marks_read_before_anothers_merge_loses_the_race(spark: Any, 
     assert high_water_marks(str(path), KEY) == {0: 1, 1: 0}
 
 
+@pytest.mark.parametrize("sequence", ["transaction_id", "version"])
+def test_rows_that_are_lost_with_an_executor_are_read_again(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequence: str) -> None:
+    path = tmp_path / "t"
+    log = [Event(0, 0, "k", 1, 0, False), Event(0, 1, "k", 2, 1, False), Event(0, 2, "x", 2, 2, False), Event(0, 3, "x", 2, 3, True)]
+    sink = DeltaUpsert(str(path), KEY, ["key"], sequence=sequence, deletes=HARD)
+    stage = DeltaUpsert.stage
+    staged: list[Any] = []
+    before = held_rows(spark)
+
+    def lose_the_first(self: Any, *arguments: Any, **named: Any) -> Any:
+        staged.append(stage(self, *arguments, **named))
+        if len(staged) == 1:
+            internal.release_held_rows(staged[0].source)
+        return staged[-1]
+
+    monkeypatch.setattr(DeltaUpsert, "stage", lose_the_first)
+    sink.write(frame(spark, log))
+    assert len(staged) == 2
+    assert list(rows_of(spark, path)) == ["k"]
+    assert high_water_marks(str(path), KEY) == {0: 3}
+    assert held_rows(spark) <= before, "the rows of both attempts are freed"
+
+
+def held_rows(spark: Any) -> set[int]:
+    """Ids of what Spark holds, without the states that Delta caches for each table."""
+    return {each.id() for each in spark.sparkContext._jsc.sc().getRDDStorageInfo() if "Delta Table State" not in each.name()}
+
+
 def test_optimize_vacuum_columns_and_writes_of_users_in_between_change_nothing(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = log_of(60, 11, roaming=False)

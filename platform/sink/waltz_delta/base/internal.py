@@ -33,9 +33,11 @@ __all__ = [
     "hadoop_configuration",
     "has_class",
     "is_conflict",
+    "lost_held_rows",
     "observed",
     "read_text",
     "refuse_incomplete_log",
+    "release_held_rows",
     "table_version",
     "transaction_versions",
     "write_text",
@@ -48,6 +50,8 @@ OBSERVED_WITHIN_S = 10.0
 
 _INCOMPLETE_LOG = ("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_VERSIONS_NOT_CONTIGUOUS")
 _MISSING_CHECKPOINT = "DELTA_MISSING_PART_FILES"
+
+_LOST_ROWS = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
@@ -294,6 +298,17 @@ def table_version(spark: SparkSession, path: str) -> int:
 def is_conflict(error: BaseException) -> bool:
     """Whether a commit failed because another one came first. The table is as that commit left it."""
     return isinstance(error, _CONFLICTS)
+
+
+def lost_held_rows(error: BaseException) -> bool:
+    """Whether a job failed because an executor was lost with rows that `localCheckpoint` held there."""
+    return _LOST_ROWS in str(error)
+
+
+def release_held_rows(held: DataFrame) -> None:
+    """Frees the rows of a `localCheckpoint` now. `DataFrame.unpersist` does not know them."""
+    frame: Any = held._jdf
+    frame.queryExecution().logical().rdd().unpersist(False)
 
 
 def refuse_incomplete_log(path: str, error: BaseException) -> None:

@@ -47,6 +47,8 @@ class DeltaHistory(MergeSink):
 
 
 class HistoryRule:
+    merges_held_rows = False
+
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, names: HistorySettings) -> None:
         self._keys = keys
         self._sequence = sequence

@@ -62,9 +62,10 @@ class MergedTable:
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
         return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
 
-    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> int:
-        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. Returns the version of the commit that set them, or a
-        later one if another driver set them first. Raises `LostRace` if another writer committed first."""
+    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any], *, copied: bool) -> int:
+        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. `copied`: the source is a copy that stays the same
+        however often it is read, so Delta makes none of its own. Returns the version of the commit that set the marks, or a later one if another
+        driver set them first. Raises `LostRace` if another writer committed first."""
         number = state.number + 1
         marks = {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}
         record = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
@@ -72,6 +73,7 @@ class MergedTable:
             "write.txnAppId": merge_app_id(self.cluster_key),
             "write.txnVersion": str(number),
             "commitInfo.userMetadata": json.dumps({"waltz": record}),
+            **({"merge.materializeSource": "none"} if copied else {}),
         }
         try:
             for name, value in settings.items():

@@ -13,7 +13,7 @@ from waltz_delta.base import internal
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.landing.merge import MergedTable, MergeState
 from waltz_delta.landing.merge_source import HIDDEN, hold
-from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, Rows, Staged, land, require_columns
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, overlap, refuse_gaps
 from waltz_delta.marks.restored import follow_restore
 from waltz_delta.tables.evolution import Evolution, fit
@@ -26,6 +26,9 @@ __all__ = ["MergeRule", "MergeSink"]
 
 class MergeRule(Protocol):
     """How rows with the same keys become a MERGE."""
+
+    merges_held_rows: bool
+    """Whether the MERGE's source is the held rows as they are, not computed from them."""
 
     def prepare(self, spark: SparkSession, visible: StructType) -> None:
         """Creates what the rule needs besides the table."""
@@ -167,13 +170,18 @@ class _StagedMerge:
     def commit(self) -> None:
         """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
         another driver, or one that died, had written some under the same number."""
-        self.sink.rule.remember(self.spark, self.source)
 
         def execute() -> Any:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
-        committed = self.sink._table.merge(self.spark, self.state, self.new, execute)
+        try:
+            self.sink.rule.remember(self.spark, self.source)
+            committed = self.sink._table.merge(self.spark, self.state, self.new, execute, copied=self.sink.rule.merges_held_rows)
+        except Exception as error:
+            if not internal.lost_held_rows(error):
+                raise
+            raise LostRace from error  # an executor was lost with some of the rows, so nothing was committed
         self.sink.watch.check_overtaken(internal.TableTransaction(self.spark, self.sink.path), self.state.version, committed)
 
     def release(self) -> None:
-        self.source.unpersist()
+        internal.release_held_rows(self.source)

@@ -1,6 +1,6 @@
 """The source rows of a MERGE: one row per key, the newest by sequence and then by position in the log, with a flag for deletes.
 
-Pure plans except `hold`, which runs the job: the rows are read and reduced once, and stay in memory or on local disk until the MERGE is done."""
+Pure plans except `hold`, which runs the job."""
 
 from __future__ import annotations
 
@@ -89,11 +89,9 @@ def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bo
 
 
 def hold(source: DataFrame) -> DataFrame:
-    """Reads the rows once and caches them. If a part is lost with an executor, it is read again with the same result. (MERGE reads twice and makes
-    its own copy; Delta refuses to switch that off over cached rows.)"""
-    held = source.persist(StorageLevel.MEMORY_AND_DISK)
-    held.count()
-    return held
+    """Reads and reduces the rows once. Spark holds the result in memory and on local disk, apart from the plan that it came from, so a MERGE need not
+    copy it again. If a part is lost with an executor, a reader fails (`internal.lost_held_rows`) and the batch is staged again."""
+    return source.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
 def moved(one: Column, other: Column, transaction_id: Column) -> Column:

@@ -57,6 +57,8 @@ class DeltaUpsert(MergeSink):
 
 
 class UpsertRule:
+    merges_held_rows = True
+
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, tombstones: Tombstones | None) -> None:
         self._keys = keys
         self._sequence = sequence

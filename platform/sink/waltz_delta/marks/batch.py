@@ -45,7 +45,8 @@ Rows = Callable[[Mapping[int, int]], DataFrame]
 
 
 class LostRace(Exception):
-    """Another writer committed to the table first, and nothing of this attempt is in it. Read the marks again. Internal to this package."""
+    """Another writer committed to the table first, or the staged rows were lost with an executor. Nothing of this attempt is in the table. Read the
+    marks and stage the batch again. Internal to this package."""
 
 
 class Staged(Protocol):
