@@ -20,6 +20,7 @@ SAMPLES: list[WaltzError] = [
     errors.LockConflict(partition=1, winner=7),
     errors.GaveUpOnConflict(partition=1, winner=7, attempts=5, elapsed_s=0.25, limit="attempts"),
     errors.NotAppended(partition=1, reason="moving"),
+    errors.QuotaExceeded(partition=1, quota="bytes_per_s", principal="ada", topic="shop/orders", retry_after_s=0.25),
     errors.GaveUp(partition=1, reason="moving", attempts=2, elapsed_s=0.25, winner=None, limit="retry_budget"),
     errors.OutcomeUnknown(partition=1, client_id=2, sequence=3, since=4, reason="deadline"),
     errors.Unavailable(reason="no"),

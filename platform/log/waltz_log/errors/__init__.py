@@ -11,6 +11,7 @@
     ├── LockConflict              decided: not in the log                               read up to `winner`, decide again
     │   └── GaveUpOnConflict      the same, after retries that met conflicts            raise the limit that was reached, or lock less
     ├── NotAppended               decided: not in the log                               append again if it still makes sense
+    │   ├── QuotaExceeded         the same, as the principal's quota is used up         append again after `retry_after_s`
     │   └── GaveUp                the same, after retries                               raise the limit that was reached, or try later
     ├── OutcomeUnknown            may be in the log or not                              call `resolve`
     ├── Unavailable               no node answers; this call decided nothing            retry later
@@ -52,7 +53,7 @@ A docstring says what happened, and after `To do:` what the caller should do.
 
 from __future__ import annotations
 
-from waltz_log.errors.appends import GaveUp, GaveUpOnConflict, LockConflict, NotAppended, OutcomeUnknown
+from waltz_log.errors.appends import GaveUp, GaveUpOnConflict, LockConflict, NotAppended, OutcomeUnknown, QuotaExceeded
 from waltz_log.errors.availability import ClusterUnavailable, ConnectionLost, NotOwner, OutboxFull, ProtocolViolation, Unavailable
 from waltz_log.errors.base import WaltzError, exit_code_of
 from waltz_log.errors.data import CorruptData, EnvelopeBroken, NotCommittedYet, OutOfRange, Trimmed
@@ -101,6 +102,7 @@ __all__ = [
     "OutcomeUnknown",
     "PermissionDenied",
     "ProtocolViolation",
+    "QuotaExceeded",
     "ReplicaFenced",
     "SessionTooOld",
     "StorageFailed",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from waltz_log.errors.base import WaltzError
 from waltz_log.exit_codes import REFUSED, UNAVAILABLE
 
-__all__ = ["GaveUp", "GaveUpOnConflict", "LockConflict", "NotAppended", "OutcomeUnknown"]
+__all__ = ["GaveUp", "GaveUpOnConflict", "LockConflict", "NotAppended", "OutcomeUnknown", "QuotaExceeded"]
 
 
 class LockConflict(WaltzError):
@@ -57,6 +59,29 @@ class GaveUp(NotAppended):
     elapsed_s: float
     winner: int | None
     limit: str
+
+
+class QuotaExceeded(NotAppended):
+    """The principal does more in the topic than its quota allows. Nothing of the call is in the log. `quota` names the limit, as in the server's
+    setting `quotas`; `topic` is empty for a partition of no topic. The client has waited within the deadline.
+
+    To do: append it again after `retry_after_s`, or ask an operator for a higher quota."""
+
+    text = "quota exceeded"
+    advice = "append it again after retry_after_s, or ask an operator for a higher quota"
+    reason: str = field(init=False, default="quota exceeded")
+    partition: int
+    quota: str
+    principal: str
+    topic: str
+    retry_after_s: float
+
+    def _message(self) -> str:
+        who = f"principal {self.principal}" if self.principal else "a client without a principal"
+        where = f"topic {self.topic}" if self.topic else f"partition {self.partition}"
+        return (
+            f"{self.text}: {who} does more in {where} than its quota allows: quota={self.quota} retry_after_s={self.retry_after_s} ({self.advice})"
+        )
 
 
 class OutcomeUnknown(WaltzError):

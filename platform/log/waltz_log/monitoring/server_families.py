@@ -103,6 +103,12 @@ def _fenced(statistics: ServerStatistics) -> Samples:
         yield ("mount",), statistics.totals.fenced_mounts
 
 
+def _quota_refusals(statistics: ServerStatistics) -> Samples:
+    if statistics.totals is not None:
+        yield ("append",), statistics.totals.append_refusals
+        yield ("mount",), statistics.totals.mount_refusals
+
+
 def _stages(statistics: ServerStatistics) -> dict[str, LatencyStatistics]:
     totals = statistics.totals
     return {} if totals is None else {"queue": totals.queue, "replicate": totals.replicate, "commit": totals.commit}
@@ -162,6 +168,12 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         "What was fenced here. `generation`: an ownership, by a newer owner; `session`: a store session, by a newer one; `mount`: a client's "
         "connection, by its newer one.",
         _fenced,
+    ),
+    counter(
+        "waltz_server_quota_refusals_total",
+        ("what",),
+        "Answers that a quota is exceeded. `append`: to a frame of appends; `mount`: to a mount. The clients wait and try again.",
+        _quota_refusals,
     ),
     gauge(
         "waltz_server_partition_open",

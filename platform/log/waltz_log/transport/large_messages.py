@@ -47,6 +47,7 @@ class AppendColumns(NamedTuple):
     locks: bytes
     records: bytes | memoryview
     own: bytes
+    quota_refusals: int = 0
 
 
 class ReceivedAppend:
@@ -97,6 +98,7 @@ def append_message(frame: AppendColumns) -> Encoded[pb.ClientMessage]:
             _bytes_field(4, frame.lock_counts),
             _bytes_field(5, frame.locks),
             own,
+            _number_field(8, frame.quota_refusals),
             _bytes_head(6, len(records)),
         ]
     )
@@ -148,11 +150,11 @@ def decoder_of(method: Any) -> Callable[[Any], Any]:
 
 def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessage:
     """Raises protobuf's `DecodeError`."""
-    fields = _only_field(memoryview(data), _APPEND, {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes})
-    if fields is None or fields.get(1, 0) > _INT32_MAX:
+    fields = _only_field(memoryview(data), _APPEND, {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int})
+    if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
         return pb.ClientMessage.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
-    return ReceivedAppend(AppendColumns(get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b"")))
+    return ReceivedAppend(AppendColumns(get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0)))
 
 
 def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateRequest:

@@ -229,20 +229,28 @@ class MountResponse(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    FRAME_TRANSACTIONS_MAX_FIELD_NUMBER: _builtins.int
+    FRAME_BYTES_MAX_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     high_water_mark: _builtins.int
     protocol_version: _builtins.int
     """the one that is used on this stream: the highest that both speak"""
+    frame_transactions_max: _builtins.int
+    """where a quota applies: no frame should hold more; 0: no limit"""
+    frame_bytes_max: _builtins.int
+    """the same of the bytes of its records"""
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         high_water_mark: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
+        frame_transactions_max: _builtins.int = ...,
+        frame_bytes_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "high_water_mark", b"high_water_mark", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_bytes_max", b"frame_bytes_max", "frame_transactions_max", b"frame_transactions_max", "generation", b"generation", "high_water_mark", b"high_water_mark", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,6 +269,7 @@ class AppendFrame(_message.Message):
     LOCKS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
+    QUOTA_REFUSALS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     lengths: _builtins.bytes
     """i4[n]: record lengths"""
@@ -274,6 +283,8 @@ class AppendFrame(_message.Message):
     """ids zero, checksums final"""
     own: _builtins.bytes
     """u1[n]: 1: counts as known, beside the mark, what this client wrote itself; empty: none does"""
+    quota_refusals: _builtins.int
+    """how many QuotaRefusals of this stream its sender has seen; a frame that has seen fewer than were sent is dropped"""
     def __init__(
         self,
         *,
@@ -284,10 +295,11 @@ class AppendFrame(_message.Message):
         locks: _builtins.bytes = ...,
         records: _builtins.bytes = ...,
         own: _builtins.bytes = ...,
+        quota_refusals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "own", b"own", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "own", b"own", "quota_refusals", b"quota_refusals", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,6 +340,7 @@ class AppendResult(_message.Message):
     IN_MEMORY_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     ABOVE_LOG_FIELD_NUMBER: _builtins.int
+    OVER_QUOTA_FIELD_NUMBER: _builtins.int
     committed: _builtins.bytes
     """i8[3k]: first sequence, count, first transaction id"""
     rejected: _builtins.bytes
@@ -342,6 +355,8 @@ class AppendResult(_message.Message):
     """with in_memory: what is on the disks of a majority"""
     above_log: _builtins.bytes
     """i8[2k]: sequence, the highest transaction id that existed. Refused: the transaction's mark is above it"""
+    @_builtins.property
+    def over_quota(self) -> Global___QuotaRefusal: ...
     def __init__(
         self,
         *,
@@ -352,14 +367,48 @@ class AppendResult(_message.Message):
         in_memory: _builtins.bool = ...,
         high_water_mark: _builtins.int = ...,
         above_log: _builtins.bytes = ...,
+        over_quota: Global___QuotaRefusal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["over_quota", b"over_quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["above_log", b"above_log", "append_time_ms", b"append_time_ms", "committed", b"committed", "high_water_mark", b"high_water_mark", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above_log", b"above_log", "append_time_ms", b"append_time_ms", "committed", b"committed", "high_water_mark", b"high_water_mark", "in_memory", b"in_memory", "over_quota", b"over_quota", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendResult: _TypeAlias = AppendResult  # noqa: Y015
+
+@_typing.final
+class QuotaRefusal(_message.Message):
+    """Nothing of the stream from this transaction on is in the log or will be, until a frame says that its sender has seen this."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """the first transaction of a frame"""
+    retry_after_ms: _builtins.int
+    quota: _builtins.str
+    """the limit: transactions_per_s or bytes_per_s"""
+    topic: _builtins.str
+    """empty: the partition belongs to none"""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        retry_after_ms: _builtins.int = ...,
+        quota: _builtins.str = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "retry_after_ms", b"retry_after_ms", "sequence", b"sequence", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaRefusal: _TypeAlias = QuotaRefusal  # noqa: Y015
 
 @_typing.final
 class FlushRequest(_message.Message):

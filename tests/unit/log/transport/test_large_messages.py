@@ -26,7 +26,8 @@ from waltz_log.transport.large_messages import (
 )
 
 SHORT = st.binary(max_size=300)
-FRAMES = st.builds(AppendColumns, st.integers(0, 2**31 - 1), SHORT, SHORT, SHORT, SHORT, SHORT, SHORT)
+COUNTS = st.integers(0, 2**31 - 1)
+FRAMES = st.builds(AppendColumns, COUNTS, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, COUNTS)
 BLOCKS = st.builds(Block, st.integers(0, 2**63 - 1), SHORT, SHORT, st.integers(0, 2**63 - 1))
 
 
@@ -83,6 +84,7 @@ def test_a_damaged_message_is_read_as_protobuf_reads_it_or_refused_with_its_erro
     [
         pb.ClientMessage(flush=pb.FlushRequest(flush_id=7)),
         pb.ClientMessage(append=pb.AppendFrame(generation=-3, records=b"r")),
+        pb.ClientMessage(append=pb.AppendFrame(quota_refusals=-3, records=b"r")),
         pb.ClientMessage(),
     ],
 )

@@ -7,6 +7,7 @@ the next mount settles them. No task and no message is made for a single transac
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.topics.catalogue import Durability
-from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
+from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation, QuotaExceeded
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.large_messages import AppendColumns, append_message
 from waltz_log.transport.methods import MountStream
@@ -48,6 +49,8 @@ class Mounted(NamedTuple):
     """The generation under which the coordinator named that owner."""
     sequence_last: int
     """Above it no frame is sent under this client id."""
+    principal: str = ""
+    """As the client states it, for messages alone."""
 
 
 class Signals:
@@ -88,6 +91,8 @@ class AppendStream:
         self._answered_at = self._loop.time()
         self._flush_id = 0
         self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._quota_refusals = 0
+        self._resume_at = -math.inf
         self.first_sequence = window.next_sequence
         """All sequences below it were sent on earlier mounts: decided."""
 
@@ -112,7 +117,6 @@ class AppendStream:
     async def _send(self) -> None:
         window, stream, work, paced = self._window, self._stream, self._signals.work, self._signals.paced
         frame_bytes, linger_s = self._settings.frame_bytes, self._settings.linger_ms / 1000
-        client_id, generation = self._mounted.client_id, self._mounted.generation
         while True:
             if not window.queue:
                 work.clear()
@@ -125,9 +129,12 @@ class AppendStream:
                         await paced.wait()
                 except TimeoutError:
                     paced.set()
+            if self._resume_at > self._loop.time():
+                await asyncio.sleep(self._resume_at - self._loop.time())
+                continue
             if window.next_sequence > self._mounted.sequence_last:
                 await self._use_up()
-            frame = window.pack(client_id, generation, window.known_mark, self._loop.time())
+            frame = self._pack()
             if frame is None:
                 continue
             if self._sending is None:
@@ -135,12 +142,17 @@ class AppendStream:
             else:
                 await self._send_recorded(frame, self._sending)
 
+    def _pack(self) -> AppendColumns | None:
+        window, mounted = self._window, self._mounted
+        frame = window.pack(mounted.client_id, mounted.generation, window.known_mark, self._loop.time())
+        return frame if frame is None or not self._quota_refusals else frame._replace(quota_refusals=self._quota_refusals)
+
     async def _send_recorded(self, frame: AppendColumns, sending: Callable[[list[SentFrame]], Awaitable[None]]) -> None:
         """Records the frame and the full frames that wait behind it on disk, then sends them. One record for all, because a sync takes longer than a
         frame."""
         window, frames = self._window, [frame]
         while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
-            another = window.pack(self._mounted.client_id, self._mounted.generation, window.known_mark, self._loop.time())
+            another = self._pack()
             if another is not None:
                 frames.append(another)
         await sending(list(window.frames)[-len(frames) :])
@@ -185,6 +197,8 @@ class AppendStream:
             for first, count, transaction_id in ranges(result.committed, 3):
                 if count < 1 or transaction_id < 0:
                     raise ProtocolViolation(reason=f"impossible answer: count={count} transaction_id={transaction_id}")
+                if self._resume_at <= self._answered_at:
+                    window.over_quota = None
                 window.commit(first, count, transaction_id, result.append_time_ms, durability)
                 if result.in_memory:
                     window.received_mark = transaction_id + count - 1
@@ -198,11 +212,24 @@ class AppendStream:
         if result.above_log:
             for sequence, newest in ranges(result.above_log, 2):
                 window.refuse_mark(sequence, newest)
+        if result.HasField("over_quota"):
+            self._wait_for_quota(result.over_quota)
         if result.refused:
             unsettled = [(sequence, reason) for sequence, reason in ranges(result.refused, 2) if not window.refuse(sequence, reason)]
             if unsettled:
                 sequence, reason = unsettled[0]
                 raise NotOwner(partition=window.partition, reason=f"refused: sequence={sequence} reason={reason}")
+
+    def _wait_for_quota(self, refusal: pb.QuotaRefusal) -> None:
+        """Nothing more is sent until the owner accepts appends again; deadlines go on. What was sent after the refused frame is dropped there."""
+        window, wait_s = self._window, refusal.retry_after_ms / 1000
+        window.give_back(refusal.sequence)
+        window.over_quota = QuotaExceeded(
+            partition=window.partition, quota=refusal.quota, principal=self._mounted.principal, topic=refusal.topic, retry_after_s=wait_s
+        )
+        self._quota_refusals += 1
+        self._resume_at = self._loop.time() + wait_s
+        self._signals.work.set()
 
     async def flushed(self, deadline: float) -> None:
         """Returns once the owner has decided all that was sent before. Raises `TimeoutError`, or what ended the stream."""

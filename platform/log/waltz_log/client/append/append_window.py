@@ -23,7 +23,7 @@ from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart,
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.topics.catalogue import Durability
-from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, QuotaExceeded, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.large_messages import AppendColumns
 
@@ -57,10 +57,17 @@ class AppendWindow:
         self.next_sequence = 1
         self.known_mark = -1
         """The highest transaction id known to be committed."""
+        self.over_quota: QuotaExceeded | None = None
+        """Why nothing is sent now; None: no quota is exceeded."""
+        self._batch_transactions = self._batch_bytes = 0
         self.received_mark = -1
         """The highest that was reported as received by a majority, before it was on disk."""
         self._waiters = FifoWaiters[tuple[int, int]](self._fits, self._reserve, lambda amount: self._release(*amount))
         self._waiting = self._waiters.queue
+
+    def limit_frames(self, transactions: int, size: int) -> None:
+        """The most that a frame of several transactions holds, because a quota allows no more at once; 0: no limit."""
+        self._batch_transactions, self._batch_bytes = transactions, size
 
     def forget_received(self) -> bool:
         """Whether something was reported as received of which it will not be known any more that it is on disk."""
@@ -128,7 +135,7 @@ class AppendWindow:
         try:
             await self._waiters.wait(amount, deadline)
         except TimeoutError:
-            raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
+            raise self._late("no room in the window before the deadline") from None
 
     def _fits(self, amount: tuple[int, int]) -> bool:
         if self.pending == 0:
@@ -163,16 +170,18 @@ class AppendWindow:
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
         """What goes into the next frame, single appends in runs, and its size. Drops on the way what its caller gave up or what is late."""
-        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES))
+        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES), self._batch_bytes or self._frame_bytes)
+        left = self._batch_transactions or self._max_pending + 1
         runs: list[list[PendingAppend] | UnsentRows] = []
         appends: list[PendingAppend] | None = None
         total = 0
-        while queue:
+        while queue and left:
             append = queue[0]
             if type(append) is UnsentRows:
-                first = self._cut(append, limit - total, now, whole=not total)
+                first = self._cut(append, limit - total, left, now, whole=not total)
                 if first is not None:
                     total += first.size
+                    left -= first.count
                     runs.append(first)
                     appends = None
                 if queue and queue[0] is append:
@@ -185,28 +194,34 @@ class AppendWindow:
             queue.popleft()
             future = append.future
             if append.deadline <= now and not future.done():
-                future.set_exception(NotAppended(partition=self.partition, reason=LATE_UNSENT))
+                future.set_exception(self._late(LATE_UNSENT))
             if future.done():  # late, or given up by its caller
                 self.queue_bytes -= size
                 self._release(1, size)
                 continue
             total += size
+            left -= 1
             if appends is None:
                 appends = []
                 runs.append(appends)
             appends.append(append)
         return runs, total
 
-    def _cut(self, rows: UnsentRows, limit: int, now: float, *, whole: bool) -> UnsentRows | None:
-        """Of the rows at the head of the queue those that fit; None where none do, or none are to be sent. `whole`: one fits always."""
+    def _late(self, reason: str) -> NotAppended:
+        """What a transaction that was not sent before its deadline ends with."""
+        return NotAppended(partition=self.partition, reason=reason) if self.over_quota is None else copy(self.over_quota)
+
+    def _cut(self, rows: UnsentRows, limit: int, count: int, now: float, *, whole: bool) -> UnsentRows | None:
+        """Of the rows at the head of the queue those that fit, `count` at most; None where none do, or none are to be sent. `whole`: one fits
+        always."""
         if rows.deadline <= now:
-            rows.fail(NotAppended(partition=self.partition, reason=LATE_UNSENT))
+            rows.fail(self._late(LATE_UNSENT))
         if rows.done:
             self.queue.popleft()
             self.queue_bytes -= rows.size
             self._release(rows.count, rows.size)
             return None
-        first = rows.cut(limit) or (rows.cut_rows(1) if whole else None)
+        first = rows.cut(limit, count) or (rows.cut_rows(1) if whole else None)
         if first is rows:
             self.queue.popleft()
         return first
@@ -270,6 +285,17 @@ class AppendWindow:
             frame = frames.popleft()
             self._release(frame.count, frame.size)
 
+    def give_back(self, sequence: int) -> None:
+        """The owner refused the frame that begins with the sequence, and drops what follows it, because a quota is exceeded: all of it goes back to
+        the head of the queue, in order. Raises `ProtocolViolation` if no such frame is in flight."""
+        frames = self.frames
+        if not any(frame.first_sequence == sequence for frame in frames):
+            raise ProtocolViolation(reason=f"refusal of what is not in flight: partition={self.partition} sequence={sequence}")
+        refused: deque[SentFrame] = deque()
+        while not refused or refused[0].first_sequence != sequence:
+            refused.appendleft(frames.pop())
+        self._requeue(refused, None)
+
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
     def searched(self, found: Iterable[tuple[int, ...]], searched_to: int) -> None:
@@ -288,7 +314,10 @@ class AppendWindow:
             self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
         self._retire()
         frames, self.frames = self.frames, deque()
-        refused = None if failure is None else NotAppended(partition=self.partition, reason=str(failure))
+        self._requeue(frames, None if failure is None else NotAppended(partition=self.partition, reason=str(failure)))
+
+    def _requeue(self, frames: Iterable[SentFrame], refused: NotAppended | None) -> None:
+        """Puts back what has no outcome. `refused`: what it fails with instead."""
         again = [unsent for frame in frames for part in frame.parts for unsent in part.give_back(refused)]
         again_bytes = sum(unsent.size for unsent in again)
         self.queue.extendleft(reversed(again))
@@ -305,7 +334,7 @@ class AppendWindow:
         for unsent in self.queue:
             if not _done(unsent) and unsent.deadline <= now:
                 self.not_appended += _count(unsent)
-                _fail(unsent, NotAppended(partition=self.partition, reason=f"{LATE_UNSENT}: {reason}"))
+                _fail(unsent, self._late(f"{LATE_UNSENT}: {reason}"))
             if _done(unsent):
                 late += 1
             else:

@@ -119,9 +119,9 @@ class UnsentRows:
             self._failed = True
             self.pending.fail(self.start, self.count, error)
 
-    def cut(self, size: int) -> UnsentRows | None:
-        """The first rows, which need no more than `size` bytes; None where not one does. The rest stays here."""
-        fitting = self.pending.rows.fitting(self.start, self.stop, size)
+    def cut(self, size: int, count: int) -> UnsentRows | None:
+        """The first rows, at most `count`, which need no more than `size` bytes; None where not one does. The rest stays here."""
+        fitting = self.pending.rows.fitting(self.start, min(self.stop, self.start + count), size)
         return self.cut_rows(fitting) if fitting else None
 
     def cut_rows(self, count: int) -> UnsentRows:

@@ -41,6 +41,7 @@ from waltz_log.errors import (
     NotOwner,
     OutOfRange,
     ProtocolViolation,
+    QuotaExceeded,
     StorageFull,
     TopicDeleted,
     Unavailable,
@@ -328,6 +329,7 @@ class Producer:
                 self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # its creator gives it another client id
                 return
             stream: MountStream | None = None
+            wait_s = 0.0
             try:
                 stream, mounted = await self._mount()
                 await self._settle_in_flight(mounted.address)
@@ -348,6 +350,9 @@ class Producer:
                 # What was never sent is answered as it would be on a mount; what is in flight waits for room like the blocks that it is in.
                 self._reason = error
                 self.window.refuse_unsent()
+            except QuotaExceeded as error:
+                self._reason = self.window.over_quota = error
+                wait_s = error.retry_after_s
             except OutOfRange as error:
                 self._reason = error
                 if error.asked < error.first:
@@ -362,7 +367,7 @@ class Producer:
                 self._serving = None
                 if stream is not None:
                     await stream.cancel()
-            await self._owners.wait_changed(self._backoff.next_s())
+            await self._owners.wait_changed(max(wait_s, self._backoff.next_s()))
 
     @property
     def _sequence_last(self) -> int:
@@ -393,8 +398,10 @@ class Producer:
         stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful
         self.window.raise_known_mark(answer.high_water_mark)
+        self.window.over_quota = None
+        self.window.limit_frames(answer.frame_transactions_max, answer.frame_bytes_max)
         self.mounts += 1
-        return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last)
+        return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last, self._owners.principal)
 
     async def _settle_in_flight(self, address: str) -> None:
         """What an earlier mount left open: found in the log, or put back to be sent again."""

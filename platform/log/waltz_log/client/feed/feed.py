@@ -17,7 +17,7 @@ from waltz_log.client.owners.mounting import mount_request
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Transaction
 from waltz_log.core.topics.catalogue import TopicEpoch
-from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, QuotaExceeded, WaltzError
 from waltz_log.transport import versions
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import MOUNT, MountStream
@@ -43,6 +43,7 @@ async def feed_batches(
     position = after
     tries = 0
     while True:
+        wait_s = 0.0
         stream: MountStream | None = None
         leaver: asyncio.Task[None] | None = None
         try:
@@ -70,6 +71,8 @@ async def feed_batches(
             tries += 1
             if tries >= TRIES_MAX:
                 raise
+        except QuotaExceeded as error:
+            wait_s = error.retry_after_s
         except WaltzError as error:
             if not error.retriable:
                 raise
@@ -79,7 +82,7 @@ async def feed_batches(
                 await asyncio.gather(leaver, return_exceptions=True)
             if stream is not None:
                 await stream.cancel()
-        await owners.wait_changed(backoff.next_s())
+        await owners.wait_changed(max(wait_s, backoff.next_s()))
 
 
 async def _next_frame(stream: MountStream, partition: int) -> pb.FeedFrame:

@@ -233,7 +233,8 @@ class ServerTotals:
     """Of all partitions since the process started. `queue`: how long the oldest frame of each block waited until the block was ordered; `commit`:
     from then until the block was committed; `replicate`: from sending blocks to one replica until it acknowledged them; `lock_wait`: how long a
     rejection waited for its turn at a hot lock; `recovery`: from the begin of a store session to its being open; `sessions`: those that were opened;
-    `fenced_generations`, `fenced_sessions`: what newer owners and newer sessions ended here; `fenced_mounts`: what newer mounts of a client ended."""
+    `fenced_generations`, `fenced_sessions`: what newer owners and newer sessions ended here; `fenced_mounts`: what newer mounts of a client ended;
+    `append_refusals`, `mount_refusals`: how often frames of appends, and mounts, were refused because a quota was exceeded."""
 
     queue: Fieldwise[LatencyStatistics]
     commit: Fieldwise[LatencyStatistics]
@@ -244,6 +245,8 @@ class ServerTotals:
     fenced_generations: Summed[int]
     fenced_sessions: Summed[int]
     fenced_mounts: Summed[int]
+    append_refusals: Summed[int] = 0
+    mount_refusals: Summed[int] = 0
 
 
 def _earlier(one: tuple[OwnerStatistics, ...], other: tuple[OwnerStatistics, ...]) -> tuple[OwnerStatistics, ...]:

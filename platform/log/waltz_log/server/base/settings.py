@@ -8,7 +8,41 @@ from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 
-__all__ = ["ServerSettings"]
+__all__ = ["QuotaSettings", "ServerSettings"]
+
+
+class QuotaSettings(Settings):
+    """One rule: how much each principal may do in each topic, at one process of a server. A limit that is not set does not apply. Only accepted work
+    counts. The first rule that fits a principal and a topic applies."""
+
+    principal: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The principals that the rule is for. A `*` stands for any text without a slash. None: all. Each of them has a quota of its own.",
+    )
+    topic: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The topics, as `namespace/topic`, with `*` as above. None: all, and partitions of no topic. Each topic has a quota of its own.",
+    )
+    transactions_per_s: float | None = Field(
+        default=None, gt=0, description="Transactions that are appended. Choose several times the normal rate, so that only a defect meets it."
+    )
+    bytes_per_s: float | None = Field(
+        default=None, gt=0, description="Bytes of their records: the data and 40 bytes each. Choose what the disks of the replicas can spare."
+    )
+    mounts_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Mounts: a client mounts each partition that it appends to or follows, and again after each lost connection. Choose at least the "
+        "number of partitions times the number of clients in a minute.",
+    )
+    burst_s: float = Field(
+        default=1.0,
+        ge=0.01,
+        le=3600,
+        description="A principal that was idle can use what so many seconds bring at once. Longer bursts let batch jobs finish sooner.",
+    )
 
 
 class ServerSettings(Settings):
@@ -137,6 +171,11 @@ class ServerSettings(Settings):
         gt=0,
         description="Time between two rounds of retention and compaction of a partition. Each round asks every replica what it holds. A "
         "shorter time frees space sooner and keeps compacted views newer.",
+    )
+    quotas: tuple[QuotaSettings, ...] = Field(
+        default=(),
+        description="How much a principal may append and mount per second in a topic. Each process of a server counts for itself: a topic whose "
+        "partitions are at several processes gets it once at each. Empty: no limits. Without TLS a principal is what the client claims.",
     )
     tls: TlsSettings | None = Field(
         default=None,

@@ -26,6 +26,8 @@ class Totals:
         self.lock_wait = Latency()
         self.recovery = Latency()
         self.sessions = 0
+        self.append_refusals = self.mount_refusals = 0
+        """Because a quota was exceeded."""
         self._fenced_generations = self._fenced_sessions = self._fenced_mounts = 0
 
     def count_fenced(self, what: str) -> None:
@@ -48,4 +50,6 @@ class Totals:
             fenced_generations=self._fenced_generations,
             fenced_sessions=self._fenced_sessions,
             fenced_mounts=self._fenced_mounts,
+            append_refusals=self.append_refusals,
+            mount_refusals=self.mount_refusals,
         )

@@ -8,10 +8,12 @@ does not read stops only its own writer: one frame waits for it, and a bounded n
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import deque
 
 from waltz_log.core.ports import Sender
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.core.session_states import MOUNT, MountState, StateMachine
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
@@ -29,7 +31,14 @@ class Mount:
     """`client_id` 0 is a reader: it may not append and fences no other mount."""
 
     def __init__(
-        self, request: pb.MountRequest, stream: Sender[pb.ServerMessage], store: StoreSession, feed: Feed, generation: int, version: int
+        self,
+        request: pb.MountRequest,
+        stream: Sender[pb.ServerMessage],
+        store: StoreSession,
+        feed: Feed,
+        generation: int,
+        version: int,
+        meter: Meter | None = None,
     ) -> None:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
@@ -39,6 +48,8 @@ class Mount:
         self.topic = TopicEpoch(request.topic, request.topic_epoch) if request.topic else None
         self.topics = frozenset(request.topics)
         self.appends = bool(request.client_id) and not request.appends_nothing
+        self.meter = meter
+        self.quota_refusals = 0
         self.last_sequence = -1
         self.failed: WaltzError | None = None
         self._state = StateMachine(MOUNT)
@@ -74,6 +85,15 @@ class Mount:
             )
         )
         self._outgoing.append(message)
+        self._wake.notify()
+
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
+        """The frame that begins with this transaction is not ordered, nor what follows on the stream until the client has seen this."""
+        self.quota_refusals += 1
+        topic = "" if self.meter is None else self.meter.topic
+        after_ms = math.ceil(1000 * refusal.retry_after_s)
+        found = pb.QuotaRefusal(sequence=sequence, retry_after_ms=after_ms, quota=refusal.quota, topic=topic)
+        self._outgoing.append(pb.ServerMessage(result=pb.AppendResult(over_quota=found)))
         self._wake.notify()
 
     def flushing(self) -> None:
@@ -131,6 +151,8 @@ class Mount:
             generation=self._generation,
             high_water_mark=target,
             protocol_version=self._version,
+            frame_transactions_max=0 if self.meter is None else self.meter.batch_transactions,
+            frame_bytes_max=0 if self.meter is None else self.meter.batch_bytes,
         )
         if self.failed is not None:
             raise self.failed

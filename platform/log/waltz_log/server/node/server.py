@@ -27,6 +27,7 @@ from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
@@ -79,6 +80,7 @@ class LogServer:
         self._in_office = False
         self._caches = Caches(settings)
         self._totals = Totals()
+        self._quotas = Quotas(settings.quotas)
         self._topics = ServedTopics(coordinator)
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
@@ -182,7 +184,7 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, self._totals)
+                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, self._totals, self._quotas)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(restart_on_error(f"partition {number}", partition.run))
 

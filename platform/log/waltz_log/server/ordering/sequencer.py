@@ -17,6 +17,7 @@ import numpy.typing as npt
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
 from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.ordering.conflicts import RecentConflicts
 from waltz_log.transport import waltz_pb2 as pb
@@ -35,8 +36,13 @@ class Appender(Protocol):
     last_sequence: int
     on_disk: bool
     """Its appends are answered only when they are on disk, whatever the topic's policy."""
+    meter: Meter | None
+    """What its appends are charged to; None: no quota applies."""
+    quota_refusals: int
+    """How often frames of it were refused because the quota was exceeded."""
 
     def answer(self, answers: Answers, append_time_ms: int) -> None: ...
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None: ...
     def fail(self, error: WaltzError) -> None: ...
 
 
@@ -59,7 +65,20 @@ class Answers:
 class ReceivedFrame:
     """A waiting append frame: its columns, each read from the message once, because reading one copies it."""
 
-    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "received_s", "records", "size")
+    __slots__ = (
+        "appender",
+        "count",
+        "generation",
+        "lengths",
+        "lock_counts",
+        "locks",
+        "marks",
+        "own",
+        "quota_refusals",
+        "received_s",
+        "records",
+        "size",
+    )
 
     def __init__(self, appender: Appender, message: pb.AppendFrame | AppendColumns) -> None:
         self.appender = appender
@@ -69,6 +88,7 @@ class ReceivedFrame:
         self.lock_counts = message.lock_counts
         self.locks = message.locks
         self.own = message.own
+        self.quota_refusals = message.quota_refusals
         self.records: bytes | memoryview = message.records
         self.count = len(self.lengths) // 4
         self.size = len(self.records) + len(self.locks) + 16 * self.count
@@ -89,6 +109,8 @@ class Sequenced:
     """Refused because their mark is above the log. Before the answer, the owner must confirm that its log is the current one."""
     broken: list[tuple[Appender, CorruptData]]
     """Frames that no correct client sends. Nothing of them is in the block; the streams they came on end."""
+    sizes: list[int] = field(default_factory=list)
+    """For each of the committed the bytes of its records."""
 
 
 class Sequencer:
@@ -186,6 +208,7 @@ class Sequencer:
         self.next_id += len(verdict.accepted)
         if len(verdict.accepted) == frame.count:
             result.committed.append((appender, _ranges(sequences, first_id)))
+            result.sizes.append(len(frame.records))
             return frame.records, frame.lengths
         kept = np.array(verdict.accepted, dtype=np.int64)
         if remaining is not None:
@@ -194,6 +217,7 @@ class Sequencer:
         offsets = offsets_array(frame.lengths)
         view = memoryview(frame.records)
         records = b"".join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
+        result.sizes.append(len(records))
         return records, lengths_array(frame.lengths)[kept].astype(">i4").tobytes()
 
     def _refused(

@@ -22,7 +22,8 @@ import structlog
 from waltz_log.core.formats.columns import headers_array, verify_records
 from waltz_log.core.locks.locks import LockStatistics, LockTable
 from waltz_log.core.ports import Clock
-from waltz_log.errors import CorruptData
+from waltz_log.core.quotas import Meter, Refusal
+from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
@@ -153,13 +154,19 @@ class AppendTask:
             barrier.decided(self._store.committed)
 
     def _pop_block(self) -> list[ReceivedFrame]:
-        """All that waits, up to one block and the next barrier."""
+        """All that waits, up to one block and the next barrier, and no more of a principal than its quota allows if all of it is accepted."""
         frames: list[ReceivedFrame] = []
         size = 0
+        planned: dict[Meter, tuple[int, int]] = {}
         while self._queue:
             head = self._queue[0]
             if isinstance(head, _Barrier) or (frames and size + head.size > self._settings.block_bytes_max):
                 break
+            if (meter := head.appender.meter) is not None:
+                transactions, records_bytes = planned.get(meter, (0, 0))
+                if transactions and not meter.fits(transactions, records_bytes, self._now_s()):
+                    break
+                planned[meter] = (transactions + head.count, records_bytes + len(head.records))
             frames.append(head)
             size += head.size
             self._queue.popleft()
@@ -168,10 +175,12 @@ class AppendTask:
         return frames
 
     def _order_block(self, frames: list[ReceivedFrame]) -> None:
+        frames = [frame for frame in frames if self._is_expected(frame)]
         if self.moving or self._store.full:
             for frame in frames:
                 self._refuse(frame, pb.REFUSAL_MOVING if self.moving else pb.REFUSAL_STORAGE_FULL)
             return
+        frames = self._within_quotas(frames)
         self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
         sequenced = self._sequencer.sequence(frames, self._append_time_ms, max(self._store.committed, self._store.received))
         block = sequenced.block
@@ -188,8 +197,10 @@ class AppendTask:
             now_s = self._totals.now_s()
             self._totals.queue.observe(now_s - frames[0].received_s)
             entry = _InFlight(block.last_transaction_id, block.append_time_ms, now_s)
-            for appender, ranges in sequenced.committed:
+            for (appender, ranges), size in zip(sequenced.committed, sequenced.sizes, strict=True):
                 entry.of(appender).committed.extend(ranges)
+                if appender.meter is not None:
+                    appender.meter.charge_append(sum(count for _, count, _ in ranges), size, self._now_s())
             self._in_flight.append(entry)
             self.blocks += 1
             self.appended_transactions += block.count
@@ -198,6 +209,47 @@ class AppendTask:
         self.rejected += len(sequenced.rejected)
         if sequenced.rejected:
             self._line_up(sequenced)
+
+    # ---- quotas --------------------------------------------------------------------------------------------------------------------------------
+
+    def _is_expected(self, frame: ReceivedFrame) -> bool:
+        """False: the client sent the frame before it saw that an earlier one was refused over its quota. Ordering this one would change the order of
+        the client's appends. The refusal says that it is not in the log."""
+        seen, sent = frame.quota_refusals, frame.appender.quota_refusals
+        if seen > sent:
+            frame.appender.fail(ProtocolViolation(reason=f"a frame knows of {seen} quota refusals, of which {sent} were sent"))
+        elif seen < sent:
+            self.refused += frame.count
+        return seen == sent
+
+    def _within_quotas(self, frames: list[ReceivedFrame]) -> list[ReceivedFrame]:
+        """The frames without those whose principal has used up its quota, which are refused. One decision for each principal."""
+        verdicts: dict[Meter, Refusal | None] = {}
+        within = []
+        for frame in frames:
+            appender, meter = frame.appender, frame.appender.meter
+            if meter is not None and frame.count:
+                if meter not in verdicts:
+                    verdicts[meter] = meter.append_refusal(self._now_s())
+                refusal = verdicts[meter]
+                if frame.quota_refusals != appender.quota_refusals:  # refused with an earlier frame of this block
+                    self.refused += frame.count
+                    continue
+                if refusal is not None:
+                    self._refuse_over_quota(frame, refusal)
+                    continue
+            within.append(frame)
+        return within
+
+    def _refuse_over_quota(self, frame: ReceivedFrame, refusal: Refusal) -> None:
+        try:
+            verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=None, where="append that is refused")
+        except CorruptData as error:
+            frame.appender.fail(error)
+            return
+        self.refused += frame.count
+        self._totals.append_refusals += 1
+        frame.appender.refuse_over_quota(int(headers_array(frame.records, frame.lengths)["sequence"][0]), refusal)
 
     def _line_up(self, sequenced: Sequenced) -> None:
         """Rejections of a block: into the line for their lock, or, if there is no place, to their winner's block, or out."""

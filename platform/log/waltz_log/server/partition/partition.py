@@ -16,11 +16,13 @@ from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Receiver
+from waltz_log.core.quotas import Meter
 from waltz_log.core.recovery import closed_at
 from waltz_log.core.status.server_statistics import (
     OpenPartitionStatistics,
     RecoveringPartitionStatistics,
 )
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import (
     BelongsToTopic,
     Fenced,
@@ -28,12 +30,14 @@ from waltz_log.errors import (
     NotOwner,
     OutOfRange,
     ProtocolViolation,
+    QuotaExceeded,
     TopicDeleted,
     WaltzError,
 )
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
@@ -76,8 +80,10 @@ class Partition:
         owner_secret: bytes,
         fill_pace: FillPace,
         totals: Totals,
+        quotas: Quotas,
     ) -> None:
         self._totals = totals
+        self._quotas = quotas
         self._owner_secret = owner_secret
         self._server_id = server_id
         self.partition = partition
@@ -261,10 +267,11 @@ class Partition:
 
     async def mount(self, request: pb.MountRequest, stream: ServedMountStream, version: int) -> None:
         """Serves one mounted client, in that protocol version, until it disconnects, is fenced, or the store session ends. Raises `StorageFull` if
-        the client wants to append and would wait for space on the replicas."""
+        the client wants to append and would wait for space on the replicas, `QuotaExceeded` if its principal mounts too often."""
         serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
-        mount = Mount(request, stream, store, serving.feed, self.generation, version)
+        meter = self._meter(request.principal)
+        mount = Mount(request, stream, store, serving.feed, self.generation, version, meter)
         if store.committed < request.client_high_water_mark <= store.received:
             await serving.decided()  # the client knows the mark from its own receipts; it is on disk soon
         if request.client_high_water_mark > store.committed:
@@ -273,6 +280,8 @@ class Partition:
         self._judge(mount)
         if mount.topic is not None:
             self._send_away(serving)
+        if meter is not None:
+            meter.charge_mount(asyncio.get_running_loop().time())
         if mount.client_id:
             self._fence_older(serving, mount)
         serving.mounts[mount] = None
@@ -293,6 +302,19 @@ class Partition:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _meter(self, principal: str) -> Meter | None:
+        """What the principal's mounts and appends are charged to. Raises `QuotaExceeded` if it mounts too often."""
+        found, now_s = self._topics.of(self.partition), asyncio.get_running_loop().time()
+        topic = "" if found is None else str(found[0].name)
+        meter = None if principal == CLUSTER_PRINCIPAL else self._quotas.meter(principal, topic, now_s)
+        refusal = None if meter is None else meter.mount_refusal(now_s)
+        if refusal is None:
+            return meter
+        self._totals.mount_refusals += 1
+        raise QuotaExceeded(
+            partition=self.partition, quota=refusal.quota, principal=principal, topic=topic, retry_after_s=round(refusal.retry_after_s, 3)
+        )
 
     def _fence_older(self, serving: OpenPartition, mount: Mount) -> None:
         mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import WaltzError
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
 from waltz_log.transport import waltz_pb2 as pb
@@ -20,9 +21,14 @@ class _Client:
         self.client_id = client_id
         self.last_sequence = -1
         self.on_disk = False
+        self.meter: Meter | None = None
+        self.quota_refusals = 0
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         raise AssertionError("the sequencer only says what to answer")
+
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
+        raise AssertionError("no quota applies")
 
     def fail(self, error: WaltzError) -> None:
         raise AssertionError("the sequencer only says whom to end")

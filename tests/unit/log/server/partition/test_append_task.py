@@ -10,6 +10,7 @@ import pytest
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
@@ -52,6 +53,8 @@ class _Store:
 class _Mount:
     client_id = 7
     on_disk = False
+    meter: Meter | None = None
+    quota_refusals = 0
     last_sequence = -1
     failed: WaltzError | None = None
 
@@ -60,6 +63,9 @@ class _Mount:
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         self.answers.append(answers)
+
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
+        raise AssertionError("no quota applies")
 
     def fail(self, error: WaltzError) -> None:
         self.failed = error

@@ -12,6 +12,7 @@ import pytest
 from waltz_log.client import Lock, WaltzClient
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import InvalidRequest, LockConflict, NotOwner, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
@@ -28,6 +29,8 @@ ABOVE = 10**12
 class _Mount:
     client_id = 7
     on_disk = False
+    meter: Meter | None = None
+    quota_refusals = 0
     last_sequence = -1
     failed: WaltzError | None = None
 
@@ -36,6 +39,9 @@ class _Mount:
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         self.answers.append(answers)
+
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
+        raise AssertionError("no quota applies")
 
     def fail(self, error: WaltzError) -> None:
         self.failed = error
