@@ -15,7 +15,7 @@ from functools import partial
 
 from verification.mutants.planted import BUGS, planted, unplanted
 from verification.simulation.kept_mix import TOPICS_FROM
-from verification.simulation.mix import BATCHES_IN, CLOCKS_ALONE, STRANDED_ALONE
+from verification.simulation.mix import BATCHES_IN, CLOCKS_ALONE, CONTEXTS_FROM, STRANDED_ALONE
 from verification.simulation.run import run
 
 __all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
@@ -43,6 +43,9 @@ OF_STRANDED = frozenset({"confirmed_by_a_lease"})
 
 OF_BATCHES = frozenset({"ranges_settled_off_by_one", "conflicts_settled_off_by_one"})
 """Bugs that harm nothing but bulk appends, which the lower seeds do not have."""
+
+OF_CONTEXTS = frozenset({"turn_requests_appended"})
+"""Bugs that harm nothing but contexts on contended locks."""
 
 OF_BACKUPS = frozenset({"changed_before_a_majority_answered"})
 """Bugs that show only with a backup from the moment in which a session opened: so rare that the hunt begins near a seed that has one."""
@@ -87,6 +90,7 @@ def _first_seed(bug: str) -> int:
         (OF_CLOCKS, CLOCKS_ALONE.start),
         (OF_STRANDED, STRANDED_ALONE.start),
         (OF_BATCHES, BATCHES_IN.start),
+        (OF_CONTEXTS, CONTEXTS_FROM),
         (OF_BACKUPS, BACKED_UP_WHILE_OPENING),
     )
     return next((first for bugs, first in bands if bug in bugs), 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from verification.mutants.planting import bug, change
-from waltz_log.core.locks.locks import LockTable
+from waltz_log.core.locks.locks import TURN_MARK, LockTable, Verdict
 from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
 from waltz_log.server.ordering.lock_queues import LockQueues
+from waltz_log.server.ordering.sequencer import MARK_MAX
 
 __all__: list[str] = []
 
@@ -61,3 +63,14 @@ def own_writes_hide_foreign_ones() -> None:
         return -1 if self._last.get(lock, client_id) & CLIENT_MASK == client_id and found > self._forgotten else found
 
     original: Any = change(OwnWrites, "by_others", by_others)
+
+
+@bug
+def turn_requests_appended() -> None:
+    """A transaction that only asks for its turn is judged as one that knows everything, and is appended."""
+
+    def judge(self: LockTable, marks: Sequence[int], *rest: Any) -> Verdict:
+        found: Verdict = original(self, [MARK_MAX if mark == TURN_MARK else mark for mark in marks], *rest)
+        return found
+
+    original: Any = change(LockTable, "judge", judge)

@@ -76,7 +76,7 @@ class _ObservedSequencer(Sequencer):
         self.order = LockOrder(partition, high_water_mark)
 
     def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
-        before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], result.refused[:], result.above_log[:], [])
+        before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], [], result.refused[:], result.above_log[:], [])
         taken = super()._order_frame(frame, result)
         self.order.events.append(_judged(frame, before, result))
         return taken

@@ -20,6 +20,7 @@ from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.append.packing import checked_timeout, pack_append
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.resolve import Ranges, receipt_of, resolve_foreign, resolve_own
+from waltz_log.client.append.turn_request import await_turn
 from waltz_log.client.append.unacknowledged import Unacknowledged, unacknowledged
 from waltz_log.client.base import fork
 from waltz_log.client.base.closing import close_in_time
@@ -453,8 +454,12 @@ class WaltzClient:
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
             return await (await self.enqueue(partition, draft, timeout_s, topic))
 
+        async def turn(partition: int, checks: Collection[bytes], *, timeout_s: float) -> int | None:
+            producer = self._producer(partition, topic)
+            return await await_turn(producer, checks, producer.loop.time() + timeout_s)
+
         pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
-        return Attempts(append, pauses, self._budget, attempts, lambda: self._closed, self._attempt_counts)
+        return Attempts(append, pauses, self._budget, attempts, lambda: self._closed, turn, self._attempt_counts)
 
     def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
         """The undecided appends of this client that these transactions are."""

@@ -141,7 +141,7 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
     histogram(
         "waltz_server_lock_wait_seconds",
         (),
-        "How long rejected transactions waited for their turn at a hot lock until they were answered.",
+        "How long transactions that were rejected, or asked, waited for their turn at a hot lock until they were answered.",
         _lock_waits,
     ),
     gauge(
@@ -247,7 +247,7 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
     _open(
         "waltz_server_lock_waiting_transactions",
         "gauge",
-        "Rejected transactions that wait for their turn at a hot lock.",
+        "Transactions that were rejected, or ask, and wait for their turn at a hot lock.",
         lambda each: each.locks.waiting,
     ),
     _open(

@@ -274,7 +274,7 @@ class AppendFrame(_message.Message):
     lengths: _builtins.bytes
     """i4[n]: record lengths"""
     marks: _builtins.bytes
-    """i8[n]: client high-water mark each was computed from"""
+    """i8[n]: client high-water mark each was computed from; -2: only asks for its turn at the locks it checks, never appended"""
     lock_counts: _builtins.bytes
     """u1[3n]: write, read and append locks of each; empty: no locks at all"""
     locks: _builtins.bytes

@@ -22,6 +22,7 @@ from waltz_log.client.append.rows import Rows
 from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart, SentRows, Unknown, Unsent
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.locks.locks import TURN_MARK
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, QuotaExceeded, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
@@ -245,8 +246,8 @@ class AppendWindow:
         return settled
 
     def reject(self, sequence: int, winner: int) -> None:
-        self._decide(sequence, LockConflict(partition=self.partition, winner=winner))
-        self.rejected += 1
+        if self._decide(sequence, LockConflict(partition=self.partition, winner=winner)) != TURN_MARK:
+            self.rejected += 1
 
     def refuse(self, sequence: int, reason: int) -> bool:
         """What the server would not order. False: the transaction is still wanted, and another mount settles it."""
@@ -272,12 +273,15 @@ class AppendWindow:
                 return frame, *found
         raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
 
-    def _decide(self, sequence: int, error: WaltzError) -> None:
+    def _decide(self, sequence: int, error: WaltzError) -> int | None:
+        """Returns the mark of the append."""
         frame, part, at = self._find(sequence)
+        mark = part.mark_of(at)
         part.fail(at, error)
         frame.left -= 1
         if frame.left == 0:
             self._retire()
+        return mark
 
     def _retire(self) -> None:
         frames = self.frames
@@ -343,7 +347,7 @@ class AppendWindow:
             self._drop_done()
         for frame in self.frames:
             for part in frame.parts:
-                earliest = min(earliest, part.expire(now, self._unknown_of(client_id, frame.since, f"deadline passed: {reason}")))
+                earliest = min(earliest, part.expire(now, self.partition, self._unknown_of(client_id, frame.since, f"deadline passed: {reason}")))
         return earliest
 
     def refuse_unsent(self) -> None:
@@ -383,7 +387,7 @@ class AppendWindow:
         self.pending_bytes -= queue_bytes + sum(frame.size for frame in frames)
         for frame in frames:
             for part in frame.parts:
-                part.expire(math.inf, self._unknown_of(client_id, frame.since, str(error)))
+                part.expire(math.inf, self.partition, self._unknown_of(client_id, frame.since, str(error)))
         for each in queue:
             self.not_appended += _count(each) if isinstance(unsent, NotAppended) and not _done(each) else 0
             _fail(each, copy(unsent))

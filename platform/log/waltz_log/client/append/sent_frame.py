@@ -17,8 +17,9 @@ from waltz_log.client.append.pending_rows import UnsentRows
 from waltz_log.client.append.record_encoding import encode_in_columns, encode_one_by_one
 from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.locks.locks import TURN_MARK
 from waltz_log.core.topics.catalogue import Durability
-from waltz_log.errors import OutcomeUnknown, WaltzError
+from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown", "Unsent"]
@@ -28,6 +29,9 @@ Unsent: TypeAlias = PendingAppend | UnsentRows
 
 Unknown: TypeAlias = Callable[[int, int], OutcomeUnknown]
 """The error of so many consecutive sequences, from the first one."""
+
+
+LATE_TURN = "no turn at its locks before the deadline"
 
 
 class PartColumns(NamedTuple):
@@ -93,12 +97,13 @@ class SentAppends:
         if append is not None and not append.future.done():
             append.future.set_exception(error)
 
-    def expire(self, now: float, unknown: Unknown) -> float:
+    def expire(self, now: float, partition: int, unknown: Unknown) -> float:
         """Fails those whose deadline passed; the next deadline, or infinity."""
         earliest = math.inf
         for sequence, append in self.undecided():
             if append.deadline <= now:
-                append.future.set_exception(unknown(sequence, 1))
+                asked = append.mark == TURN_MARK  # never in the log
+                append.future.set_exception(NotAppended(partition=partition, reason=LATE_TURN) if asked else unknown(sequence, 1))
             else:
                 earliest = min(earliest, append.deadline)
         return earliest
@@ -167,7 +172,7 @@ class SentRows:
         if self._left.remove(row, row + 1) and not self._failed:
             self._pending.fail(row, 1, error)
 
-    def expire(self, now: float, unknown: Unknown) -> float:
+    def expire(self, now: float, partition: int, unknown: Unknown) -> float:
         if self._failed or self._pending.given_up:
             return math.inf
         if self._pending.deadline > now:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.sent_frame import Unsent
+from waltz_log.core.locks.locks import TURN_MARK
 
 __all__ = ["Unacknowledged", "unacknowledged"]
 
@@ -36,9 +37,9 @@ def unacknowledged(producer: Producer) -> list[Unacknowledged]:
 
 
 def _contents(unsent: Unsent) -> list[tuple[int, bytes]]:
-    """Header and data of each transaction."""
+    """Header and data of each transaction. What only asks for its turn is none."""
     if isinstance(unsent, PendingAppend):
-        return [(unsent.header, unsent.data)]
+        return [] if unsent.mark == TURN_MARK else [(unsent.header, unsent.data)]
     rows, start, stop = unsent.pending.rows, unsent.start, unsent.stop
     headers = rows.headers(start, stop)
     each = repeat(headers, stop - start) if isinstance(headers, int) else headers

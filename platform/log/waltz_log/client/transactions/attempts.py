@@ -4,12 +4,15 @@ Each execution gets a mark that never claims more than it could have seen. After
 rejected append is never sent again unchanged. Before an append is sent, it waits for the transactions of this client that it would conflict with, and
 is executed again if they changed what it read. An append with an unknown outcome is not repeated. A logical transaction ends when it is applied here,
 so consecutive calls do not conflict.
+
+Where other clients want its locks too, as far as they are known, it asks the owner for its turn before it is executed. An execution without a turn
+would only be rejected, to get a place in the same queue.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, TypeVar
@@ -31,6 +34,12 @@ class Append(Protocol):
     """How a draft gets appended; `WaltzClient` gives its own."""
 
     def __call__(self, partition: int, draft: Draft, *, timeout_s: float) -> Awaitable[Receipt]: ...
+
+
+class Turn(Protocol):
+    """Waits for a turn at locks, given by their hashes. Returns their last writer, or None if no turn can be asked for. Raises `NotAppended`."""
+
+    def __call__(self, partition: int, checks: Collection[bytes], *, timeout_s: float) -> Awaitable[int | None]: ...
 
 
 class Feeding(Protocol):
@@ -83,6 +92,10 @@ async def _nothing(_: object) -> None:
     return
 
 
+async def _no_turn(partition: int, checks: Collection[bytes], *, timeout_s: float) -> int | None:
+    return None
+
+
 @dataclass(slots=True)
 class AttemptCounts:
     """Of a client, since it was made."""
@@ -100,6 +113,7 @@ class Attempts:
     budget: RetryBudget
     attempts: int
     closed: Callable[[], bool] = lambda: False
+    turn: Turn = _no_turn
     counts: AttemptCounts = field(default_factory=AttemptCounts)
 
     def __post_init__(self) -> None:
@@ -113,14 +127,16 @@ class Attempts:
         deadline: float,
         *,
         declared: Ticket | None = None,
+        needs: Callable[[Ticket], None] = lambda needed: None,
         decided: Callable[[Receipt], Awaitable[None]] = _nothing,
         rejected: Callable[[LockConflict], Awaitable[None]] = _nothing,
     ) -> Receipt | None:
-        """`execute` is given the number of the execution, from 1. `declared`: what it will lock, where that is known. `decided` is called when the
-        transaction is in the log, before it is applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or
-        `GaveUp` where a limit ended the retries."""
+        """`execute` is given the number of the execution, from 1. `declared`: what it will lock, where that is known or expected. `needs` is called
+        with what an execution locked, where that is not what was expected. `decided` is called when the transaction is in the log, before it is
+        applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or `GaveUp` where a limit ended the
+        retries."""
         progress = _Progress(following.partition, asyncio.get_running_loop())
-        turns = _Turns(following, deadline, progress)
+        turns = _Turns(following, deadline, progress, needs)
         try:
             if declared is not None:
                 await turns.join(declared)
@@ -141,10 +157,14 @@ class Attempts:
         loop = asyncio.get_running_loop()
         pauses = self.backoff()
         executions = 0
+        answered = False
         while True:
             executions += 1
             if following.error is not None:
                 raise following.error
+            if not answered and turns.contested and not self.closed():
+                await self._await_turn(following, deadline, turns, progress)
+            answered = False
             execution = await execute(executions)
             if execution.draft is None:
                 return None
@@ -178,11 +198,26 @@ class Attempts:
             if limit is not None:
                 raise progress.gave_up(limit, failed) from failed
             if isinstance(failed, LockConflict):
+                answered = True  # in its turn
                 await _see_winner(following, failed, deadline, progress)
             elif not self.budget.spend():
                 raise progress.gave_up("retry_budget", failed) from failed
             self.counts.retries += 1
             await asyncio.sleep(pause)
+
+    async def _await_turn(self, following: Feeding, deadline: float, turns: _Turns, progress: _Progress) -> None:
+        """Returns in the turn of its locks, with their last writer applied; or without a turn, which costs at most a conflict."""
+        loop = asyncio.get_running_loop()
+        try:
+            last = await self.turn(following.partition, turns.checks, timeout_s=max(0.0, deadline - loop.time()))
+        except NotAppended as error:
+            if loop.time() >= deadline:
+                raise progress.gave_up("timeout_s", "deadline passed while others held its locks") from error
+            return
+        if last is not None:
+            conflict = LockConflict(partition=following.partition, winner=last)
+            turns.rejected(conflict)
+            await _see_winner(following, conflict, deadline, progress)
 
     def _limit_reached(self, sent: int, *, in_time: bool) -> Limit | None:
         """What ends the retries, apart from the budget."""
@@ -196,12 +231,22 @@ class Attempts:
 class _Turns:
     """The ticket of one logical transaction, as it learns what it locks."""
 
-    def __init__(self, following: Feeding, deadline: float, progress: _Progress) -> None:
+    def __init__(self, following: Feeding, deadline: float, progress: _Progress, needs: Callable[[Ticket], None]) -> None:
         self._following = following
+        self._needs = needs
         self._progress = progress
         self._admission = following.admission
         self._deadline = deadline
         self._ticket: Ticket | None = None
+
+    @property
+    def contested(self) -> bool:
+        """Whether other clients want the locks that are known too."""
+        return self._ticket is not None and self._admission.contested(self._ticket)
+
+    @property
+    def checks(self) -> frozenset[bytes]:
+        return frozenset() if self._ticket is None else self._ticket.checks
 
     async def join(self, ticket: Ticket) -> None:
         """Returns when it is the ticket's turn."""
@@ -218,6 +263,8 @@ class _Turns:
         assert execution.draft is not None
         needed = Ticket.of(execution.draft)
         held = self._ticket
+        if held is None or (needed.checks, needed.sets) != (held.checks, held.sets):
+            self._needs(needed)
         contested = self._admission.contested(needed)
         if held is None or not held.covers(needed):
             held = needed if held is None else held.with_all_of(needed)

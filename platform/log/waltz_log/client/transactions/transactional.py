@@ -2,14 +2,17 @@
 
 `attempts` decides when it runs, and in which order with others of this client. The function gets a `TransactionContext`, whose mark is read before it
 runs.
+
+Without `locks`, a call is expected to use the locks that the last call with the same arguments used. If it uses others, that costs an execution.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from waltz_log.client.transactions.admission import Ticket
@@ -20,6 +23,9 @@ from waltz_log.errors import InvalidRequest
 __all__ = ["TransactionContext", "transactional"]
 
 P = ParamSpec("P")
+
+EXPECTED_MAX = 8_192
+"""Calls with different arguments whose locks are remembered, of each decorated function: some MB. The arguments themselves are not kept."""
 
 Body: TypeAlias = Callable[Concatenate["TransactionContext", P], Any]
 
@@ -49,10 +55,40 @@ class TransactionContext:
         self.draft = Draft(data, header, write_locks, read_locks, append_locks, self.high_water_mark)
 
 
+class _ExpectedLocks:
+    """Of one function: what its last call with the same arguments locked. Only a guess: the transaction says what it locks."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[int, Ticket] = OrderedDict()
+
+    def of(self, call_key: int) -> Ticket | None:
+        found = self._found.get(call_key)
+        if found is None:
+            return None
+        self._found.move_to_end(call_key)
+        return Ticket(found.checks, found.sets)
+
+    def remember(self, call_key: int, needed: Ticket) -> None:
+        self._found[call_key] = Ticket(needed.checks, needed.sets)
+        self._found.move_to_end(call_key)
+        if len(self._found) > EXPECTED_MAX:
+            self._found.popitem(last=False)
+
+
+def _call_key(arguments: tuple[object, ...], keywords: dict[str, object]) -> int | None:
+    """The same for equal arguments; None if they have no hash."""
+    try:
+        return hash((arguments, *sorted(keywords.items())) if keywords else arguments)
+    except TypeError:
+        return None
+
+
 def transactional(
     following: Feeding, attempts: Attempts, *, timeout_s: float, locks: Callable[P, Sequence[Lock]] | None = None
 ) -> Callable[[Body[P]], Callable[P, Awaitable[Receipt | None]]]:
     def decorate(body: Body[P]) -> Callable[P, Awaitable[Receipt | None]]:
+        expected = _ExpectedLocks()
+
         @wraps(body)
         async def call(*arguments: P.args, **keywords: P.kwargs) -> Receipt | None:
             async def execute(attempt: int) -> Execution:
@@ -63,8 +99,13 @@ def transactional(
                 return Execution(context.high_water_mark, context.draft)
 
             deadline = asyncio.get_running_loop().time() + timeout_s
-            declared = None if locks is None else Ticket.whole(locks(*arguments, **keywords))
-            return await attempts.run(following, execute, deadline, declared=declared)
+            if locks is not None:
+                return await attempts.run(following, execute, deadline, declared=Ticket.whole(locks(*arguments, **keywords)))
+            call_key = _call_key(arguments, keywords)
+            if call_key is None:
+                return await attempts.run(following, execute, deadline)
+            needs = partial(expected.remember, call_key)
+            return await attempts.run(following, execute, deadline, declared=expected.of(call_key), needs=needs)
 
         return call
 

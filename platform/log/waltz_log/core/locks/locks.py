@@ -7,6 +7,8 @@ Exact within its memory. What is forgotten raises the floor: an unknown lock cou
 misses one. At open the floor is the partition's high-water mark; a client that mounted has been fed up to it. A mark never moves down.
 
 A transaction that counts its own client's writes as known conflicts only where another client wrote above its mark (`own_writes`).
+
+A transaction with `TURN_MARK` only asks for its turn at the locks that it checks: it is never accepted, and its rejection is no conflict.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from waltz_log.core.locks.hot_keys import HotKey, HotKeys
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.statistics import Highest, Newest, Summed, snapshot
 
-__all__ = ["LockStatistics", "LockTable", "Verdict"]
+__all__ = ["TURN_MARK", "LockStatistics", "LockTable", "Verdict"]
+
+TURN_MARK = -2
+"""A mark below every transaction id and every floor. A transaction that has it checks at least one lock."""
 
 HOT_LOCKS_KEPT = 256
 """Counted at a time, up to twice as many: a partition with more locks that are all hot has no hot locks."""
@@ -31,7 +36,8 @@ HOT_LOCKS_TOLD = 16
 @dataclass(frozen=True, slots=True)
 class LockStatistics:
     """Since the table was made. `conflicts`: transactions rejected; `floor_conflicts`: those of them whose lock was not remembered, so that they may
-    have been needless; `hottest`: the locks that most transactions were rejected for, highest first (see `HotKeys` for how exact)."""
+    have been needless; `hottest`: the locks that most transactions were rejected for, highest first (see `HotKeys` for how exact). Transactions that
+    only asked for their turn do not count."""
 
     entries: Summed[int]
     floor: Highest[int]
@@ -43,11 +49,12 @@ class LockStatistics:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`accepted`: positions in the frame, rising; their ids are consecutive from the id that was given. `rejected`: position and the id that holds
-    the lock; `holders`: for each of them that lock."""
+    the lock; `holders`: for each of them that lock; `turns`: which places in `rejected` only asked for their turn."""
 
     accepted: list[int]
     rejected: list[tuple[int, int]]
     holders: list[int]
+    turns: list[int]
 
 
 ONE_WRITE = b"\1\0\0"
@@ -108,7 +115,7 @@ class LockTable:
         total = len(marks)
         if not counts:
             self._newest = max(self._newest, first_transaction_id + total - 1)
-            return Verdict(list(range(total)), [], [])
+            return Verdict(list(range(total)), [], [], [])
         if len(locks) == total and counts == ONE_WRITE * total:
             verdict = self._judge_one_write(marks, locks, first_transaction_id, client_id, own)
         else:
@@ -123,13 +130,14 @@ class LockTable:
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
         holders: list[int] = []
+        turns: list[int] = []
         young, old, floor = self._young, self._old, self._floor
         at = 0
         next_id = first_transaction_id
         for position in range(len(marks)):
             writes, reads, appends = counts[3 * position : 3 * position + 3]
             checked = at + writes + reads
-            winner, holder = -1, 0
+            winner, holder = -1, locks[at] if checked > at else 0
             for lock in locks[at:checked]:
                 found = young.get(lock)
                 if found is None:
@@ -142,9 +150,12 @@ class LockTable:
             if winner > marks[position] and own and own[position]:
                 winner, holder = self._by_others(locks[at:checked], client_id, marks[position])
             if winner > marks[position]:
+                if marks[position] == TURN_MARK:
+                    turns.append(len(rejected))
+                else:
+                    self._count(holder)
                 rejected.append((position, winner))
                 holders.append(holder)
-                self._count(holder)
             else:
                 accepted.append(position)
                 for lock in locks[at : at + writes]:
@@ -153,7 +164,7 @@ class LockTable:
                     young[lock] = next_id
                 next_id += 1
             at = end
-        return Verdict(accepted, rejected, holders)
+        return Verdict(accepted, rejected, holders, turns)
 
     def _by_others(self, checked: Sequence[int], client_id: int, mark: int) -> tuple[int, int]:
         """The last id above the mark under which another client wrote one of the locks, and that lock; -1: none did."""
@@ -165,6 +176,7 @@ class LockTable:
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
         holders: list[int] = []
+        turns: list[int] = []
         accept = accepted.append
         young, old, floor = self._young, self._old, self._floor
         next_id = first_transaction_id
@@ -178,14 +190,17 @@ class LockTable:
                 if own and own[position]:
                     winner = self._by_others((lock,), client_id, mark)[0]
                 if winner > mark:
+                    if mark == TURN_MARK:
+                        turns.append(len(rejected))
+                    else:
+                        self._count(lock)
                     rejected.append((position, winner))
                     holders.append(lock)
-                    self._count(lock)
                     continue
             accept(position)
             young[lock] = next_id
             next_id += 1
-        return Verdict(accepted, rejected, holders)
+        return Verdict(accepted, rejected, holders, turns)
 
     def _count(self, holder: int) -> None:
         """A transaction was rejected for this lock."""

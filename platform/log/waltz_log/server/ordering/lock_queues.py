@@ -1,9 +1,10 @@
-"""Queues of rejections for contended locks: transactions that were rejected for a lock that others want too are answered one at a time.
+"""Queues of rejections for contended locks: transactions that were rejected for a lock that others want too are answered one at a time. Clients that
+know which locks they will need ask for their turn before they execute (`TURN_MARK`), and wait in the same queues.
 
 A rejection is final when it is decided; only its answer waits. If all were answered at once, all clients would read up to the same winner and decide
 again at the same time, and all but one would be rejected again: with 64 locks and a thousand clients, the original ran each transaction 28 times. If
 one is answered whenever the lock's newest writer is committed, each commit of a lock causes at most one rejection: two executions of each
-transaction, however many wait.
+transaction, however many wait, and hardly more than one where clients ask for their turns.
 
 An answered client has a turn. The next one is answered when the lock was written again, or when the turn ends without a write. After an unused turn
 twice as many are answered at once, so that clients that do not return delay the others for a few turns and not for one each. A turn reserves nothing:

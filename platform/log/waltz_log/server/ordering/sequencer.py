@@ -104,6 +104,8 @@ class Sequenced:
     rejected: list[tuple[Appender, int, int]]
     holders: list[int]
     """For each of the rejected the lock that it was rejected for."""
+    turns: list[int]
+    """Which places in `rejected` only asked for their turn: they lost nothing."""
     refused: list[tuple[Appender, list[tuple[int, int]]]]
     above_log: list[tuple[Appender, list[tuple[int, int]]]]
     """Refused because their mark is above the log. Before the answer, the owner must confirm that its log is the current one."""
@@ -129,7 +131,7 @@ class Sequencer:
         """`newest_mark`: the highest transaction id that a client can have learned. A transaction with a mark above it is refused, whatever its
         locks: it would otherwise pass every lock check."""
         self._newest_mark = newest_mark
-        result = Sequenced(None, [], [], [], [], [], [])
+        result = Sequenced(None, [], [], [], [], [], [], [])
         first = self.next_id
         records: list[bytes | memoryview] = []
         lengths: list[bytes] = []
@@ -142,12 +144,20 @@ class Sequencer:
             if accepted is not None:
                 records.append(accepted[0])
                 lengths.append(accepted[1])
-        if result.rejected:
-            self.conflicts.add(result.rejected, result.holders, append_time_ms, self.locks.floor)
+        if len(result.rejected) > len(result.turns):
+            self._remember_conflicts(result, append_time_ms)
         if records:
             joined, columns = records[0] if len(records) == 1 else b"".join(records), b"".join(lengths)
             result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
         return result
+
+    def _remember_conflicts(self, result: Sequenced, append_time_ms: int) -> None:
+        rejected, holders = result.rejected, result.holders
+        if result.turns:
+            turns = set(result.turns)
+            lost = [place for place in range(len(rejected)) if place not in turns]
+            rejected, holders = [rejected[place] for place in lost], [holders[place] for place in lost]
+        self.conflicts.add(rejected, holders, append_time_ms, self.locks.floor)
 
     def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
@@ -198,6 +208,7 @@ class Sequencer:
     ) -> tuple[bytes | memoryview, bytes] | None:
         """What the locks leave of a frame. `remaining`: the positions that were judged; None: all."""
         appender = frame.appender
+        result.turns.extend([len(result.rejected) + place for place in verdict.turns])
         for position, winner in verdict.rejected:
             at = position if remaining is None else remaining[position]
             result.rejected.append((appender, int(sequences[at]), winner))

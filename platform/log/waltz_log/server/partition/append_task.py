@@ -206,7 +206,7 @@ class AppendTask:
             self.appended_transactions += block.count
             self._store.append(block)
             self._settle_wake.notify()
-        self.rejected += len(sequenced.rejected)
+        self.rejected += len(sequenced.rejected) - len(sequenced.turns)
         if sequenced.rejected:
             self._line_up(sequenced)
 

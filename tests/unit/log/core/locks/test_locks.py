@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_log.core.locks.hot_keys import HotKeys
-from waltz_log.core.locks.locks import LockTable, unpack_i8
+from waltz_log.core.locks.locks import TURN_MARK, LockTable, unpack_i8
 
 
 def _counts(*rows: tuple[int, int, int]) -> bytes:
@@ -46,6 +47,19 @@ def test_a_rejected_transaction_needs_no_id_and_sets_nothing() -> None:
     assert verdict.accepted == [0, 2]
     assert verdict.rejected == [(1, 1)]
     assert table.last_writer(9) == 2
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 0), (0, 1, 0)])
+@pytest.mark.parametrize("floor", [-1, 5])
+def test_who_asks_for_a_turn_is_never_accepted_and_counts_as_no_conflict(counts: tuple[int, int, int], floor: int) -> None:
+    table = LockTable(floor=floor, entries_max=1000)
+    verdict = table.judge([TURN_MARK, floor], _counts(counts, counts), [7, 7], floor + 1, 3, b"\0\0")
+    assert (verdict.accepted, verdict.rejected, verdict.holders, verdict.turns) == ([1], [(0, floor)], [7], [0])
+    assert table.statistics().conflicts == 0
+    assert table.statistics().hottest == ()
+    verdict = table.judge([floor, TURN_MARK], _counts((1, 0, 0), counts), [7, 7], floor + 2, 4)
+    assert verdict.turns == [0 if counts[1] else 1]
+    assert table.statistics().conflicts == (0 if counts[1] else 1)
 
 
 def test_conflicts_inside_one_frame_are_seen() -> None:

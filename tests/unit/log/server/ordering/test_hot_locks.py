@@ -1,27 +1,34 @@
-"""Hot locks with a deep pipeline: every transaction gets in, none is computed more than twice on average, and a client alone meets no conflict."""
+"""Hot locks with a deep pipeline: every transaction gets in, none is computed more than twice on average, and a client alone meets no conflict.
+
+Everything is virtual time and drawn from a seed: a run gives the same number of executions on any machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from waltz_log.client import Lock, Transaction
+from waltz_log.client import client as client_module
 from waltz_log.client.transactions.admission import Admission
+from waltz_log.client.transactions.attempts import Attempts
 from waltz_log.errors import LockConflict, NotAppended
+from waltz_log.server.ordering.lock_queues import LockQueues
 from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
-LOCKS = 16
+Known = Literal["declared", "expected", "unknown"]
+"""How a call's locks are known before it executes: from `locks`, from earlier calls with the same arguments, or not at all."""
 
 
-async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tuple[int, int]:
+async def _hot(clients: int, workers: int, each: int, *, known: Known, locks: int = 16, seed: int = 3) -> tuple[int, int]:
     """Executions and conflicts of `workers * each` increments of counters under their locks, all of which must count."""
-    rng = random.Random(3)
+    rng = random.Random(seed)
     cluster = MemoryCluster(servers=1, delay_s=lambda: rng.uniform(0, 0.002))
     await cluster.start()
     executions = 0
@@ -36,29 +43,29 @@ async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tupl
 
         return apply
 
-    def reported(key: int) -> Sequence[Lock]:
+    def reported(key: int, call: int) -> Sequence[Lock]:
         return [Lock("counter", key)]
 
     made = [await cluster.connect(seed=number) for number in range(clients)]
     followers = [await client.follow(0, applying(mine)) for client, mine in zip(made, counts, strict=True)]
 
     def incrementing(number: int) -> Any:
-        options: dict[str, Any] = {"locks": reported} if declared else {}
+        options: dict[str, Any] = {"locks": reported} if known == "declared" else {}
 
         @made[number].transactional(followers[number], attempts=1000, timeout_s=120, **options)
-        def increment(tx: Any, key: int) -> None:
+        def increment(tx: Any, key: int, call: int) -> None:
             nonlocal executions
             executions += 1
-            tx.append(b"%d=%d" % (key, counts[number].get(key, 0) + 1), write_locks=reported(key))
+            tx.append(b"%d=%d" % (key, counts[number].get(key, 0) + 1), write_locks=reported(key, call))
 
         return increment
 
     increments = [incrementing(number) for number in range(clients)]
 
     async def work(number: int) -> None:
-        chance = random.Random(number)
-        for _ in range(each):
-            await increments[number % clients](chance.randrange(LOCKS))
+        chance = random.Random(1000 * seed + number)
+        for call in range(each):
+            await increments[number % clients](chance.randrange(locks), number * each + call if known == "unknown" else 0)
 
     await asyncio.gather(*(work(number) for number in range(workers)))
     mark = await made[0].high_water_mark(0)
@@ -73,19 +80,60 @@ async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tupl
     return executions, int(statistics["rejected"])
 
 
-@pytest.mark.parametrize("declared", [False, True])
 @pytest.mark.parametrize("clients", [1, 3])
-def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int, declared: bool) -> None:
-    executions, _ = run_in_virtual_time(_hot(clients, 150, 8, declared=declared))
+def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int) -> None:
+    executions, _ = run_in_virtual_time(_hot(clients, 150, 8, known="unknown"))
     assert executions <= 2 * 150 * 8
 
 
-def test_a_sole_client_that_reports_its_locks_never_conflicts_with_itself() -> None:
-    assert run_in_virtual_time(_hot(1, 60, 3, declared=True)) == (180, 0)
+EXECUTIONS_MAX = 1.3
 
 
-def test_a_sole_client_that_does_not_report_its_locks_executes_some_twice_and_never_conflicts_with_itself() -> None:
-    executions, rejected = run_in_virtual_time(_hot(1, 60, 3, declared=False))
+def _executions_of_sixteen_clients(known: Known, seed: int) -> float:
+    """Of each transaction: 64 calls at once under 4 locks."""
+    return run_in_virtual_time(_hot(16, 64, 8, known=known, locks=4, seed=seed))[0] / (64 * 8)
+
+
+@pytest.mark.parametrize(("known", "seed"), [("declared", 11), ("expected", 11), ("expected", 12)])
+def test_many_clients_that_know_their_locks_compute_each_transaction_about_once(known: Known, seed: int) -> None:
+    assert _executions_of_sixteen_clients(known, seed) <= EXECUTIONS_MAX
+
+
+def test_the_measurement_notices_clients_that_do_not_ask_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(client_module, "await_turn", at_once)
+    assert _executions_of_sixteen_clients("declared", 11) > EXECUTIONS_MAX
+
+
+def test_the_measurement_notices_a_queue_that_answers_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    due = LockQueues.due
+
+    def all_of_them(self: LockQueues[Any], *given: Any) -> Any:
+        for queue in self._queues.values():
+            queue.at_once, queue.until_s, queue.answered = 1_000, 0.0, 1 << 62
+        return due(self, *given)
+
+    monkeypatch.setattr(LockQueues, "due", all_of_them)
+    assert _executions_of_sixteen_clients("declared", 11) > EXECUTIONS_MAX
+
+
+def test_the_measurement_notices_clients_that_execute_before_they_saw_the_last_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_waiting(self: Attempts, following: Any, deadline: float, turns: Any, progress: Any) -> None:
+        await self.turn(following.partition, turns.checks, timeout_s=60)
+
+    monkeypatch.setattr(Attempts, "_await_turn", without_waiting)
+    assert _executions_of_sixteen_clients("declared", 11) > EXECUTIONS_MAX
+
+
+@pytest.mark.parametrize("known", ["declared", "expected"])
+def test_a_sole_client_whose_locks_are_known_never_conflicts_with_itself(known: Known) -> None:
+    assert run_in_virtual_time(_hot(1, 60, 3, known=known)) == (180, 0)
+
+
+def test_a_sole_client_whose_locks_are_not_known_executes_some_twice_and_never_conflicts_with_itself() -> None:
+    executions, rejected = run_in_virtual_time(_hot(1, 60, 3, known="unknown"))
     assert rejected == 0
     assert 180 < executions <= 2 * 180
 
@@ -106,7 +154,7 @@ def test_pipelined_appends_of_a_sole_client_under_one_lock_all_get_in() -> None:
 
 
 def test_a_sole_client_that_makes_one_transaction_after_another_never_conflicts_with_itself() -> None:
-    assert run_in_virtual_time(_hot(1, 1, 60, declared=False)) == (60, 0)
+    assert run_in_virtual_time(_hot(1, 1, 60, known="unknown")) == (60, 0)
 
 
 def test_a_client_that_gives_up_after_a_conflict_delays_no_other_for_long() -> None:

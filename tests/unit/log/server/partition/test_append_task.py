@@ -10,6 +10,7 @@ import pytest
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.locks.locks import TURN_MARK
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse
@@ -125,6 +126,28 @@ async def test_a_rejection_by_a_committed_winner_is_answered_at_once(bench: Any)
     await task.submit(mount, _frame(0, mark=8))
     await _settled()
     assert mount.answers[0].rejected == [(0, 9)]
+
+
+async def test_who_asks_for_a_turn_is_answered_in_the_order_of_the_queue_and_lost_no_conflict(bench: Any) -> None:
+    task, store = bench
+    mount = _Mount()
+    await task.submit(mount, _frame(0))
+    for sequence in (1, 2):
+        await task.submit(mount, _frame(sequence, mark=TURN_MARK))
+    await _settled()
+    assert (mount.answers, task.waiting) == ([], 2)
+    store.commit(10)
+    await _settled()
+    assert mount.answers[-1].rejected == [(1, 10)]
+    await task.submit(mount, _frame(3, mark=10))  # the write of the one whose turn it is
+    await _settled()
+    store.commit(11)
+    await _settled()
+    assert mount.answers[-1].rejected == [(2, 11)]
+    assert (task.rejected, task.waiting, task.appended_transactions, task.conflicts) == (0, 0, 2, ())
+    await task.submit(mount, _frame(4, mark=9))
+    await _settled()
+    assert (task.rejected, [each.sequence for each in task.conflicts]) == (1, [4])
 
 
 async def test_a_barrier_reports_when_everything_before_it_is_decided(bench: Any) -> None:

@@ -1,0 +1,41 @@
+"""Asks the owner for a turn at contended locks before a transaction is executed, instead of being rejected after it.
+
+On the wire it is an append without data whose mark is below every transaction (`TURN_MARK`): never in the log, and answered like a rejection, in the
+order of the owner's queue for the lock. So deadlines, lost connections and resending are those of appends. It is only a hint: the transaction that
+follows is judged by its mark like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, PendingAppend
+from waltz_log.client.append.producer import Producer
+from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.errors import LockConflict, ProtocolViolation
+
+__all__ = ["await_turn"]
+
+
+async def await_turn(producer: Producer, checks: Collection[bytes], deadline: float) -> int | None:
+    """Returns the last transaction that wrote one of the locks when it is the caller's turn. `checks`: lock hashes; None if they are none, or more
+    than one append may have. Raises `NotAppended`, in which case there was no turn before the deadline."""
+    if not 0 < len(checks) <= producer.locks_max:
+        return None
+    append = PendingAppend()
+    future: asyncio.Future[Receipt] = asyncio.Future(loop=producer.loop)
+    append.future = future
+    append.data, append.header = b"", 0
+    append.mark, append.own_writes_known = TURN_MARK, False
+    append.lock_counts, append.locks = bytes((0, len(checks), 0)), b"".join(checks)
+    append.size = len(append.locks) + FRAME_OVERHEAD_BYTES
+    append.deadline = deadline
+    if not producer.try_enqueue(append):
+        await producer.enqueue(append)
+    try:
+        receipt = await future
+    except LockConflict as last:
+        return last.winner
+    raise ProtocolViolation(reason=f"a turn request was appended: partition={producer.partition} transaction_id={receipt.transaction_id}")
