@@ -12,10 +12,16 @@ PAGES = sorted(path for path in (ROOT / "docs/concepts/documents").glob("*.md") 
 PATH = re.compile(r"`([a-z_]+(?:/[a-z_0-9.]+)+\.(?:py|proto|md))`")
 
 
-def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of each row of the table under a heading."""
-    lines = page.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+MECHANISM = re.compile(r"\*\*(.+?)\*\* (.+) Code: (.+)")
+DIFFERENCE = re.compile(r"\*\*The document:\*\* (.+) \*\*Here:\*\* (.+) \*\*Reason:\*\* (.+)")
+
+
+def items(page: str, heading: str, form: re.Pattern[str]) -> list[tuple[str, ...]]:
+    """The parts of each item of the list under a heading."""
+    section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+    found = [form.fullmatch(" ".join(item.split())) for item in section.split("\n- ")[1:]]
+    assert all(found), "an item of another form"
+    return [match.groups() for match in found if match]
 
 
 def missing(text: str) -> list[str]:
@@ -38,10 +44,11 @@ def test_each_document_has_its_page() -> None:
 def test_a_page_names_code_that_exists_and_a_reason_for_each_difference(path: Path) -> None:
     page = path.read_text()
     assert missing(page) == []
-    mechanisms, differences = rows(page, "Mechanisms"), rows(page, "Deliberate differences")
+    mechanisms, differences = items(page, "Mechanisms", MECHANISM), items(page, "Deliberate differences", DIFFERENCE)
     assert len(mechanisms) >= 5
-    assert all(len(row) == 3 and PATH.search(row[1]) and row[2] for row in mechanisms)
-    assert all(len(row) == 3 and len(row[2]) > 20 for row in differences)
+    assert len(differences) >= 5
+    assert all(PATH.search(code) for _, _, code in mechanisms)
+    assert all(len(reason) > 20 for _, _, reason in differences)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_a_page_names_code_that_exists_and_a_reason_for_each_difference(path: Pa
 )
 def test_the_differences_that_readers_ask_for_are_there(stem: str, difference: str) -> None:
     page = (ROOT / f"docs/concepts/documents/{stem}.md").read_text()
-    assert any(difference in " ".join(row[:2]) for row in rows(page, "Deliberate differences"))
+    assert any(difference in " ".join(item[:2]) for item in items(page, "Deliberate differences", DIFFERENCE))
 
 
 def test_a_path_that_does_not_exist_is_noticed() -> None:
