@@ -166,7 +166,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
         ({"partitions": "0-7"}, r"names partition 7, the cluster has 0 to 2"),
         ({"maxBytesPerTrigger": "5k"}, r"maxBytesPerTrigger is for stream reads only"),
         ({"mode": "metadata", "includeMetadata": "true"}, r"includeMetadata does nothing with mode=metadata"),
-        ({"tls.enabled": "true"}, r"do not speak TLS yet"),
+        ({"tls.enabled": "true"}, r"TLS is set by the environment variables"),
         ({"bootstrap": "h:1"}, r"found through its coordinator, not through servers; give host:port.root .did you mean cluster"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",

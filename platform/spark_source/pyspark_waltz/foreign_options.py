@@ -45,7 +45,7 @@ _FOREIGN: Final = {
     "startingoffset": Instead("is not an option: positions are transaction ids", "startingTransactionIds"),
     "endingoffset": Instead("is not an option: positions are transaction ids", "endingTransactionIds"),
 }
-_TLS: Final = "the platform's ports do not speak TLS yet and the name is kept for when they do; keep the cluster in a network of its own"
+_TLS: Final = "TLS is set by the environment variables WALTZ_TLS_CERTIFICATE, WALTZ_TLS_KEY and WALTZ_TLS_AUTHORITIES of driver and executors"
 
 
 def refuse_foreign(key: str) -> None:

@@ -57,72 +57,33 @@ _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 
 OPTIONS: Final = (
     Option("cluster", "required", _ALL, "address of the cluster, `host:port[,host:port]/root`"),
-    Option("mode", "`data`", _ALL, "`metadata`: a row for each partition of the log, with its marks, owner and replicas, instead of transactions"),
-    Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`: of theirs, these"),
-    Option("topic", "none", _ALL, "topics to read, `namespace/name`, several with commas; adds the columns `topic` and `key`"),
-    Option("topicPattern", "none", _ALL, "the same for all topics whose whole name this regular expression matches, new ones as they appear"),
+    Option("mode", "`data`", _ALL, "`metadata`: one row for each log partition, with its marks, owner and replicas"),
+    Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`, only those of the topics"),
+    Option("topic", "none", _ALL, "topics to read, `namespace/name`, separated by commas; adds the columns `topic` and `key`"),
+    Option("topicPattern", "none", _ALL, "the same for all topics whose whole name matches this regular expression, also later ones"),
+    Option("compacted", "`false`", _BATCH, "reads the newest value of each key of compaction topics, and then the log (see Topics)"),
+    Option("includeMetadata", "`false`", _DATA, "adds the columns `client_id`, `generation`, `sequence`, `checksum`"),
+    Option("startingTransactionIds", "`earliest`", _DATA, 'where to start: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}`'),
+    Option("startingTimestamp", "none", _DATA, "starts at the first transaction that was appended then or later"),
+    Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for single partitions: JSON `{"0": 1700000000000}`'),
     Option(
-        "compacted",
-        "`false`",
-        _BATCH,
-        "of compaction topics the latest value of each key first, and then the log from where the compacted view ends (see Topics)",
-    ),
-    Option("includeMetadata", "`false`", _DATA, "more columns: `client_id`, `generation`, `sequence`, `checksum`"),
-    Option(
-        "startingTransactionIds",
-        "`earliest`",
-        _DATA,
-        'where to begin: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}` with -2 for the earliest and -1 for the latest; '
-        "a partition not named begins at the earliest; topics by name as well (see Topics)",
+        "startingTransactionIdsByTimestampStrategy", "`error`", _DATA, "if a partition has nothing as new: `error`, or `latest` to start at its end"
     ),
     Option(
-        "startingTimestamp",
-        "none",
-        _DATA,
-        "begin at the first transaction appended then or later: milliseconds (not seconds) since 1970 or ISO 8601 with an offset",
+        "endingTransactionIds", "`latest`; a stream: no end", _DATA, "where to end: `latest` (not for a stream), or JSON of the first ids *not* read"
     ),
-    Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
-    Option(
-        "startingTransactionIdsByTimestampStrategy",
-        "`error`",
-        _DATA,
-        "where a partition has nothing as new as the timestamp: `error`, or `latest` to begin at its end",
-    ),
-    Option(
-        "endingTransactionIds",
-        "`latest`; a stream: no end",
-        _DATA,
-        "where to end: `latest` (not for a stream), or JSON of the first id *not* read, -1 for the latest; a partition not named ends at the latest",
-    ),
-    Option("endingTimestamp", "none", _DATA, "end before the first transaction appended then or later; at the latest where there is none yet"),
-    Option("endingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
-    Option(
-        "filterPushdown",
-        "`false`",
-        _BATCH,
-        "accept filters from Spark; only for a frame that is used in one query, with one filter (see Filters)",
-    ),
-    Option("maxTransactionsPerTrigger", "no limit", _STREAM, "most transactions of one micro-batch, shared in proportion to the backlogs"),
-    Option(
-        "maxBytesPerTrigger",
-        "no limit",
-        _STREAM,
-        "most bytes of one micro-batch as they are stored (data and 40 bytes each), as `64m`; a first transaction larger than its partition's "
-        "share is read all the same",
-    ),
-    Option("minTransactionsPerTrigger", "none", _STREAM, "wait for so many before the next micro-batch, but no longer than `maxTriggerDelay`"),
+    Option("endingTimestamp", "none", _DATA, "ends before the first transaction that was appended then or later; without one, at the latest"),
+    Option("endingTransactionIdsByTimestamp", "none", _DATA, 'the same for single partitions: JSON `{"0": 1700000000000}`'),
+    Option("filterPushdown", "`false`", _BATCH, "accepts filters from Spark; use such a DataFrame for one query only (see Filters)"),
+    Option("maxTransactionsPerTrigger", "no limit", _STREAM, "maximum number of transactions in a micro-batch, shared in proportion to the backlogs"),
+    Option("maxBytesPerTrigger", "no limit", _STREAM, "maximum stored bytes in a micro-batch (data and 40 bytes each), as `64m` (see Micro-batches)"),
+    Option("minTransactionsPerTrigger", "none", _STREAM, "waits for this number before the next micro-batch, at most `maxTriggerDelay`"),
     Option("maxTriggerDelay", "`15m`", _STREAM, "longest wait for `minTransactionsPerTrigger`, as `500ms`, `30s`, `15m`, `1h`"),
-    Option("principal", "none", _DATA, "who reads, for topics that name who may"),
-    Option("failOnDataLoss", "`true`", _DATA, "fail where transactions were trimmed before they were read; `false` goes on without them"),
-    Option("minPartitions", "none", _DATA, "cut ranges so that at least so many tasks run, where there are as many rows"),
-    Option("maxRecordsPerPartition", f"`{MAX_RECORDS_PER_PARTITION}`", _DATA, "most rows of one task; longer ranges are cut into even pieces"),
-    Option(
-        "fetchTimeoutMs",
-        f"`{FETCH_TIMEOUT_MS}`",
-        _ALL,
-        "how long to wait for a replica (executors) or an owner (driver) that answers before giving up; if it is given, also for the cluster at the "
-        "start (8 s otherwise)",
-    ),
+    Option("principal", "none", _DATA, "the reader's name, for topics that restrict who may read"),
+    Option("failOnDataLoss", "`true`", _DATA, "fails if transactions were trimmed before they were read; `false` continues without them"),
+    Option("minPartitions", "none", _DATA, "divides ranges so that at least this number of tasks run, if there are as many rows"),
+    Option("maxRecordsPerPartition", f"`{MAX_RECORDS_PER_PARTITION}`", _DATA, "maximum rows of one task; longer ranges are divided evenly"),
+    Option("fetchTimeoutMs", f"`{FETCH_TIMEOUT_MS}`", _ALL, "how long to wait for an answer of a replica (executors) or an owner (driver)"),
 )
 
 _NAMES = tuple(option.name for option in OPTIONS)
@@ -131,10 +92,10 @@ _FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Spark's own options, which a source receives when a caller passes the same dict of options to reader and writer. They have no meaning here."""
 
 _NOT_A_STREAM = (
-    "is for batch reads only: compaction goes on, so that a first batch that runs again after a crash could not read the same rows; read the "
+    "is for batch reads only: compaction continues, so a first batch that runs again after a crash could not read the same rows; read the "
     "marks, then the view in a batch, and start the stream above the marks"
 )
-_NOT_COMPACTED = "cannot be together with compacted=true: a compacted view has one beginning and one end, and does not keep who appended"
+_NOT_COMPACTED = "cannot be combined with compacted=true: a compacted view has one start and one end, and does not record which client appended"
 
 
 @dataclass(frozen=True, slots=True)

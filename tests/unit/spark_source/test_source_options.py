@@ -91,9 +91,9 @@ def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
         ({"partitions": "0", "startingTransactionIdsByTimestamp": '{"1": 0}'}, "names partition 1, which option partitions leaves out"),
         ({"bootstrap": "h:1"}, "found through its coordinator"),
         ({"bootstrap.servers": "h:1"}, "found through its coordinator"),
-        ({"tls.caFile": "/ca.pem"}, "do not speak TLS yet"),
-        ({"TLS": "true"}, "do not speak TLS yet"),
-        ({"kafka.ssl.truststore.location": "/x"}, "do not speak TLS yet"),
+        ({"tls.caFile": "/ca.pem"}, "TLS is set by the environment variables"),
+        ({"TLS": "true"}, "TLS is set by the environment variables"),
+        ({"kafka.ssl.truststore.location": "/x"}, "TLS is set by the environment variables"),
         ({"kafka.max.poll.records": "1"}, "is an option of Kafka's source"),
         ({"groupIdPrefix": "x"}, "the checkpoint holds the positions of a query"),
         ({"startingTimestamp": "1700000000"}, "1700000000 is 1970-01-20 in milliseconds; were seconds meant"),
@@ -110,7 +110,7 @@ def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
             {"startingTimestamp": "1700000000000", "endingTransactionIdsByTimestamp": '{"3": 1600000000000}'},
             "endingTransactionIdsByTimestamp lies before the start: partition=3 ",
         ),
-        ({"ssl.enabled": "true"}, "do not speak TLS yet"),
+        ({"ssl.enabled": "true"}, "TLS is set by the environment variables"),
     ],
 )
 def test_options_that_cannot_be_so_are_refused_with_the_reason(options: dict[str, str], reported: str) -> None:

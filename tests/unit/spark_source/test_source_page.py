@@ -16,7 +16,7 @@ USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
 def options_table() -> str:
     lines = ["| option | default | for | meaning |", "|---|---|---|---|"]
     for option in OPTIONS:
-        uses = ", ".join(reported for use, reported in USES.items() if use in option.uses)
+        uses = "all" if len(option.uses) == len(USES) else ", ".join(reported for use, reported in USES.items() if use in option.uses)
         lines.append(f"| `{option.name}` | {option.default} | {uses} | {option.meaning} |")
     return "\n".join(lines)
 

@@ -79,9 +79,7 @@ class QuotaExceeded(NotAppended):
     def _message(self) -> str:
         who = f"principal {self.principal}" if self.principal else "a client without a principal"
         where = f"topic {self.topic}" if self.topic else f"partition {self.partition}"
-        return (
-            f"{self.text}: {who} does more in {where} than its quota allows: quota={self.quota} retry_after_s={self.retry_after_s} ({self.advice})"
-        )
+        return f"{self.text}: {who} does more in {where} than its quota allows: quota={self.quota} retry_after_s={self.retry_after_s} ({self.advice})"
 
 
 class OutcomeUnknown(WaltzError):
