@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
+from waltz_log.cli.cluster.placement_app import add_placement
 from waltz_log.cli.examples import add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
@@ -49,6 +50,7 @@ app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
 add_transactions(app)
 app.add_typer(subscribers_app, name="subscribers")
+add_placement(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -125,7 +125,8 @@ async def grow_cluster(
         if storages is not None:
             assigned = {name for names in before.replicas.values() for name in names}
             expect_known(storages, assigned | set(await coordinator.children(STORAGE_NODES)))
-        assignment = grow_replicas(before, partitions, storages=storages, replication=replication)
+        nodes = await _undrained(coordinator, before) if storages is None else storages
+        assignment = grow_replicas(before, partitions, storages=nodes, replication=replication)
         wanted = replace(found, partitions=partitions)
         if dry_run:
             return wanted, assignment
@@ -134,6 +135,13 @@ async def grow_cluster(
             continue
         if wanted == found or await coordinator.set(CLUSTER, wanted.to_bytes(), node.version) is not None:
             return wanted, assignment
+
+
+async def _undrained(coordinator: Coordinator, held: ReplicaAssignment) -> list[str]:
+    """The nodes that hold replicas and may get more."""
+    node = await coordinator.get(ASSIGNMENT, latest=True)
+    drained = () if node is None else Assignment.from_bytes(node.data).drained
+    return sorted({name for names in held.replicas.values() for name in names} - set(drained))
 
 
 CLIENT_IDS_SKIPPED = 100_000

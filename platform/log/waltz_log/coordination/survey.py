@@ -112,6 +112,8 @@ class Survey:
     partitions: tuple[PartitionState, ...]
     servers: tuple[ServerState, ...]
     storages: tuple[StorageState, ...]
+    drained: tuple[str, ...] = ()
+    """Servers, by address, and storage nodes, by name, that an operator drained."""
 
     @property
     def ready(self) -> bool:
@@ -198,7 +200,7 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 can_commit(served=partition in bounds, replicas=deciding),
             )
         )
-    return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages))
+    return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages), assignment.drained)
 
 
 def _session_of(owner: ServerState | None, partition: int) -> Mapping[str, ReplicaStatistics]:

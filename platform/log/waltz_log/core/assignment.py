@@ -1,5 +1,6 @@
 """Assigns partitions to servers: a pure function of the previous assignment, the live servers and their preferences (Client-Server Communication,
-Generation Number). As in the original, preferred servers come first, a balanced assignment stays, and the remaining partitions are distributed.
+Generation Number). As in the original, preferred servers come first, a balanced assignment stays, and the remaining partitions are distributed. What
+an operator decided precedes preferences: partitions that were moved to a server, and servers that are drained.
 
 The generation of a partition rises whenever its owner changes, also when it loses its owner, and never otherwise.
 """
@@ -7,6 +8,7 @@ The generation of a partition rises whenever its owner changes, also when it los
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from waltz_log.core.metadata import Assignment, HandedOver, Ownership, ServerEntry
 
@@ -14,12 +16,14 @@ __all__ = ["assign"]
 
 
 def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int) -> Assignment:
-    """Assigns every partition to one of `servers`: the first that prefers it, else its current owner while that server is within its share, else the
-    least loaded server.
+    """Assigns every partition to one of `servers`: the one that it was moved to, else the first that prefers it, else its current owner while that
+    server is within its share, else the least loaded server.
 
     A partition that was handed over for lack of a majority (`core.hand_over`) stays with its owner. It is not assigned to a server that it avoids
     while another server is alive. A server that any partition avoids keeps its partitions and gets no new ones, because it may not reach their
     replicas either.
+
+    A drained server owns nothing while another one is alive, except partitions that all the others avoid.
 
     `partitions`: how many the caller knows of. Partitions that `previous` assigns beyond them are assigned too. Partitions are only ever added, and a
     manager that does not know the newest ones yet must not drop them and their generations from the assignment."""
@@ -29,18 +33,20 @@ def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int
     handed = _living(previous.handed_over, ids)
     owners: dict[int, int | None] = dict.fromkeys(range(partitions))
     if alive:
-        _assign(
-            owners,
-            {p: owned.server_id for p, owned in previous.partitions.items()},
-            alive,
-            {p: each.avoids for p, each in handed.items() if each.avoids},
-        )
+        usable = [server for server in alive if server.address not in previous.drained] or alive
+        before = {p: owned.server_id for p, owned in previous.partitions.items()}
+        avoids = {p: each.avoids for p, each in handed.items() if each.avoids}
+        others = {server.server_id for server in usable}
+        stuck = {p for p, avoided in avoids.items() if others <= set(avoided) and before.get(p) in ids and before.get(p) not in others}
+        free: dict[int, int | None] = {p: None for p in owners if p not in stuck}
+        _assign(free, before, usable, {p: each for p, each in avoids.items() if p not in stuck}, previous.moved)
+        owners |= free | {p: before[p] for p in stuck}
     result: dict[int, Ownership] = {}
     for partition, owner in owners.items():
-        before = previous.partitions.get(partition, Ownership(None, 0))
-        result[partition] = before if before.server_id == owner else Ownership(owner, before.generation + 1)
+        owned = previous.partitions.get(partition, Ownership(None, 0))
+        result[partition] = owned if owned.server_id == owner else Ownership(owner, owned.generation + 1)
     workers = {server.server_id: server.workers for server in alive if server.workers}
-    return Assignment(result, {server.server_id: server.address for server in alive}, workers, handed)
+    return replace(previous, partitions=result, addresses={server.server_id: server.address for server in alive}, workers=workers, handed_over=handed)
 
 
 def _living(handed_over: Mapping[int, HandedOver], ids: Sequence[int]) -> dict[int, HandedOver]:
@@ -49,7 +55,11 @@ def _living(handed_over: Mapping[int, HandedOver], ids: Sequence[int]) -> dict[i
 
 
 def _assign(
-    owners: dict[int, int | None], before: Mapping[int, int | None], alive: Sequence[ServerEntry], avoids: Mapping[int, Sequence[int]]
+    owners: dict[int, int | None],
+    before: Mapping[int, int | None],
+    alive: Sequence[ServerEntry],
+    avoids: Mapping[int, Sequence[int]],
+    moved: Mapping[int, str],
 ) -> None:
     """Fills `owners` in."""
     ids = [server.server_id for server in alive]
@@ -68,10 +78,12 @@ def _assign(
     for partition in avoids:
         if partition in owners and (owner := before.get(partition)) is not None and may(partition, owner):
             own(partition, owner)
-    for server in alive:
-        for partition in server.preferred:
-            if partition in owners and owners[partition] is None and may(partition, server.server_id):
-                own(partition, server.server_id)
+    at = {server.address: server.server_id for server in alive}
+    wanted = [(partition, at[address]) for partition, address in sorted(moved.items()) if address in at]
+    wanted += [(partition, server.server_id) for server in alive for partition in server.preferred]
+    for partition, preferred in wanted:
+        if partition in owners and owners[partition] is None and may(partition, preferred):
+            own(partition, preferred)
     share, larger = divmod(len(owners), len(ids))
     if len(takers) < len(ids):
         larger = 0

@@ -77,6 +77,7 @@ def hand_over(assignment: Assignment, stranded: Mapping[int, Stranded], reach: R
         able = [
             server for server in sorted(load) if server != report.server_id and majority_of(reach.get(server, {}).get(partition, ()), report.replicas)
         ]
+        able = [server for server in able if assignment.addresses.get(server) not in assignment.drained] or able
         if not able:
             continue
         taker = min(able, key=lambda server: (load[server], server))

@@ -4,12 +4,13 @@
 |---|---|---|
 | `/cluster` | `ClusterParameters` | cluster creation; growing it, by compare-and-set |
 | `/store/assignment` | `ReplicaAssignment` | cluster creation and growth, replica changes |
+| `/store/moves` | replicas that are being moved, by partition | `waltz drain` and `waltz rebalance`, by compare-and-set |
 | `/store/nodes/<name>` | `StorageNodeEntry` | the storage node, at each start |
 | `/store/partition/<id>` | `PartitionMetadata` (Waltz Server, Partition Metadata) | the owner, by compare-and-set |
 | `/store/locks/<id>` | the newest locks, in bytes (`server/ordering/handed_locks.py`) | the owner, when it closes in order |
 | `/servers/<id>` | `ServerEntry`, ephemeral | the log server |
 | `/manager` | server id, ephemeral | the cluster manager in office |
-| `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
+| `/assignment` | `Assignment` | the cluster manager; a command that moves owners or drains a node; by compare-and-set |
 | `/stranded/<server>-<worker>` | `Stranded` by partition (`core.hand_over`), ephemeral; there while one has no majority | the log server |
 | `/reach/<server>-<worker>` | by partition the replicas that answer, ephemeral; there while a partition needs it | the log server |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
@@ -24,6 +25,7 @@ A replica is named by its storage node's name, not by an address as in the origi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -39,6 +41,7 @@ __all__ = [
     "PARTITIONS_MAX",
     "REACH",
     "REPLICAS",
+    "REPLICA_MOVES",
     "SERVERS",
     "SERVER_IDS",
     "STORAGE_NODES",
@@ -49,12 +52,15 @@ __all__ = [
     "Ownership",
     "PartitionMetadata",
     "ReplicaAssignment",
+    "ReplicaMove",
     "ReplicaState",
     "ServerEntry",
     "StorageNodeEntry",
     "expect_fits",
     "handed_locks_path",
+    "moves_to_bytes",
     "outbox_path",
+    "parse_moves",
     "partition_path",
 ]
 
@@ -65,6 +71,7 @@ SERVERS = "/servers"
 STRANDED = "/stranded"
 REACH = "/reach"
 REPLICAS = "/store/assignment"
+REPLICA_MOVES = "/store/moves"
 STORAGE_NODES = "/store/nodes"
 CLIENT_IDS = "/ids/client"
 SERVER_IDS = "/ids/server"
@@ -126,6 +133,23 @@ class ReplicaAssignment:
     @classmethod
     def from_bytes(cls, data: bytes) -> ReplicaAssignment:
         return cls({int(partition): tuple(names) for partition, names in json.loads(data).items()})
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """A replica of a partition goes from one storage node to another one."""
+
+    partition: int
+    remove: str
+    add: str
+
+
+def moves_to_bytes(moves: Mapping[int, ReplicaMove]) -> bytes:
+    return _dump({str(partition): [each.remove, each.add] for partition, each in sorted(moves.items())})
+
+
+def parse_moves(data: bytes) -> dict[int, ReplicaMove]:
+    return {int(partition): ReplicaMove(int(partition), remove, add) for partition, (remove, add) in json.loads(data).items()}
 
 
 def _owners_address(address: str, workers: tuple[str, ...], partition: int) -> str:
@@ -195,12 +219,17 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which server owns which partition, and the addresses of the servers. `workers`: the addresses of a server's workers, if it has any."""
+    """Which server owns which partition, and the addresses of the servers. `workers`: the addresses of a server's workers, if it has any.
+
+    `moved`: partitions that an operator gave to a server, by its address, so that they stay with it and return to it after a restart. `drained`:
+    servers, by address, that own nothing while another one is alive, and storage nodes, by name, that get no new replicas."""
 
     partitions: dict[int, Ownership] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
     workers: dict[int, tuple[str, ...]] = field(default_factory=dict)
     handed_over: dict[int, HandedOver] = field(default_factory=dict)
+    moved: dict[int, str] = field(default_factory=dict)
+    drained: tuple[str, ...] = ()
 
     def address_of(self, partition: int) -> str | None:
         owned = self.partitions.get(partition)
@@ -219,6 +248,10 @@ class Assignment:
         }
         if self.handed_over:
             fields["handed_over"] = {str(p): [list(each.avoids), each.moves] for p, each in self.handed_over.items()}
+        if self.moved:
+            fields["moved"] = {str(p): address for p, address in self.moved.items()}
+        if self.drained:
+            fields["drained"] = list(self.drained)
         return _with_workers(fields, {str(server): addresses for server, addresses in self.workers.items()})
 
     @classmethod
@@ -229,6 +262,8 @@ class Assignment:
             {int(server): address for server, address in found["addresses"].items()},
             {int(server): tuple(addresses) for server, addresses in found.get("workers", {}).items()},
             {int(p): HandedOver(tuple(avoids), moves) for p, (avoids, moves) in found.get("handed_over", {}).items()},
+            {int(p): address for p, address in found.get("moved", {}).items()},
+            tuple(found.get("drained", ())),
         )
 
 

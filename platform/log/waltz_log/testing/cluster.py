@@ -160,7 +160,7 @@ class MemoryCluster:
     async def start_server(self, name: str, **more: Any) -> None:
         """Starts a server. `more`: settings of this one."""
         session = self.ensemble.session()
-        settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **{**self._settings, **more})
+        settings = ServerSettings(cluster="memory/test", **{"listen": f"{name}:0", **self._settings, **more})
         server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode())
         await server.start()
         self.servers[name] = (server, session)

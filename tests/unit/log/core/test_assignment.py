@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.assignment import assign
-from waltz_log.core.metadata import Assignment, Ownership, ServerEntry, StorageNodeEntry
+from waltz_log.core.metadata import Assignment, HandedOver, Ownership, ServerEntry, StorageNodeEntry
 from waltz_log.core.topics.sharding import worker_of
 
 
@@ -91,3 +93,64 @@ def test_partitions_that_the_manager_has_not_heard_of_stay_assigned_with_their_g
     assert set(after.partitions) == {0, 1, 2}
     assert all(after.partitions[each].generation >= owned.generation for each, owned in grown.partitions.items())
     assert after.partitions[2].server_id == 2
+
+
+# ---- what an operator decided ----------------------------------------------------------------------------------------------------------------------
+
+
+def _owners(assignment: Assignment) -> dict[int, int]:
+    """0: none."""
+    return {partition: owned.server_id or 0 for partition, owned in assignment.partitions.items()}
+
+
+def test_a_moved_partition_stays_with_its_server_and_returns_to_it() -> None:
+    before = assign(Assignment(), _servers(1, 2), 4)
+    target = 2 if before.partitions[0].server_id == 1 else 1
+    moved = assign(replace(before, moved={0: f"host:{target}"}), _servers(1, 2), 4)
+    assert moved.partitions[0] == Ownership(target, before.partitions[0].generation + 1)
+    assert sorted(_owners(moved).values()) == [1, 1, 2, 2], "shares stay equal"
+    away = assign(moved, _servers(3 - target), 4)
+    assert away.partitions[0].server_id == 3 - target
+    restarted = ServerEntry(7, f"host:{target}")
+    assert assign(away, [*_servers(3 - target), restarted], 4).partitions[0].server_id == 7
+
+
+def test_a_drained_server_owns_nothing_while_another_one_is_alive() -> None:
+    drained = replace(assign(Assignment(), _servers(1, 2), 5), drained=("host:1",))
+    alone = assign(drained, _servers(1, 2), 5)
+    assert set(_owners(alone).values()) == {2}
+    assert alone.addresses == {1: "host:1", 2: "host:2"}, "clients may still ask it"
+    assert set(_owners(assign(alone, _servers(1), 5)).values()) == {1}, "better than nobody"
+    assert sorted(_owners(assign(replace(alone, drained=()), _servers(1, 2), 5)).values()) == [1, 1, 2, 2, 2]
+
+
+def test_a_drained_server_keeps_what_all_the_others_avoid() -> None:
+    """It is the only one that reaches a majority of the partition's replicas."""
+    before = Assignment(
+        {0: Ownership(1, 3), 1: Ownership(1, 1)}, {1: "host:1", 2: "host:2"}, handed_over={0: HandedOver((2,), 1)}, drained=("host:1",)
+    )
+    after = assign(before, _servers(1, 2), 2)
+    assert _owners(after) == {0: 1, 1: 2}
+    assert assign(after, _servers(1, 2), 2) == after
+
+
+@given(
+    st.lists(st.tuples(st.sets(st.integers(1, 5)), st.dictionaries(st.integers(0, 11), st.integers(1, 6)), st.sets(st.integers(1, 6))), max_size=6),
+    st.integers(1, 12),
+)
+def test_decisions_hold_and_the_assignment_is_stable(history: list[tuple[set[int], dict[int, int], set[int]]], partitions: int) -> None:
+    current = Assignment()
+    for alive, moved, drained in history:
+        current = replace(current, moved={p: f"host:{server}" for p, server in moved.items()}, drained=tuple(f"host:{each}" for each in drained))
+        after = assign(current, _servers(*sorted(alive)), partitions)
+        assert assign(after, _servers(*sorted(alive)), partitions) == after
+        usable = alive - drained or alive
+        assert set(_owners(after).values()) <= (usable or {0})
+        for partition, server in moved.items():
+            if server in usable and partition < partitions:
+                assert after.partitions[partition].server_id == server
+        for partition in range(partitions):
+            was, now = current.partitions.get(partition, Ownership(None, 0)), after.partitions[partition]
+            assert now.generation == was.generation + (was.server_id != now.server_id)
+        assert Assignment.from_bytes(after.to_bytes()) == after
+        current = after

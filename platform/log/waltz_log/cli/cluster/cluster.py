@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Collection
 from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -96,18 +97,19 @@ def show(found: Survey, console: Console) -> None:
     _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
-        table.add_row(*cells(f"server {server.server_id}", server.address, _answers(server)))
+        table.add_row(*cells(f"server {server.server_id}", server.address, _answers(server, found.drained)))
     for storage in found.storages:
-        table.add_row(*cells(storage.name, storage.address or "never started", _answers(storage)))
+        table.add_row(*cells(storage.name, storage.address or "never started", _answers(storage, found.drained)))
     console.print(table)
     _show_workers(console, found)
     if found.missing:
         console.print(*cells(found.missing), style="yellow")
 
 
-def _answers(node: ServerState | StorageState) -> str:
+def _answers(node: ServerState | StorageState, drained: Collection[str]) -> str:
     silent = f", but for worker {', '.join(map(str, node.silent))}" if node.silent else ""
-    return f"yes{silent}" if node.answers else "no"
+    name = node.name if isinstance(node, StorageState) else node.address
+    return (f"yes{silent}" if node.answers else "no") + (", drained" if name in drained else "")
 
 
 def _show_workers(console: Console, found: Survey) -> None:

@@ -1,4 +1,4 @@
-"""`waltz cluster replicas`: add, remove or replace a replica of a partition while it is in use. Asks, writes the assignment by compare-and-set,
+"""`waltz cluster replicas`: add, remove or replace replicas of partitions while they are in use. Asks, writes the assignment by compare-and-set,
 waits. What is safe is decided by the rules (`core.replica_change`) and held by the owner, which goes on in a new session for each step. Interrupted,
 the step that was begun goes on in the cluster, and the same command goes on from there.
 """
@@ -6,9 +6,13 @@ the step that was begun goes on in the cluster, and the same command goes on fro
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import Callable
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
+from waltz_log.cli.connecting import connected
+from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.ranges import parse_ranges
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
@@ -16,10 +20,10 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics
-from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 from waltz_log.exit_codes import OK
 
-__all__ = ["change_replicas", "run"]
+__all__ = ["change_replicas", "listing", "run"]
 
 POLL_EVERY_S = 0.25
 """While a replica is being filled."""
@@ -28,15 +32,58 @@ RENEWAL_PATIENCE_S = 3.0
 """So long a change that would leave no majority is judged again: while a store session is renewed, no replica is recorded as clean."""
 
 
-async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: float) -> int:
-    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-    from waltz_log.transport.grpc import GrpcNetwork
+async def run(
+    address: str, partitions: str, *, add: str | None, remove: str | None, force: bool, at_once: int, wait_s: float, timeout_s: float
+) -> int:
+    """Of one partition, of ranges, or of all whose replicas the change concerns. Where some cannot be changed, the others are all the same; then the
+    first error is raised."""
+    wanted = None if partitions == "all" else parse_ranges("PARTITIONS", partitions)
+    ReplicaChange(0, add, remove, force)  # refuses what can never be
+    async with connected(address, timeout_s) as (coordinator, network):
+        if wanted is None:
+            node = await coordinator.get(REPLICAS, latest=True)
+            held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
+            wanted = tuple(p for p, names in sorted(held.items()) if (remove is None or remove in names) and (add is None or add not in names))
+        errors: list[WaltzError] = []
+        waiting = deque(wanted)
 
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    try:
-        await change_replicas(coordinator, GrpcNetwork(), address, change, wait_s=wait_s, report=lambda line: print(line, flush=True))
-    finally:
-        await coordinator.close()
+        async def work() -> None:
+            while waiting:
+                change = ReplicaChange(waiting.popleft(), add, remove, force)
+                try:
+                    await change_replicas(coordinator, network, address, change, wait_s=wait_s, report=print_line)
+                except WaltzError as error:
+                    if len(wanted) > 1:
+                        print_line(f"partition {change.partition}: {error}")
+                    errors.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_once, len(wanted))):
+                group.create_task(work())
+    if len(wanted) != 1:
+        print_line(f"{len(wanted) - len(errors)} of {len(wanted)} partitions done")
+    if errors:
+        raise errors[0]
+    return OK
+
+
+async def listing(address: str, *, output: str, timeout_s: float) -> int:
+    """The replicas of each partition with their states, and how many each storage node holds."""
+    async with connected(address, timeout_s) as (coordinator, network):
+        found = await survey(coordinator, network, address)
+    held = Counter(replica.name for each in found.partitions for replica in each.replicas)
+    if output != "table":
+        partitions = [
+            {"partition": each.partition, "replicas": {replica.name: str(replica.status) for replica in each.replicas}} for each in found.partitions
+        ]
+        print_data({"partitions": partitions, "nodes": {node.name: held[node.name] for node in found.storages}}, output)
+        return OK
+    rows = [(each.partition, ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)) for each in found.partitions]
+    print_table(("partition", "replicas"), rows)
+    print_table(
+        ("storage node", "replicas", "drained"),
+        [(node.name, held[node.name], "yes" if node.name in found.drained else "") for node in found.storages],
+    )
     return OK
 
 

@@ -7,39 +7,53 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, Timeout
+from waltz_log.cli.arguments import Cluster, Output, Timeout, checked_output
 
 __all__ = ["replicas_app"]
 
 replicas_app = typer.Typer(help="Change which storage nodes hold a partition while it is in use.", no_args_is_help=True)
 
-Partition = Annotated[int, typer.Argument(min=0, help="Number of the log partition.")]
+Partitions = Annotated[str, typer.Argument(metavar="PARTITIONS", help="Log partitions: numbers and ranges, such as 3,5-7, or all.")]
+AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="So many partitions are changed at the same time.")]
 Added = Annotated[str, typer.Argument(help="Storage node that gets a replica.")]
 Removed = Annotated[str, typer.Argument(help="Storage node that loses its replica.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for completion. The change continues if the wait ends first.")]
 Force = Annotated[bool, typer.Option("--force", help="Allow fewer than three replicas. Without it the command names the risk and stops.")]
 
 
-@replicas_app.command()
-def add(cluster: Cluster, partition: Partition, node: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """Add a replica. Returns when it holds the whole log and votes."""
-    return _change(cluster, partition, node, None, wait, timeout)
-
-
-@replicas_app.command()
-def remove(cluster: Cluster, partition: Partition, node: Removed, force: Force = False, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """Remove a replica. Its data stays on its disk. Fewer than three replicas put acknowledged transactions at risk and need --force."""
-    return _change(cluster, partition, None, node, wait, timeout, force=force)
-
-
-@replicas_app.command()
-def replace(cluster: Cluster, partition: Partition, old: Removed, new: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """Replace a replica. The new one is added before the old one is removed, unless the old one is gone already."""
-    return _change(cluster, partition, new, old, wait, timeout)
-
-
-def _change(cluster: str, partition: int, added: str | None, removed: str | None, wait_s: float, timeout_s: float, *, force: bool = False) -> int:
+@replicas_app.command(name="list")
+def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """Show the replicas of each partition, and how many each storage node holds."""
     from waltz_log.cli.cluster import replicas as command
-    from waltz_log.core.replica_change import ReplicaChange
 
-    return asyncio.run(command.run(cluster, ReplicaChange(partition, added, removed, force), wait_s=wait_s, timeout_s=timeout_s))
+    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+
+
+@replicas_app.command()
+def add(cluster: Cluster, partitions: Partitions, node: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+    """Add a replica to partitions. Returns when each holds the whole log and votes."""
+    return _change(cluster, partitions, node, None, at_once, wait, timeout)
+
+
+@replicas_app.command()
+def remove(
+    cluster: Cluster, partitions: Partitions, node: Removed, force: Force = False, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
+) -> int:
+    """Remove a replica of partitions. Its data stays on its disk. Fewer than three put acknowledged transactions at risk and need --force."""
+    return _change(cluster, partitions, None, node, at_once, wait, timeout, force=force)
+
+
+@replicas_app.command()
+def replace(
+    cluster: Cluster, partitions: Partitions, old: Removed, new: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
+) -> int:
+    """Replace a replica of partitions. The new one is added before the old one is removed, unless the old one is gone already."""
+    return _change(cluster, partitions, new, old, at_once, wait, timeout)
+
+
+def _change(
+    cluster: str, partitions: str, added: str | None, removed: str | None, at_once: int, wait_s: float, timeout_s: float, *, force: bool = False
+) -> int:
+    from waltz_log.cli.cluster import replicas as command
+
+    return asyncio.run(command.run(cluster, partitions, add=added, remove=removed, force=force, at_once=at_once, wait_s=wait_s, timeout_s=timeout_s))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from waltz_log.cli.printing import print_data, print_table
+from waltz_log.cli.ranges import format_ranges, parse_ranges
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
 from waltz_log.core.ports import Coordinator
@@ -51,7 +52,7 @@ async def create(
         if contents and (dry_run or any(each.transactions for each in contents)):
             _show_contents(shown, contents, plan.existing)
         topic = shown if dry_run else await create_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
-    print(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={_ranges(topic.partitions)}")
+    print(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
     return OK
 
 
@@ -68,7 +69,7 @@ def _plan(
 ) -> TopicPlan:
     from waltz_log.client.topics.topic_creation import TopicPlan
 
-    chosen = None if log_partitions is None else _numbers(log_partitions)
+    chosen = None if log_partitions is None else parse_ranges("--log-partitions", log_partitions)
     if existing not in (None, "keep", "discard"):
         raise InvalidSetting.unknown(str(existing), ("keep", "discard"), what="choice of --existing-data")
     count = partitions if partitions is not None else 16 if chosen is None else len(chosen)
@@ -83,17 +84,6 @@ def _plan(
         cast("Existing | None", existing),
         discards,
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """`3,5-7`"""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise InvalidSetting(name="--log-partitions", reason=f"wants numbers and ranges such as 3,5-7, got {text!r}", nearest=None)
-        found += range(int(first), int(last if dash else first) + 1)
-    return tuple(found)
 
 
 def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing: str | None) -> None:
@@ -119,7 +109,7 @@ def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing
     print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
     silent = sorted(set(topic.partitions) - {each.partition for each in contents})
     if silent:
-        print(f"no owner of these answers, so nobody knows what they hold: {_ranges(silent)}")
+        print(f"no owner of these answers, so nobody knows what they hold: {format_ranges(silent)}")
     held = sum(each.transactions for each in contents)
     if held and existing == "discard":
         print(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
@@ -148,7 +138,7 @@ async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) ->
     async with _connected(address, timeout_s) as coordinator:
         topic = await change_catalogue(coordinator, lambda catalogue: catalogue.without(wanted), dry_run=dry_run)
     freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
-    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {_ranges(topic.partitions)} {freed}")
+    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
     return OK
 
 
@@ -168,7 +158,7 @@ def _list(catalogue: Catalogue, output: str) -> None:
         return
     print_table(
         ("topic", "state", "type", "keyed", "partitions", "log partitions"),
-        [(str(t.name), state, t.type, "yes" if t.keyed else "no", str(len(t.partitions)), _ranges(t.partitions)) for t, state in found],
+        [(str(t.name), state, t.type, "yes" if t.keyed else "no", str(len(t.partitions)), format_ranges(t.partitions)) for t, state in found],
     )
 
 
@@ -183,7 +173,7 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
         return OK
     fields = _topic_fields(topic)
     rows = [(key, str(value)) for key, value in fields.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
-    rows += [("log partitions", _ranges(topic.partitions))]
+    rows += [("log partitions", format_ranges(topic.partitions))]
     rows += [(f"property {key}", value) for key, value in topic.properties.items()]
     for each in topic.partition_properties:
         rows += [(f"property {each.first}-{each.last}:{key}", value) for key, value in each.properties.items()]
@@ -267,17 +257,6 @@ def _values(policies: Sequence[str]) -> dict[str, Any]:
         else:
             found[name] = text
     return found
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`0-3,7`"""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 @asynccontextmanager
