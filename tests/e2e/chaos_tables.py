@@ -164,11 +164,11 @@ class TableUser:
 
     def remove_left_checksums(self) -> None:
         """Checksum files above the newest version, left by a query that committed as the table was replaced. The sink refuses them later on."""
-        if DeltaTable.is_deltatable(str(self.path)):
-            newest = DeltaTable(str(self.path)).version()
-            for path in (self.path / "_delta_log").glob("*.crc"):
-                if path.stem.isdecimal() and int(path.stem) > newest:
-                    path.unlink()
+        log = self.path / "_delta_log"  # read as files: delta-rs opens no table with such a checksum file
+        commits = [int(path.stem) for path in log.glob("*.json") if path.stem.isdecimal()]
+        for path in log.glob("*.crc"):
+            if commits and path.stem.isdecimal() and int(path.stem) > max(commits):
+                path.unlink()
 
     def _foreign_rows(self, count: int) -> tuple[list[Row], pa.Table]:
         ids = range(self._foreign, self._foreign + count)

@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
@@ -219,6 +221,17 @@ def test_thirty_lives_see_each_action() -> None:
     drawn = actions_of(30, random.Random(1))
     assert set(drawn) == set(ACTIONS)
     assert drawn == actions_of(30, random.Random(1)) != actions_of(30, random.Random(2))
+
+
+def test_checksum_files_that_a_replaced_table_left_are_removed(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_deltalake(table, pa.table({"n": [1]}))
+    log = table / "_delta_log"
+    left = log / f"{29:020d}.crc"
+    for path in (log / f"{0:020d}.crc", left):
+        path.write_text("{}")
+    TableUser(table, "key", random.Random(0)).remove_left_checksums()
+    assert [path.name for path in log.glob("*.crc")] == [f"{0:020d}.crc"]
 
 
 def test_edits_go_back_with_a_restore() -> None:
