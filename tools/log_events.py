@@ -176,6 +176,12 @@ MEANINGS: dict[str, str] = {
     "index of a compacted view damaged, reading its records": (
         "Compaction reads the records instead of the index. It is slower, and the result is the same."
     ),
+    # ---- traces
+    "collector does not accept spans": (
+        "The collector of `tracing.endpoint` refused spans or did not answer in time. Spans are dropped and counted until it accepts them again; "
+        "appends are not slower."
+    ),
+    "collector accepts spans again": "The collector answers again.",
     # ---- transport and coordination
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
@@ -227,6 +233,7 @@ MEANINGS: dict[str, str] = {
     "corrupt data from %s, reading from another replica: %s": "An executor received damaged bytes and reads them from another replica.",
     "reading on at another replica than %s: %s": "A storage node failed while an executor read from it. The executor continues at another replica.",
     "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
+    "batch not traced": "A batch landed, and the traces of its appends were not completed: owners did not answer, or many batches waited.",
     "table checkpoint not written": "Delta's checkpoint of the table's log failed. The table is complete; the next checkpoint includes everything.",
     "table restricted to a single driver": (
         "The file system of the table cannot prevent two writers, and the configuration confirms that there is only one."

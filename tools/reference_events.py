@@ -26,7 +26,7 @@ SECTIONS = {
     "Log server": ("waltz_log/server",),
     "Storage node": ("waltz_log/storage", "waltz_log/compaction"),
     "Console": ("waltz_log/console",),
-    "Processes and workers": ("waltz_log/processes", "waltz_log/monitoring"),
+    "Processes and workers": ("waltz_log/processes", "waltz_log/monitoring", "waltz_log/telemetry"),
     "Connections and coordinator": ("waltz_log/transport", "waltz_log/coordination", "waltz_log/security"),
     "Client": ("waltz_log/client", "waltz_log/testing"),
     "Outbox and journal": ("waltz_log/outbox", "waltz_log/journal"),

@@ -13,6 +13,7 @@ from waltz_log.monitoring.exposition import PROCESS
 from waltz_log.monitoring.families import Family
 from waltz_log.monitoring.server_families import SERVER
 from waltz_log.monitoring.storage_families import STORAGE
+from waltz_log.monitoring.trace_families import TRACES
 from waltz_log.monitoring.worker_families import WORKERS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
@@ -43,6 +44,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Family[Any], ...]], ...] = (
     ("Log server", "", SERVER),
     ("Storage node", "", STORAGE),
     ("Workers", "Only of nodes with several workers. A worker that is restarted starts at 0 again.", WORKERS),
+    ("Traces", "Only of nodes with `tracing` ([traces](../guides/traces.md)).", TRACES),
 )
 
 CLIENTS: tuple[str, str, tuple[Family[Any], ...]] = (

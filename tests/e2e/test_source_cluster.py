@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 
-from waltz_log.client import SyncWaltzClient
+from tests.integration.log.span_collector import Collector, collector
+from waltz_delta.base.stopping import StopRequest
+from waltz_delta.pipelines.listener import StatusBoard
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.pipeline_run import PipelineRun
+from waltz_delta.settings import OutputSettings, TargetSettings
+from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
+from waltz_log.telemetry.settings import TracingSettings
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -20,9 +28,16 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def spans() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, spans: Collector) -> Iterator[LocalCluster]:
     """Six transactions in partition 0, two in partition 1; tests append more."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), partitions=2) as running:
+    tracing = {"tracing": {"endpoint": spans.address, "export_interval_s": 0.1}}
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), partitions=2, server_settings=tracing, storage_settings=tracing) as running:
         with SyncWaltzClient(running.cluster) as client:
             for n in range(6):
                 client.append(0, b"%d" % n, header=n)
@@ -46,6 +61,34 @@ def test_the_examples_of_the_page_run(
     shown = capsys.readouterr().out
     assert re.search(r"\|count\(1\)\|\n\+-+\+\n\| +8\|", shown)
     assert re.search(r"\|0 +\|0 +\|5 +\|127.0.0.1:\d+ *\|\[127.0.0.1:\d+, 127.0.0.1:\d+, 127.0.0.1:\d+\] *\|", shown)
+
+
+def test_the_trace_of_an_append_ends_with_the_commit_of_its_row(spark: Any, cluster: LocalCluster, spans: Collector, tmp_path: Path) -> None:
+    root = trace.SpanContext(0xABCDEF, 0xABC, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    with SyncWaltzClient(cluster.cluster, ClientSettings(tracing=True)) as client, trace.use_span(trace.NonRecordingSpan(root)):
+        receipt = client.append(0, b"traced")
+    settings = PipelineSettings(
+        name="traced",
+        source={"cluster": cluster.cluster, "partitions": "0"},
+        outputs=(OutputSettings(target=TargetSettings(table=str(tmp_path / "table"))),),
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger="available-now",
+        tracing=TracingSettings(endpoint=spans.address, export_interval_s=0.1),
+    )
+    run = PipelineRun(spark, settings, StatusBoard(), StopRequest(spark), lambda name, line: None)
+    run.run()
+    assert run.failure is None
+    found = spans.wait(f"{root.trace_id:032x}", lambda got: "waltz.delta.commit" in [span.name for span in got])
+    commit = next(span for span in found if span.name == "waltz.delta.commit")
+    assert (commit.service, commit.instance) == ("waltz-pipeline", "traced")
+    place = {"waltz.partition": 0, "waltz.transaction_id": receipt.transaction_id}
+    assert commit.attributes == {"waltz.pipeline": "traced", "waltz.tables": 1, "waltz.batch_id": 0, **place}
+    (batch_trace,) = commit.links
+    (batch,) = spans.wait(batch_trace, lambda got: len(got) == 1)
+    assert (batch.name, batch.links) == ("waltz.delta.batch", (commit.trace,))
+    appended = next(span for span in found if span.name == "waltz.server.append")
+    assert appended.end_ns <= commit.start_ns <= commit.end_ns
+    assert len({span.parent for span in found if span.name in ("waltz.server.append", "waltz.delta.commit")}) == 1
 
 
 def test_times_and_sizes_are_reported_by_the_storage_nodes(spark: Any, cluster: LocalCluster, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "grpc_health": "server",
         "jinja2": "console",
         "numpy": "server",
+        "opentelemetry": "tracing",
         "prometheus_client": "metrics",
         "py4j": "spark",
         "pyarrow": "spark",

@@ -36,11 +36,15 @@ IMPORTED_BY_OTHERS = {"pandas"}
 THE_CALLERS_OWN = {"pytest"}
 """Only pytest imports `waltz_log.testing.pytest_plugin`."""
 
+TRACING = ["waltz_log.telemetry.application", "waltz_log.telemetry.export", "waltz_log.telemetry.spans", "waltz_log.client.append.traced_appends"]
+"""The only modules that import OpenTelemetry, or one that does."""
+
 INSTALLS = [
-    ("", ["waltz_log.client", "waltz_log.outbox", "waltz_log.journal"], ["waltz_log.client.sql"]),
-    ("sql", ["waltz_log.client"], []),
+    ("", ["waltz_log.client", "waltz_log.outbox", "waltz_log.journal"], ["waltz_log.client.sql", *TRACING]),
+    ("sql", ["waltz_log.client"], TRACING),
     ("metrics", ["waltz_log.metrics"], []),
-    ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.console", "waltz_log.testing.pytest_plugin"]),
+    ("tracing", ["waltz_log.telemetry", "waltz_log.client"], ["waltz_log.client.sql"]),
+    ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.console", "waltz_log.testing.pytest_plugin", *TRACING]),
     ("console", ["waltz_log.console", "waltz_log.cli.main"], []),
     ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], ["waltz_delta.console"]),
 ]

@@ -51,17 +51,20 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("LandingSettings", "unrouted"): {"unrouted": "fail"},
     ("PipelineSettings", "unrouted"): {"unrouted": "fail"},
     ("PipelineSettings", "trigger"): {"trigger": "2 seconds"},
+    ("TracingSettings", "endpoint"): {"endpoint": "https://collector:4318/v1/traces"},
     ("ConsoleSettings", "listen"): {"listen": "127.0.0.1:8080"},
     ("PipelineSettings", "source"): {"source": {"cluster": "here:1/x", "partitions": "0-3"}},
 }
 REQUIRED: dict[str, dict[str, Any]] = {
     "LandingSettings": {"outputs": [{"target": {"table": "t"}}]},
     "PipelineSettings": {"outputs": [{"target": {"table": "t"}}], "source": {"cluster": "here:1/x"}},
+    "TracingSettings": {"endpoint": "http://127.0.0.1:4318/v1/traces"},
 }
 NESTED: dict[str, dict[str, Any]] = {
     "DecodeSettings": {"format": "json", "columns": "tail STRING NOT NULL, leg INT"},
     "DeleteSettings": {"where": "op = 'D'"},
     "OutputSettings": {"target": {"table": "other"}},
+    "TracingSettings": {"endpoint": "http://127.0.0.1:4318/v1/traces"},
     "TlsSettings": {"certificate": "node.pem", "key": "node.key", "authorities": "authorities.pem"},
 }
 

@@ -43,6 +43,7 @@ RUN_BY = {
     "docs/guides/security.md": ["tests/integration/log/test_security_page.py"],
     "docs/guides/testing.md": ["tests/integration/log/test_testing_page.py"],
     "docs/guides/topics.md": ["tests/unit/project/test_doc_blocks.py"],
+    "docs/guides/traces.md": ["tests/integration/log/test_traces.py"],
     "docs/internals/journal.md": ["tests/unit/project/test_doc_blocks.py"],
     "docs/reference/delta.md": ["tests/e2e/test_sink_docs.py"],
     "docs/reference/spark.md": ["tests/e2e/test_source_cluster.py", "tests/e2e/test_source_sql.py"],
@@ -176,7 +177,7 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
         except WaltzError as error:
             return [error]
         return []
-    if "listen" in given:
+    if "listen" in given or set(given) == {"tracing"}:
         try:
             ServerSettings(cluster="127.0.0.1:2181/waltz", **given)
         except WaltzError as error:

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from waltz_log.client.append.arguments import append_nowait
 from waltz_log.client.append.bulk import BulkAppend, append_all, outcomes
@@ -46,7 +46,11 @@ from waltz_log.core.status.client_statistics import ClientPartitionStatistics, C
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, TopicDeleted
+from waltz_log.extras import explain_missing
 from waltz_log.statistics import merge
+
+if TYPE_CHECKING:
+    from waltz_log.client.append.traced_appends import TracedAppends
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -77,6 +81,7 @@ class WaltzClient:
         self._mounting = asyncio.Lock()
         self._closed = False
         self._append_timeout_s = settings.append_timeout_s
+        self._traced = _traced_appends() if settings.tracing else None
 
     # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
 
@@ -248,6 +253,8 @@ class WaltzClient:
             raise NotAppended(partition=partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
         if not producer.try_enqueue(append):
             await producer.enqueue(append)
+        if self._traced is not None:
+            self._traced.begin(producer.window, future, loop.time() + timeout_s - append.deadline)
         return future
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
@@ -283,8 +290,10 @@ class WaltzClient:
     ) -> BulkAppend:
         """An `append_bulk` whose source arrives in parts: `enqueue` each part, then `finish`."""
         producer = self._producer(partition, topic)
-
-        return BulkAppend(producer, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
+        bulk = BulkAppend(producer, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
+        if self._traced is not None:
+            self._traced.begin_bulk(producer.window, bulk)
+        return bulk
 
     async def flush(self) -> None:
         """Returns when everything that was appended or submitted before is decided, with any outcome, and what was committed is on disk at a
@@ -502,3 +511,9 @@ class WaltzClient:
             self._producers[key] = producer
             producer.start()
         return producer
+
+
+def _traced_appends() -> TracedAppends:
+    with explain_missing("tracing of appends", "tracing"):
+        from waltz_log.client.append.traced_appends import TracedAppends
+    return TracedAppends()

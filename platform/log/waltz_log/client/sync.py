@@ -9,6 +9,7 @@ must be short and must not call the client.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
@@ -71,6 +72,8 @@ class SyncWaltzClient:
         self.background = Background()
         self._inbox: deque[tuple[_Handover | None, Future[Any]]] = deque()
         """An append and the future of its outcome; or None, and who waits until all before it is handed over."""
+        self._contexts: dict[Future[Any], contextvars.Context] = {}
+        """With tracing: the context of the caller's thread, which has its current span."""
         self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
         self._pump: asyncio.Task[None] | None = None
         self._waking = False
@@ -164,6 +167,8 @@ class SyncWaltzClient:
         if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
+        if self.asynchronous.settings.tracing:
+            self._contexts[outcome] = contextvars.copy_context()
         self._inbox.append((_Handover(partition, draft, timeout_s, topic), outcome))
         if not self._waking:
             self._waking = True
@@ -178,13 +183,15 @@ class SyncWaltzClient:
     async def _empty_inbox(self) -> None:
         while self._inbox:
             append, outcome = self._inbox[0]
+            context = self._contexts.pop(outcome, None) if self._contexts else None
             if not outcome.set_running_or_notify_cancel():
                 pass  # the caller cancelled it
             elif append is None:
                 outcome.set_result(None)
             else:
                 try:
-                    future = await self.asynchronous.enqueue(*append)
+                    enqueuing = self.asynchronous.enqueue(*append)
+                    future = await (enqueuing if context is None else asyncio.create_task(enqueuing, context=context))
                 except Exception as error:  # whatever is wrong with it, those behind it go on
                     outcome.set_exception(error)
                 else:

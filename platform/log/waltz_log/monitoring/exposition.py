@@ -21,6 +21,7 @@ from waltz_log.monitoring.families import Family, gauge, single
 from waltz_log.monitoring.monitored import Finding, Role
 from waltz_log.monitoring.server_families import SERVER
 from waltz_log.monitoring.storage_families import STORAGE
+from waltz_log.monitoring.trace_families import TRACES
 from waltz_log.monitoring.worker_families import WORKERS
 
 __all__ = ["PROCESS", "ProcessMetrics", "exposition", "families_of", "metric_of"]
@@ -41,7 +42,7 @@ PROCESS: tuple[Family[Finding], ...] = (
 
 def families_of(role: Role) -> tuple[Family[Any], ...]:
     """What a process of the role shows besides `process_*`, in their order."""
-    return (*PROCESS, *(SERVER if role == "server" else STORAGE), *WORKERS)
+    return (*PROCESS, *(SERVER if role == "server" else STORAGE), *WORKERS, *TRACES)
 
 
 def exposition(found: Finding, accept: str) -> tuple[bytes, str]:
@@ -67,6 +68,8 @@ class _Once(Collector):
             yield from _metrics(STORAGE, statistics)
         if statistics is not None and statistics.workers:
             yield from _metrics(WORKERS, statistics)
+        if statistics is not None and statistics.traces is not None:
+            yield from _metrics(TRACES, statistics)
         yield from _PROCESS_COLLECTOR.collect()
 
 

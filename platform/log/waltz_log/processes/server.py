@@ -25,6 +25,7 @@ from waltz_log.processes.protection import check_protection
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
+from waltz_log.processes.tracing import tracing
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.statistics import from_json
@@ -90,24 +91,25 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     )
     try:
         network = GrpcNetwork(streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready), tls=settings.tls)
-        server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32))
-        await server.start()
-        subscribers = SubscriberLag(coordinator)
-        address = server.address
+        async with tracing(settings.tracing, "waltz-server") as tracer:
+            server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32), tracer=tracer)
+            await server.start()
+            subscribers = SubscriberLag(coordinator)
+            address = server.address
 
-        async def statistics() -> ServerStatistics:
-            return subscribers.added_to(server.statistics())
+            async def statistics() -> ServerStatistics:
+                return subscribers.added_to(server.statistics())
 
-        monitored.serving(statistics)
-        say_ready("server", address=address, cluster=settings.cluster)
-        await either(stop.wait(), server.wait_lost())
-        if stop.is_set():
-            monitored.stopping()
-            await server.stop()
-        else:
-            await server.abort()
-        await subscribers.close()
-        return address
+            monitored.serving(statistics)
+            say_ready("server", address=address, cluster=settings.cluster)
+            await either(stop.wait(), server.wait_lost())
+            if stop.is_set():
+                monitored.stopping()
+                await server.stop()
+            else:
+                await server.abort()
+            await subscribers.close()
+            return address
     finally:
         await coordinator.close()
 

@@ -29,6 +29,7 @@ from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
+from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
@@ -36,6 +37,7 @@ from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control.directory import read_directory
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.offline.restore import disown, is_restored
+from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.forwarding import AllWorkers
@@ -64,12 +66,17 @@ def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_lev
 
 
 async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool) -> None:
+    async with tracing(settings.tracing, "waltz-storage", settings.name) as tracer:
+        await _traced_life(settings, monitored, stop, replace, tracer)
+
+
+async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool, tracer: Tracer | None) -> None:
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         monitored.starting("opening the directory")
-        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace)
+        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer)
 
         async def statistics() -> NodeStatistics:
             return node.statistics()
@@ -176,7 +183,13 @@ def share_of(settings: StorageSettings) -> StorageSettings:
 
 
 async def _open(
-    settings: StorageSettings, coordinator: Coordinator, disk: FileSystemDisk, offload: ThreadOffload, replace: bool, shard: Shard = WHOLE
+    settings: StorageSettings,
+    coordinator: Coordinator,
+    disk: FileSystemDisk,
+    offload: ThreadOffload,
+    replace: bool,
+    shard: Shard = WHOLE,
+    tracer: Tracer | None = None,
 ) -> StorageNode:
     found = await coordinator.get(CLUSTER, latest=True)
     if found is None:
@@ -193,7 +206,7 @@ async def _open(
             raise InvalidSetting(name="directory", reason=reason, nearest=None)
         StorageNode.create(disk, clock, cluster.key, cluster.partitions)
     recorded = -1 if known is None else StorageNodeEntry.from_bytes(known.data).start
-    node = StorageNode(settings, disk, clock, offload, shard=shard)
+    node = StorageNode(settings, disk, clock, offload, shard=shard, tracer=tracer)
     await node.open(cluster.key, cluster.partitions, starts=await offload(admit_behind, disk, cluster.key, recorded, replace))
     try:
         check_start(known, node.start, replace=replace)

@@ -35,9 +35,11 @@ from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
+from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
+from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.forwarding import AllWorkers, WorkerNetwork
@@ -166,19 +168,21 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
-        server = LogServer(
-            settings,
-            coordinator,
-            _network(orders),
-            WallClock(),
-            owner_secret=os.urandom(32),
-            shard=orders.shard,
-            server_id=orders.server_id,
-        )
-        await server.start()
-        link.send(READY)
-        await either(stop.wait(), server.wait_lost())
-        await (server.stop() if stop.is_set() else server.abort())
+        async with tracing(settings.tracing, "waltz-server") as tracer:
+            server = LogServer(
+                settings,
+                coordinator,
+                _network(orders),
+                WallClock(),
+                owner_secret=os.urandom(32),
+                shard=orders.shard,
+                server_id=orders.server_id,
+                tracer=tracer,
+            )
+            await server.start()
+            link.send(READY)
+            await either(stop.wait(), server.wait_lost())
+            await (server.stop() if stop.is_set() else server.abort())
     finally:
         await coordinator.close()
 
@@ -190,13 +194,14 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
     from waltz_log.storage import StorageSettings
 
     settings = StorageSettings(**orders.settings)
-    async with _storage(settings, orders, link):
+    instance = f"{settings.name}-{orders.worker}"
+    async with tracing(settings.tracing, "waltz-storage", instance) as tracer, _storage(settings, orders, link, tracer):
         link.send(READY)
         await stop.wait()
 
 
 @asynccontextmanager
-async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[None]:
+async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None) -> AsyncIterator[None]:
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
     from waltz_log.processes.storage import find_peers
     from waltz_log.storage import StorageNode
@@ -204,7 +209,13 @@ async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[N
 
     offload = ThreadOffload(settings.disk_threads)
     node = StorageNode(
-        settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, request_growth=partial(link.send, GROW)
+        settings,
+        FileSystemDisk(settings.directory),
+        WallClock(),
+        offload,
+        shard=orders.shard,
+        request_growth=partial(link.send, GROW),
+        tracer=tracer,
     )
     try:
         await node.join(UUID(orders.cluster_key))

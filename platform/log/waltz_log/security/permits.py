@@ -31,6 +31,7 @@ PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
         "/waltz.Server/Bound": _READERS,
         "/waltz.Server/Resolve": _WRITERS,
         "/waltz.Server/Transactions": _READERS,
+        "/waltz.Server/Traces": _READERS,
         "/waltz.Server/Status": _OPERATORS,
         "/waltz.Storage/Open": _NODES,
         "/waltz.Storage/SetLowWaterMark": _NODES,

@@ -5,12 +5,19 @@ from __future__ import annotations
 from waltz_log.core.formats.block import Block
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["block_of", "fill_message", "message_of"]
+__all__ = ["block_of", "fill_message", "message_of", "replicated_message_of"]
 
 
 def message_of(block: Block) -> pb.Block:
     message = pb.Block()
     fill_message(message, block)
+    return message
+
+
+def replicated_message_of(block: Block) -> pb.Block:
+    """For a replica, with the traces."""
+    message = message_of(block)
+    message.traces = block.traces
     return message
 
 
@@ -23,4 +30,4 @@ def fill_message(message: pb.Block, block: Block) -> None:
 
 
 def block_of(message: pb.Block) -> Block:
-    return Block(message.first_transaction_id, message.lengths, message.records, message.append_time_ms)
+    return Block(message.first_transaction_id, message.lengths, message.records, message.append_time_ms, message.traces)

@@ -48,6 +48,7 @@ class AppendColumns(NamedTuple):
     records: bytes | memoryview
     own: bytes
     quota_refusals: int = 0
+    traces: bytes = b""
 
 
 class ReceivedAppend:
@@ -99,6 +100,7 @@ def append_message(frame: AppendColumns) -> Encoded[pb.ClientMessage]:
             _bytes_field(5, frame.locks),
             own,
             _number_field(8, frame.quota_refusals),
+            _bytes_field(9, frame.traces),
             _bytes_head(6, len(records)),
         ]
     )
@@ -111,6 +113,7 @@ def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
             _number_field(1, block.first_transaction_id),
             _bytes_field(2, block.lengths),
             _number_field(4, block.append_time_ms),
+            _bytes_field(5, block.traces),
             _bytes_head(3, len(block.records)),
         ]
     )
@@ -150,19 +153,21 @@ def decoder_of(method: Any) -> Callable[[Any], Any]:
 
 def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessage:
     """Raises protobuf's `DecodeError`."""
-    fields = _only_field(memoryview(data), _APPEND, {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int})
+    kinds = {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int, 9: bytes}
+    fields = _only_field(memoryview(data), _APPEND, kinds)
     if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
         return pb.ClientMessage.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
-    return ReceivedAppend(AppendColumns(get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0)))
+    columns = (get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0), get(9, b""))
+    return ReceivedAppend(AppendColumns(*columns))
 
 
 def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateRequest:
     """Raises protobuf's `DecodeError`."""
-    fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int})
+    fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int, 5: bytes})
     if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX:
         return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
-    return ReceivedBlock(Block(fields.get(1, 0), fields.get(2, b""), fields.get(3, b""), fields.get(4, 0)))
+    return ReceivedBlock(Block(fields.get(1, 0), fields.get(2, b""), fields.get(3, b""), fields.get(4, 0), fields.get(5, b"")))
 
 
 def _only_field(data: memoryview, number: int, kinds: dict[int, type]) -> dict[int, Any] | None:

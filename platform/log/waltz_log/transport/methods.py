@@ -31,6 +31,7 @@ __all__ = [
     "SERVER_STATUS",
     "SET_LOW_WATER_MARK",
     "STORAGE_STATUS",
+    "TRACES",
     "TRANSACTIONS",
     "TRIM",
     "TRUNCATE",
@@ -51,6 +52,7 @@ MOUNT = StreamMethod("/waltz.Server/Mount", pb.ClientMessage, pb.ServerMessage)
 BOUND = CallMethod("/waltz.Server/Bound", pb.BoundRequest, pb.BoundResponse)
 RESOLVE = CallMethod("/waltz.Server/Resolve", pb.ResolveRequest, pb.ResolveResponse)
 TRANSACTIONS = CallMethod("/waltz.Server/Transactions", pb.TransactionRequest, pb.TransactionResponse)
+TRACES = CallMethod("/waltz.Server/Traces", pb.TracesRequest, pb.TracesResponse)
 SERVER_STATUS = CallMethod("/waltz.Server/Status", pb.ServerStatusRequest, pb.ServerStatusResponse)
 
 # offered by the storage node

@@ -5,7 +5,8 @@ The messages between client, log server and storage node.
 
 Every hop carries blocks. A block is a run of records in the documented on-disk encoding (docs/reference/formats.md), so a record is encoded once, by
 the client, and never again. Columns that stand beside a block are packed big-endian arrays in one `bytes` field: `i4[n]` below means n
-signed 32-bit integers, `i8[n]` 64-bit ones. Times are milliseconds since 1970, UTC.
+signed 32-bit integers, `i8[n]` 64-bit ones. Times are milliseconds since 1970, UTC. A column `traces` has an entry of 29 bytes for each record that is
+traced: its position in the frame or block (u4) and a W3C traceparent (16 bytes trace id, 8 span id, 1 flags).
 """
 
 from collections import abc as _abc
@@ -91,6 +92,7 @@ class Block(_message.Message):
     LENGTHS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     first_transaction_id: _builtins.int
     lengths: _builtins.bytes
     """i4[n]: the whole length of each record, 40 + data"""
@@ -98,6 +100,8 @@ class Block(_message.Message):
     """the records, back to back"""
     append_time_ms: _builtins.int
     """one time for the block; never below that of the block before"""
+    traces: _builtins.bytes
+    """from an owner to its replicas: the spans of records, never stored; empty: no record is traced"""
     def __init__(
         self,
         *,
@@ -105,10 +109,11 @@ class Block(_message.Message):
         lengths: _builtins.bytes = ...,
         records: _builtins.bytes = ...,
         append_time_ms: _builtins.int = ...,
+        traces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "first_transaction_id", b"first_transaction_id", "lengths", b"lengths", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "first_transaction_id", b"first_transaction_id", "lengths", b"lengths", "records", b"records", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,6 +275,7 @@ class AppendFrame(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     QUOTA_REFUSALS_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     lengths: _builtins.bytes
     """i4[n]: record lengths"""
@@ -285,6 +291,8 @@ class AppendFrame(_message.Message):
     """u1[n]: 1: counts as known, beside the mark, what this client wrote itself; empty: none does"""
     quota_refusals: _builtins.int
     """how many QuotaRefusals of this stream its sender has seen; a frame that has seen fewer than were sent is dropped"""
+    traces: _builtins.bytes
+    """as in Block"""
     def __init__(
         self,
         *,
@@ -296,10 +304,11 @@ class AppendFrame(_message.Message):
         records: _builtins.bytes = ...,
         own: _builtins.bytes = ...,
         quota_refusals: _builtins.int = ...,
+        traces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "own", b"own", "quota_refusals", b"quota_refusals", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "own", b"own", "quota_refusals", b"quota_refusals", "records", b"records", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -703,6 +712,71 @@ class TransactionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransactionResponse: _TypeAlias = TransactionResponse  # noqa: Y015
+
+@_typing.final
+class TracesRequest(_message.Message):
+    """The spans of the newest appends that were traced: a table's commit becomes part of their traces. From memory: an owner knows none from before it opened
+    the partition.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    COUNT_MAX_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    first_transaction_id: _builtins.int
+    last_transaction_id: _builtins.int
+    """inclusive"""
+    count_max: _builtins.int
+    """the newest of them"""
+    principal: _builtins.str
+    """as in MountRequest"""
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        first_transaction_id: _builtins.int = ...,
+        last_transaction_id: _builtins.int = ...,
+        count_max: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count_max", b"count_max", "first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "partition", b"partition", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracesRequest: _TypeAlias = TracesRequest  # noqa: Y015
+
+@_typing.final
+class TracesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    transaction_ids: _builtins.bytes
+    """i8[n]"""
+    contexts: _builtins.bytes
+    """25 bytes each: 16 trace id, 8 span id, 1 flags"""
+    def __init__(
+        self,
+        *,
+        transaction_ids: _builtins.bytes = ...,
+        contexts: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracesResponse: _TypeAlias = TracesResponse  # noqa: Y015
 
 @_typing.final
 class ServerStatusRequest(_message.Message):

@@ -8,6 +8,7 @@ the batch drop it. The dead letters of a batch are committed before the first ta
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from waltz_delta.base import internal
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
+from waltz_delta.landing.batch_traces import BatchTraces
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters, Letters
 from waltz_delta.landing.history import DeltaHistory
 from waltz_delta.landing.merge_sink import MergeSink
@@ -66,8 +68,10 @@ class Landing:
     """Lands one query in several tables: `foreachBatch(Landing(settings, cluster_key))`, and `write(rows)` for a batch DataFrame. Two queries must
     not share one: create one for each."""
 
-    def __init__(self, settings: LandingSettings, cluster_key: str) -> None:
+    def __init__(self, settings: LandingSettings, cluster_key: str, traces: BatchTraces | None = None) -> None:
+        """`traces`: completes the traces of appends whose transactions are landed."""
         self.settings = settings
+        self._traces = traces
         self.cluster_key = cluster_key
         self._statistics = LandingStatistics()
         letters = settings.dead_letters
@@ -148,8 +152,12 @@ class Landing:
                     held.callback(found.staged.release)
                     ready[number] = found
             self._write_dead_letters(spark, covered, batch_id, ready)
+            began_s = time.perf_counter()
             for found in ready.values():
                 found.staged.commit()
+            if self._traces is not None and ready:
+                ranges = {partition: (covered.starts[partition], mark) for partition, mark in covered.marks().items()}
+                self._traces.landed(ranges, began_s, time.perf_counter(), batch_id, len(ready))
 
     def _stage(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int) -> _Prepared | None:
         """The first output also counts the rows that no route accepts, because it reads every row."""

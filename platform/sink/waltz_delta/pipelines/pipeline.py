@@ -13,6 +13,7 @@ from pyspark_waltz.options import SourceOptions
 from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
 from waltz_log.settings import Settings
+from waltz_log.telemetry.settings import TracingSettings
 
 __all__ = ["AVAILABLE_NOW", "PipelineSettings", "RestartSettings", "batch_options", "checked_trigger"]
 
@@ -90,6 +91,11 @@ class PipelineSettings(LandingSettings):
         "larger files and later rows.",
     )
     restart: RestartSettings = Field(default=RestartSettings(), description="When it is started again after a failure.")
+    tracing: TracingSettings | None = Field(
+        default=None,
+        description="Sends a span of the commit for traced appends to a collector, so that their traces reach from the application to the table. "
+        "Needs the extra `tracing`.",
+    )
     subscriber: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",

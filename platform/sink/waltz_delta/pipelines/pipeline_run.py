@@ -13,8 +13,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from pyspark_waltz.options import SourceOptions
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.stopping import StopRequest
+from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.restored import marks_as_restored
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
@@ -36,6 +37,7 @@ from waltz_delta.tables.finished import table_outcome
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import FAILED, OK
+from waltz_log.extras import explain_missing
 
 __all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
 
@@ -138,10 +140,18 @@ class PipelineRun(threading.Thread):
         self._before: dict[str, dict[int, int]] = {}
         self._dead_letters = 0
         self._clock = clock
+        self._traces: BatchTraces | None = None
         self.failure: Failure | None = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        try:
+            with _batch_traces(self._settings) as self._traces:
+                self._run_queries()
+        except ModuleNotFoundError as error:
+            self.failure, self.error = Failure.of(error), error
+
+    def _run_queries(self) -> None:
         failures = 0
         while not self._stop_request.asked:
             began_s = self._clock()
@@ -164,7 +174,7 @@ class PipelineRun(threading.Thread):
     def _query_once(self) -> None:
         settings = self._settings
         key, partitions = self.contact(settings.options)
-        landing = Landing(settings, key)
+        landing = Landing(settings, key, self._traces)
         if not self._before:  # a restarted query continues the same run
             self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
@@ -190,6 +200,23 @@ class PipelineRun(threading.Thread):
                     time.sleep(0.05)
                 query.stop()
                 return
+
+
+@contextmanager
+def _batch_traces(settings: PipelineSettings) -> Iterator[BatchTraces | None]:
+    if settings.tracing is None:
+        yield None
+        return
+    with explain_missing("the setting `tracing`", "tracing"):
+        from waltz_log.telemetry.export import exporting_tracer
+
+        tracer = exporting_tracer("waltz-pipeline", settings.name, settings.tracing)
+    options = settings.options
+    traces = BatchTraces(settings.name, tracer, OwnersMemory(options.cluster, options.principal))
+    try:
+        yield traces
+    finally:
+        traces.close()
 
 
 def _session_ended(spark: SparkSession) -> bool:

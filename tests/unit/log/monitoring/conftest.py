@@ -22,6 +22,7 @@ from waltz_log.core.status.server_statistics import (
     ViewStatistics,
 )
 from waltz_log.core.status.storage_statistics import NodeStatistics, PartitionStatistics, ScrubStatistics
+from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 
 CLUSTER_KEY = "5e1f0c7a-secret"
@@ -73,7 +74,16 @@ def server() -> ServerStatistics:
     durations = latency.statistics()
     totals = ServerTotals(durations, durations, durations, durations, durations, sessions=4, fenced_generations=1, fenced_sessions=2, fenced_mounts=3)
     return ServerStatistics(
-        6, CLUSTER_KEY, True, caches, partitions, workers, totals=totals, cluster_partitions=5, subscribers={"flights": 7, "legs": 0}
+        6,
+        CLUSTER_KEY,
+        True,
+        caches,
+        partitions,
+        workers,
+        totals=totals,
+        cluster_partitions=5,
+        subscribers={"flights": 7, "legs": 0},
+        traces=TraceStatistics(exported=9, dropped=2, waiting=1),
     )
 
 
@@ -102,4 +112,5 @@ def node() -> NodeStatistics:
         writer_bytes_max=1024,
         write_latency=Latency().statistics(),
         sync_latency=Latency().statistics(),
+        traces=TraceStatistics(exported=9, dropped=2, waiting=1),
     )

@@ -13,7 +13,7 @@ from waltz_log.security.identity import Identity, Role
 from waltz_log.security.permits import admit, attribute
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.block_messages import message_of
+from waltz_log.transport.block_messages import message_of, replicated_message_of
 from waltz_log.transport.large_messages import (
     AppendColumns,
     ReceivedAppend,
@@ -27,8 +27,8 @@ from waltz_log.transport.large_messages import (
 
 SHORT = st.binary(max_size=300)
 COUNTS = st.integers(0, 2**31 - 1)
-FRAMES = st.builds(AppendColumns, COUNTS, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, COUNTS)
-BLOCKS = st.builds(Block, st.integers(0, 2**63 - 1), SHORT, SHORT, st.integers(0, 2**63 - 1))
+FRAMES = st.builds(AppendColumns, COUNTS, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, COUNTS, SHORT)
+BLOCKS = st.builds(Block, st.integers(0, 2**63 - 1), SHORT, SHORT, st.integers(0, 2**63 - 1), SHORT)
 
 
 def as_protobuf(frame: AppendColumns) -> pb.ClientMessage:
@@ -51,13 +51,13 @@ def test_an_append_frame_is_protobufs_message_in_both_directions(frame: AppendCo
 @given(BLOCKS)
 def test_a_block_for_a_replica_is_protobufs_message_in_both_directions(block: Block) -> None:
     written = replicate_message(block)
-    plain = pb.ReplicateRequest(block=message_of(block))
+    plain = pb.ReplicateRequest(block=replicated_message_of(block))
     assert pb.ReplicateRequest.FromString(written.data) == plain
     for data in (bytearray(written.data), plain.SerializeToString()):
         found = received_block(data)
         assert isinstance(found, ReceivedBlock)
         assert found.WhichOneof("kind") == "block"
-        assert found.block == block
+        assert (found.block, found.block.traces) == (block, block.traces)
         assert type(found.block.records) is bytes
 
 
@@ -119,7 +119,7 @@ def test_the_gate_judges_a_message_that_was_read_by_hand_as_it_judges_protobufs(
     identity = Identity("spiffe://waltz/test/a", frozenset(roles))
     for method, read, plain in (
         (methods.MOUNT, received_append(append_message(frame).data), as_protobuf(frame)),
-        (methods.REPLICATE, received_block(replicate_message(block).data), pb.ReplicateRequest(block=message_of(block))),
+        (methods.REPLICATE, received_block(replicate_message(block).data), pb.ReplicateRequest(block=replicated_message_of(block))),
     ):
         assert not isinstance(read, pb.ClientMessage | pb.ReplicateRequest)
         assert _admitted(identity, method.name, read) == _admitted(identity, method.name, plain)

@@ -65,6 +65,8 @@ class AppendWindow:
         """The highest that was reported as received by a majority, before it was on disk."""
         self._waiters = FifoWaiters[tuple[int, int]](self._fits, self._reserve, lambda amount: self._release(*amount))
         self._waiting = self._waiters.queue
+        self.traced: dict[object, bytes] = {}
+        """The trace contexts of appends by their future, and of bulk appends."""
 
     def limit_frames(self, transactions: int, size: int) -> None:
         """The most that a frame of several transactions holds, because a quota allows no more at once; 0: no limit."""
@@ -167,7 +169,8 @@ class AppendWindow:
         self.queue_bytes -= size
         frame = SentFrame(parts, since, size, now)
         self.frames.append(frame)
-        return frame.columns(client_id, generation, self.partition)
+        columns = frame.columns(client_id, generation, self.partition)
+        return columns._replace(traces=frame.traces(self.traced)) if self.traced else columns
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
         """What goes into the next frame, single appends in runs, and its size. Drops on the way what its caller gave up or what is late."""

@@ -87,6 +87,8 @@ class BulkAppend:
         self._all_decided.set()
         self._unreported: list[Appended] = []
         self._reporting: asyncio.Handle | None = None
+        self.when_done: Callable[[], None] | None = None
+        """Called once the call is decided or given up."""
 
     @property
     def ended(self) -> bool:
@@ -119,6 +121,8 @@ class BulkAppend:
             self._report()
         self.receipt.appended = joined(self.receipt.appended)
         self.receipt.failed.sort(key=lambda failure: failure.position)
+        if self.when_done is not None:
+            self.when_done()
         return self.receipt
 
     def cancel(self) -> None:
@@ -131,6 +135,8 @@ class BulkAppend:
                 future.cancel()
         if self._reporting is not None:
             self._reporting.cancel()
+        if self.when_done is not None:
+            self.when_done()
 
     # ---- batches and bytes: as columns -----------------------------------------------------------------------------------------------------------
 

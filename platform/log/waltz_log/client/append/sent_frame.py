@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from waltz_log.client.append.pending_rows import UnsentRows
 from waltz_log.client.append.record_encoding import encode_in_columns, encode_one_by_one
 from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.formats.traces import pack_traces
 from waltz_log.core.locks.locks import TURN_MARK
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
@@ -68,6 +69,12 @@ class SentAppends:
         counts = b"".join([append.lock_counts for append in appends]) if locks else b""
         own = self.own() if locks else b""
         return PartColumns(lengths, struct.pack(f">{self.count}q", *[append.mark for append in appends]), counts, locks, records, own)
+
+    def traces(self, traced: Mapping[object, bytes]) -> Iterator[tuple[int, bytes]]:
+        """Positions in the part, with the contexts of those that are traced."""
+        for position, append in enumerate(self.appends):
+            if append is not None and (context := traced.get(append.future)) is not None:
+                yield position, context
 
     def own(self) -> bytes:
         """For each whether its client's own writes count as known. Before anything is answered."""
@@ -149,6 +156,11 @@ class SentRows:
         own = self.own() if locks else b""
         return PartColumns(lengths, struct.pack(">q", self._mark) * count, counts if locks else b"", locks, records, own)
 
+    def traces(self, traced: Mapping[object, bytes]) -> Iterator[tuple[int, bytes]]:
+        context = traced.get(self._pending.outcomes)
+        if context is not None:
+            yield 0, context
+
     def own(self) -> bytes:
         return bytes([self._pending.own_writes_known]) * self.count
 
@@ -228,6 +240,11 @@ class SentFrame:
             records=records,
             own=own if 1 in own else b"",
         )
+
+    def traces(self, traced: Mapping[object, bytes]) -> bytes:
+        """The column of the contexts that travel beside its records. `traced`: as in `AppendWindow`."""
+        start = self.first_sequence
+        return pack_traces((part.first_sequence - start + position, context) for part in self.parts for position, context in part.traces(traced))
 
     def _joined(self, parts: list[PartColumns]) -> PartColumns:
         if any(part.locks for part in parts):

@@ -82,6 +82,11 @@ class ClientSettings(Settings):
         "context. Without it such an append is refused with BelongsToTopic. In a keyed topic, the data must then start with a "
         "key.",
     )
+    tracing: bool = Field(
+        default=False,
+        description="Records a span of OpenTelemetry for each append that is made inside a span that the application records, and sends its context "
+        "beside the record, so that the spans of servers, replicas and tables join the trace. Needs the extra `tracing`.",
+    )
     tls: TlsSettings | None = Field(
         default=None,
         description="Mutual TLS to the cluster and its coordinator. The variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and "

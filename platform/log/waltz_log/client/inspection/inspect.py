@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.inspection.locating import Place, Question, locate, read_replica_addresses
+from waltz_log.client.inspection.recent_traces import TracedTransaction, recent_traces
 from waltz_log.client.inspection.view_ends import view_ends
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.coordination.topics import read_catalogue
@@ -173,6 +174,11 @@ class ClusterInspector:
 
     async def _view_ends(self, sessions: Mapping[int, int], principal: str) -> dict[int, dict[str, int]]:
         return await view_ends(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, sessions, principal, self._timeout_s)
+
+    def recent_traces(self, ranges: Mapping[int, tuple[int, int]], count_max: int, principal: str = "") -> list[TracedTransaction]:
+        """The newest traced appends among ranges of transaction ids, first and last, by partition; `count_max` of each. An owner that does not answer
+        is left out."""
+        return self._background.call(recent_traces(self._owners, ranges, count_max, principal, self._timeout_s))
 
     def replicas(self) -> dict[int, list[str]]:
         """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""

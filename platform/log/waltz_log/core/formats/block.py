@@ -6,7 +6,7 @@ every reader. This module never decodes them: `records` decodes one record, `col
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["HEADER_BYTES", "RECORD_OVERHEAD_BYTES", "Block"]
 
@@ -19,12 +19,14 @@ RECORD_OVERHEAD_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back; one append time for all."""
+    """`lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back; one append time for all. `traces`: the
+    contexts beside the records, on the way from an owner to its replicas; a block that is read from a disk has none."""
 
     first_transaction_id: int
     lengths: bytes
     records: bytes
     append_time_ms: int
+    traces: bytes = field(default=b"", compare=False)
 
     @property
     def count(self) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.latency import LatencyStatistics
+from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Rule, Summed, by_attribute, snapshot
 
@@ -283,7 +284,7 @@ class ServerStatistics:
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
     cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
     where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
-    at most as `server.node.owner_history` keeps."""
+    at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -296,3 +297,4 @@ class ServerStatistics:
     cluster_partitions: Highest[int] = 0
     subscribers: ByKey[Mapping[str, int] | None] = None
     owners: Annotated[tuple[OwnerStatistics, ...], _BY_GENERATION] = ()
+    traces: Fieldwise[TraceStatistics | None] = None

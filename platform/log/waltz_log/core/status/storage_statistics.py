@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from waltz_log.core.status.latency import LatencyStatistics
+from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.statistics import ByKey, Concatenated, Fieldwise, Highest, Lowest, Newest, Summed, by_attribute, snapshot, worst_of
 
@@ -58,7 +59,7 @@ class NodeStatistics:
     started; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits
     for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where the node
     answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds
-    of all partitions, with the sync where one was made; `sync_latency`: of the syncs alone.
+    of all partitions, with the sync where one was made; `sync_latency`: of the syncs alone; `traces`: None for a node that does not trace.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 
@@ -82,3 +83,4 @@ class NodeStatistics:
     http: Newest[str | None] = None
     write_latency: Fieldwise[LatencyStatistics | None] = None
     sync_latency: Fieldwise[LatencyStatistics | None] = None
+    traces: Fieldwise[TraceStatistics | None] = None

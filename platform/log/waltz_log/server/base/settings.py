@@ -7,6 +7,7 @@ from pydantic import Field
 from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
+from waltz_log.telemetry.settings import TracingSettings
 
 __all__ = ["QuotaSettings", "ServerSettings"]
 
@@ -176,6 +177,10 @@ class ServerSettings(Settings):
         default=(),
         description="How much a principal may append and mount per second in a topic. Each process of a server counts for itself: a topic whose "
         "partitions are at several processes gets it once at each. Empty: no limits. Without TLS a principal is what the client claims.",
+    )
+    tracing: TracingSettings | None = Field(
+        default=None,
+        description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
     )
     tls: TlsSettings | None = Field(
         default=None,

@@ -38,6 +38,7 @@ from waltz_log.server.node.pending_topics import PendingTopics
 from waltz_log.server.node.reachability import Reachability
 from waltz_log.server.partition.partition import Partition
 from waltz_log.statistics import to_json
+from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods, versions
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.versions import Versions, agreed
@@ -66,7 +67,9 @@ class LogServer:
         owner_secret: bytes,
         shard: Shard = WHOLE,
         server_id: int = -1,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._owner_secret = owner_secret
         self._settings = settings
         self._coordinator = coordinator
@@ -184,7 +187,8 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, self._totals, self._quotas)
+                counted = (self._totals, self._quotas, self._tracer)
+                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, *counted)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(restart_on_error(f"partition {number}", partition.run))
 
@@ -208,6 +212,7 @@ class LogServer:
             methods.BOUND.served_by(self._bound),
             methods.RESOLVE.served_by(self._resolve),
             methods.TRANSACTIONS.served_by(self._transactions),
+            methods.TRACES.served_by(self._recent_traces),
             methods.SERVER_STATUS.served_by(self._status),
         ]
 
@@ -264,6 +269,11 @@ class LogServer:
         self._topics.expect_allowed(request.partition, "read", request.principal)
         return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
 
+    async def _recent_traces(self, request: pb.TracesRequest) -> pb.TracesResponse:
+        self._check_key(request.cluster_key)
+        self._topics.expect_allowed(request.partition, "read", request.principal)
+        return self._owned(request.partition).traces(request)
+
     async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         return pb.ServerStatusResponse(json=json.dumps(to_json(self.statistics())))
 
@@ -278,6 +288,7 @@ class LogServer:
             totals=self._totals.statistics(),
             cluster_partitions=0 if self._cluster is None else self._cluster.partitions,
             owners=self._owner_history.statistics(),
+            traces=None if self._tracer is None else self._tracer.statistics(),
         )
 
 

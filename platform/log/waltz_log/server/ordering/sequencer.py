@@ -78,6 +78,7 @@ class ReceivedFrame:
         "received_s",
         "records",
         "size",
+        "traces",
     )
 
     def __init__(self, appender: Appender, message: pb.AppendFrame | AppendColumns) -> None:
@@ -91,7 +92,8 @@ class ReceivedFrame:
         self.quota_refusals = message.quota_refusals
         self.records: bytes | memoryview = message.records
         self.count = len(self.lengths) // 4
-        self.size = len(self.records) + len(self.locks) + 16 * self.count
+        self.traces = message.traces
+        self.size = len(self.records) + len(self.locks) + 16 * self.count + len(self.traces)
         self.received_s = 0.0
 
 

@@ -28,6 +28,7 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.append_traces import AppendTraces, TracedAppend
 from waltz_log.server.ordering.conflicts import Conflict
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
@@ -55,6 +56,7 @@ class _InFlight:
     ordered_s: float
     answers: dict[Appender, Answers] = field(default_factory=dict)
     barriers: list[_Barrier] = field(default_factory=list)
+    traced: list[TracedAppend] | None = None
 
     def of(self, appender: Appender) -> Answers:
         return self.answers.setdefault(appender, Answers())
@@ -64,9 +66,18 @@ class AppendTask:
     """`order` and `settle` run for as long as the store session does."""
 
     def __init__(
-        self, store: StoreSession, sequencer: Sequencer, clock: Clock, settings: ServerSettings, last_append_time_ms: int, totals: Totals
+        self,
+        store: StoreSession,
+        sequencer: Sequencer,
+        clock: Clock,
+        settings: ServerSettings,
+        last_append_time_ms: int,
+        totals: Totals,
+        traces: AppendTraces | None = None,
     ) -> None:
+        """`traces`: records the spans of traced appends."""
         self._totals = totals
+        self._traces = traces
         self._store = store
         self._sequencer = sequencer
         self._clock = clock
@@ -182,7 +193,9 @@ class AppendTask:
             return
         frames = self._within_quotas(frames)
         self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
+        began_s = 0.0 if self._traces is None else self._totals.now_s()
         sequenced = self._sequencer.sequence(frames, self._append_time_ms, max(self._store.committed, self._store.received))
+        traced = None if self._traces is None else self._traces.order(frames, sequenced, began_s, self._totals.now_s())
         block = sequenced.block
         for appender, error in sequenced.broken:
             appender.fail(error)
@@ -196,7 +209,7 @@ class AppendTask:
         if block is not None:
             now_s = self._totals.now_s()
             self._totals.queue.observe(now_s - frames[0].received_s)
-            entry = _InFlight(block.last_transaction_id, block.append_time_ms, now_s)
+            entry = _InFlight(block.last_transaction_id, block.append_time_ms, now_s, traced=traced)
             for (appender, ranges), size in zip(sequenced.committed, sequenced.sizes, strict=True):
                 entry.of(appender).committed.extend(ranges)
                 if appender.meter is not None:
@@ -288,6 +301,14 @@ class AppendTask:
 
     async def settle(self, committed: Callable[[], None]) -> None:
         """Waits for each block in turn, answers its clients, and calls `committed` once per block."""
+        try:
+            await self._settle(committed)
+        finally:
+            if self._traces is not None:
+                for entry in self._in_flight:
+                    self._traces.settle(entry.traced or (), self._totals.now_s(), committed=False)
+
+    async def _settle(self, committed: Callable[[], None]) -> None:
         while True:
             await self._settle_wake.wait_for(lambda: bool(self._in_flight))
             entry = self._in_flight[0]
@@ -301,6 +322,8 @@ class AppendTask:
                 if answers:
                     appender.answer(answers, entry.append_time_ms)
             committed()
+            if self._traces is not None and entry.traced:
+                self._traces.settle(entry.traced, self._totals.now_s(), committed=True)
             for barrier in entry.barriers:
                 barrier.decided(self._store.committed)
             self._wake.notify()

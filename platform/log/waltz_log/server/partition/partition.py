@@ -44,6 +44,7 @@ from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.feed_frames import PartitionFrames
 from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.append_traces import AppendTraces
 from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer
 from waltz_log.server.partition.append_task import AppendTask
@@ -52,6 +53,7 @@ from waltz_log.server.partition.renewal import Renewal
 from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
+from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import ServedMountStream
 
@@ -81,9 +83,11 @@ class Partition:
         fill_pace: FillPace,
         totals: Totals,
         quotas: Quotas,
+        tracer: Tracer | None = None,
     ) -> None:
         self._totals = totals
         self._quotas = quotas
+        self._traces = None if tracer is None else AppendTraces(partition, tracer)
         self._owner_secret = owner_secret
         self._server_id = server_id
         self.partition = partition
@@ -160,7 +164,8 @@ class Partition:
             left = await read_handed_locks(self._coordinator, self.partition, store.before.session, high_water_mark)
             if left is not None:
                 sequencer.locks.know(left.floor, left.writers)
-        append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark), self._totals)
+        last_append_time_ms = await _last_append_time_ms(store, high_water_mark)
+        append = AppendTask(store, sequencer, self._clock, self._settings, last_append_time_ms, self._totals, self._traces)
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         upkeep = Upkeep(store, self._topics, self._clock, self._settings)
         serving = OpenPartition(self.generation, self._settings, store, append, feed, upkeep)
@@ -403,6 +408,10 @@ class Partition:
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         """As `OpenPartition.transactions`, once the partition is open."""
         return await (await self._open_for_service()).transactions(request)
+
+    def traces(self, request: pb.TracesRequest) -> pb.TracesResponse:
+        """The contexts of traced appends. None is known of those before this server owned the partition."""
+        return pb.TracesResponse() if self._traces is None else self._traces.answer(request)
 
     def statistics(self) -> OpenPartitionStatistics | RecoveringPartitionStatistics:
         serving = self._serving

@@ -19,7 +19,7 @@ from waltz_log.core.status.latency import Latency
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.block_messages import message_of
+from waltz_log.transport.block_messages import replicated_message_of
 from waltz_log.transport.large_messages import replicate_message
 from waltz_log.transport.methods import ReplicateStream
 
@@ -105,7 +105,7 @@ class BlockStream:
     async def send(self, blocks: Sequence[Block]) -> None:
         """Waits for capacity. One call sends at most one message with the blocks of one read."""
         if len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
-            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[message_of(block) for block in blocks])), blocks)
+            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[replicated_message_of(block) for block in blocks])), blocks)
         else:
             for block in blocks:
                 await self._send(self._encodings.of(block), (block,))

@@ -9,6 +9,7 @@ from pydantic import Field
 from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
+from waltz_log.telemetry.settings import TracingSettings
 
 __all__ = ["StorageSettings"]
 
@@ -162,6 +163,10 @@ class StorageSettings(Settings):
         ge=1 << 12,
         description="Memory for the keys of one step of a fold. One view is folded at a time, so it is the limit of the whole process. With "
         "less memory, a view has more and smaller files, which are merged later.",
+    )
+    tracing: TracingSettings | None = Field(
+        default=None,
+        description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
     )
     tls: TlsSettings | None = Field(
         default=None,

@@ -47,6 +47,7 @@ from waltz_log.storage.replica.ranges import ReadShare
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.views.views import Views
+from waltz_log.telemetry.tracer import Tracer
 
 __all__ = ["StorageNode"]
 
@@ -66,7 +67,9 @@ class StorageNode:
         *,
         shard: Shard = WHOLE,
         request_growth: Callable[[int], None] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self.settings = settings
         self._shard = shard
         self._request_growth = request_growth
@@ -200,6 +203,7 @@ class StorageNode:
                         self.corruption,
                         self._write_latency,
                         self._sync_latency,
+                        self._tracer,
                     )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
@@ -254,6 +258,7 @@ class StorageNode:
             http=self.settings.http.address,
             write_latency=self._write_latency.statistics(),
             sync_latency=self._sync_latency.statistics(),
+            traces=None if self._tracer is None else self._tracer.statistics(),
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:

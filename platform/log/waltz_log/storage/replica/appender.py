@@ -103,7 +103,8 @@ class Appender:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A queued block, and the appender that it came from."""
+    """A queued block, and the appender that it came from. `queued_s`: when, if it is traced."""
 
     block: Block
     appender: Appender
+    queued_s: float = 0.0

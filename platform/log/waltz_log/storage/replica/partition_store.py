@@ -52,6 +52,7 @@ from waltz_log.storage.segments.holdings import Holdings
 from waltz_log.storage.segments.locating import Located
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.segments.segment_log import SegmentLog
+from waltz_log.telemetry.tracer import Tracer
 
 if TYPE_CHECKING:
     from waltz_log.storage.segments.replacement import Replacement
@@ -77,6 +78,7 @@ class Shared(NamedTuple):
     corruption: Corruption
     write_latency: Latency
     sync_latency: Latency
+    tracer: Tracer | None = None
 
 
 class PartitionStore:
@@ -100,7 +102,8 @@ class PartitionStore:
         self._closing = False
         self._tasks = ShieldedTasks(self._broke)
         latencies = (shared.write_latency, shared.sync_latency)
-        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop, *latencies)
+        tasks = (self._turn, self._tasks, self._stop)
+        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, *tasks, *latencies, tracer=shared.tracer)
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:

@@ -24,7 +24,9 @@ from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.replica.appender import Appender, Pending
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark
+from waltz_log.storage.replica.write_traces import trace_writes
 from waltz_log.storage.segments.segment_log import SegmentLog
+from waltz_log.telemetry.tracer import Tracer
 
 __all__ = ["WriteRounds"]
 
@@ -48,7 +50,9 @@ class WriteRounds:
         latency: Latency,
         sync_latency: Latency,
         now_s: Callable[[], float] = time.perf_counter,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._latency = latency
         self._sync_latency = sync_latency
         self._now_s = now_s
@@ -73,7 +77,7 @@ class WriteRounds:
     def queue(self, appender: Appender, block: Block) -> None:
         """Queues a block that was verified and follows `queued_last`."""
         self.queued_last = block.last_transaction_id
-        self.pending.append(Pending(block, appender))
+        self.pending.append(Pending(block, appender, self._now_s() if block.traces else 0.0))
         appender.queued(len(block.records))
         if not self._writing:
             self._writing = True
@@ -137,7 +141,8 @@ class WriteRounds:
                 failure = error  # Python deletes the name `error` at the end of the except clause
                 self.drop(lambda _: failure, self._before(batch[0]))
             return
-        self._latency.observe(self._now_s() - began_s)
+        ended_s = self._now_s()
+        self._latency.observe(ended_s - began_s)
         if flushing is None:
             self._sync_latency.observe(self._log.last_sync_s)
         self.rounds += 1
@@ -148,6 +153,8 @@ class WriteRounds:
                 self.pending.popleft()
             report = pending.appender.written if flushing is None else pending.appender.written_unsynced
             report(pending.block.last_transaction_id, len(pending.block.records))
+        if self._tracer is not None:
+            trace_writes(self._tracer, self._log.partition, batch, began_s, ended_s, self._log.last_sync_s if flushing is None else None)
         if flushing is None:
             self._all_synced()
         else:

@@ -7,6 +7,7 @@ import json
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.traces import pack_traces
 from waltz_log.core.ports import Channel
 from waltz_log.errors import (
     ClusterKeyMismatch,
@@ -40,6 +42,7 @@ from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import replicated_message_of
 from waltz_log.transport.methods import ReplicateStream
 
 KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -149,8 +152,7 @@ class Bench:
 
 
 def message(sent: Block) -> Any:
-    parts = pb.Block(first_transaction_id=sent.first_transaction_id, lengths=sent.lengths, records=sent.records, append_time_ms=sent.append_time_ms)
-    return pb.ReplicateRequest(block=parts)
+    return pb.ReplicateRequest(block=replicated_message_of(sent))
 
 
 def new_disk(partitions: int = 2) -> SimulatedDisk:
@@ -181,6 +183,21 @@ async def test_blocks_are_appended_acknowledged_and_read_back_as_the_same_bytes(
     assert await bench.read(1, 0, 82) == blocks
     assert await bench.read(1, 1, 1) == [Block(1, blocks[0].lengths[4:], blocks[0].records[41:], 10)]
     assert (await bench.open(1)).last_transaction_id == 82
+
+
+async def test_traces_beside_a_block_leave_no_byte_on_the_disk() -> None:
+    sent = block(0, [b"a", b"bb"])
+    images = []
+    for traces in (b"", pack_traces([(1, bytes(range(1, 25)) + b"\x01")])):
+        bench = Bench(new_disk())
+        await bench.start()
+        await bench.open(1)
+        await bench.clean(1, -1)
+        await bench.append(1, replace(sent, traces=traces))
+        assert [(found, found.traces) for found in await bench.read(1, 0, 1)] == [(sent, b"")]
+        await bench.node.close()
+        images.append(bench.disk.image())
+    assert images[0] == images[1]
 
 
 async def test_a_range_is_cut_by_size_and_holds_at_least_one_record(bench: Bench) -> None:

@@ -1,0 +1,66 @@
+"""The appends of a client that are traced: their spans, from the call to the outcome, and the contexts that travel beside their records.
+
+Used only with `ClientSettings.tracing`. A bulk append has one span for the call, whose context travels beside the first row of each of its frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+from waltz_log.client.append.append_window import AppendWindow
+from waltz_log.client.append.bulk import BulkAppend
+from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
+from waltz_log.telemetry.application import ApplicationTracer
+from waltz_log.telemetry.tracer import OpenSpan
+
+__all__ = ["TracedAppends"]
+
+
+class TracedAppends:
+    """Raises `ModuleNotFoundError` without OpenTelemetry's API."""
+
+    def __init__(self) -> None:
+        self._tracer = ApplicationTracer()
+
+    @property
+    def recording(self) -> bool:
+        """Whether an append of the caller is traced."""
+        return self._tracer.recording
+
+    def begin(self, window: AppendWindow, future: asyncio.Future[Receipt], waited_s: float) -> None:
+        """Of an append that was just enqueued, `waited_s` after the call."""
+        if self._tracer.recording:
+            span = self._tracer.start("waltz.append", time.perf_counter() - waited_s, partition=window.partition)
+            window.traced[future] = span.context
+            future.add_done_callback(partial(_end, window, span))
+
+    def begin_bulk(self, window: AppendWindow, bulk: BulkAppend) -> None:
+        if self._tracer.recording:
+            span = self._tracer.start("waltz.append_bulk", time.perf_counter(), partition=window.partition)
+            window.traced[bulk] = span.context
+            bulk.when_done = partial(_end_bulk, window, span, bulk)
+
+
+def _end(window: AppendWindow, span: OpenSpan, future: asyncio.Future[Receipt]) -> None:
+    window.traced.pop(future, None)
+    if future.cancelled():
+        span.end(outcome="given_up")
+        return
+    error = future.exception()
+    if error is None:
+        span.end(outcome="committed", transaction_id=future.result().transaction_id)
+    elif isinstance(error, LockConflict):
+        span.end(outcome="rejected", winner=error.winner)
+    elif isinstance(error, OutcomeUnknown):
+        span.end(outcome="unknown")
+    else:
+        span.end(outcome="not_appended" if isinstance(error, NotAppended) else "failed")
+
+
+def _end_bulk(window: AppendWindow, span: OpenSpan, bulk: BulkAppend) -> None:
+    if window.traced.pop(bulk, None) is not None:
+        receipt = bulk.receipt
+        span.end(submitted=receipt.submitted, committed=sum(each.length for each in receipt.appended))
