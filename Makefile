@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -108,6 +108,9 @@ mutants: setup ## bugs planted in the cluster, each of which the simulator must 
 
 smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 transactions; TRANSACTIONS=100000 SECONDS=120 SEED=7 a shorter run
 	$(BIN)/python -m verification.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
+
+strangers: setup ## 10,000 connections of strangers to every port of a secure cluster, under a client that appends; CONNECTIONS=300 SECONDS=12 a shorter run
+	$(BIN)/python -m verification.strangers $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(SECONDS),--seconds $(SECONDS))
 
 alerts: setup ## faults in a real cluster under a real Prometheus: each alert within 60 s; QUIET=300 seconds in which none may fire
 	$(BIN)/python -m verification.alerts $(if $(QUIET),--quiet $(QUIET))

@@ -185,6 +185,7 @@ MEANINGS: dict[str, str] = {
     # ---- transport and coordination
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
+    "connection not accepted": "The system refused to accept a connection at the direct port, usually because the process has too many open files.",
     "peer cannot be reached directly": "The direct port of a storage node does not answer; blocks go over gRPC. Check firewalls for `direct_port`.",
     "worker does not answer": "A call that was forwarded to another worker of the node failed. The caller tries again.",
     "status of a node cannot be read": "A node did not answer `waltz cluster status`.",

@@ -62,8 +62,9 @@ class GaveUp(NotAppended):
 
 
 class QuotaExceeded(NotAppended):
-    """The principal does more in the topic than its quota allows. Nothing of the call is in the log. `quota` names the limit, as in the server's
-    setting `quotas`; `topic` is empty for a partition of no topic. The client has waited within the deadline.
+    """The principal does more in the topic than its quota allows. Nothing of the call is in the log. `quota` names the limit, as in the settings of
+    the node; `topic` is empty for a partition of no topic; `partition` is -1 for a limit of the whole node. The client has waited within the
+    deadline.
 
     To do: append it again after `retry_after_s`, or ask an operator for a higher quota."""
 
@@ -78,7 +79,7 @@ class QuotaExceeded(NotAppended):
 
     def _message(self) -> str:
         who = f"principal {self.principal}" if self.principal else "a client without a principal"
-        where = f"topic {self.topic}" if self.topic else f"partition {self.partition}"
+        where = f"topic {self.topic}" if self.topic else f"partition {self.partition}" if self.partition >= 0 else "this node"
         return f"{self.text}: {who} does more in {where} than its quota allows: quota={self.quota} retry_after_s={self.retry_after_s} ({self.advice})"
 
 

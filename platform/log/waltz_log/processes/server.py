@@ -90,7 +90,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
-        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection, beside=health_handler(monitored.ready), tls=settings.tls)
+        network = GrpcNetwork(limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
         async with tracing(settings.tracing, "waltz-server") as tracer:
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32), tracer=tracer)
             await server.start()

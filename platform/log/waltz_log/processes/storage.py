@@ -83,7 +83,7 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
 
         network = GrpcNetwork(
             settings.direct_port,
-            streams_per_connection=settings.streams_per_connection,
+            limits=settings.connection_limits,
             beside=health_handler(monitored.ready),
             tls=settings.tls,
         )

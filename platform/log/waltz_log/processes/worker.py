@@ -31,13 +31,13 @@ from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
 from waltz_log.monitoring.checks import checks_of, is_ready
+from waltz_log.node_settings import NodeSettings
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
-from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
@@ -99,17 +99,17 @@ async def _watch(link: Link, orders: Orders) -> None:
     os._exit(1)
 
 
-def _network(orders: Orders) -> WorkerNetwork:
+def _network(orders: Orders, settings: NodeSettings) -> WorkerNetwork:
     shared = (orders.address, *orders.own[orders.worker : orders.worker + 1])
     return WorkerNetwork(
         orders.shard,
         shared,
         orders.siblings,
         partial(_describe, orders),
-        direct_port=orders.settings.get("direct_port", -1),
-        streams_per_connection=orders.settings["streams_per_connection"],
+        direct_port=getattr(settings, "direct_port", -1),
+        limits=settings.connection_limits,
         beside=health_handler(partial(_ready, orders)),
-        tls=None if orders.settings["tls"] is None else TlsSettings(**orders.settings["tls"]),
+        tls=settings.tls,
     )
 
 
@@ -172,7 +172,7 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
             server = LogServer(
                 settings,
                 coordinator,
-                _network(orders),
+                _network(orders, settings),
                 WallClock(),
                 owner_secret=os.urandom(32),
                 shard=orders.shard,
@@ -219,7 +219,7 @@ async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | N
     )
     try:
         await node.join(UUID(orders.cluster_key))
-        network = _network(orders)
+        network = _network(orders, settings)
         try:
             listener = await network.serve(settings.listen, node.service())
             try:

@@ -8,7 +8,8 @@ only this user may open the socket.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ from waltz_log.errors import PermissionDenied, ProtocolViolation
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity
 from waltz_log.security.permits import admit, attribute
+from waltz_log.transport.connection_limits import PrincipalConnections
 
 __all__ = ["AdmittedStream", "Gate"]
 
@@ -31,10 +33,11 @@ TLS_VERSION: Final = "ssl_tls_version"
 
 
 class Gate:
-    """Of one network. `certificates` None: open."""
+    """Of one network. `certificates` None: open. `connections`: on how many connections one principal may have calls at once; 0: no limit."""
 
-    def __init__(self, certificates: Certificates | None) -> None:
+    def __init__(self, certificates: Certificates | None, connections: int = 0) -> None:
         self._certificates = certificates
+        self._connections = PrincipalConnections(connections)
 
     @property
     def is_open(self) -> bool:
@@ -60,6 +63,15 @@ class Gate:
     def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
         """The peer of a connection beside gRPC."""
         return None if self._certificates is None else self._certificates.identify_connection(ssl_object)
+
+    @contextmanager
+    def call(self, method: AnyMethod, context: Any, request: Any = None) -> Iterator[Identity | None]:
+        """For the time of one call of gRPC: its peer. Raises what `identity` and `admit` do, and `QuotaExceeded` if the peer's principal has calls on
+        too many connections."""
+        identity = self.identity(context)
+        self.admit(method, identity, request)
+        with self._connections.call(identity, str(context.peer())):
+            yield identity
 
     def admit(self, method: AnyMethod, identity: Identity | None, request: Any = None) -> bool:
         """Raises `PermissionDenied`. Writes the peer's name into the request; returns whether that changed it."""

@@ -28,14 +28,16 @@ from waltz_log.core.status.worker_statistics import ForwardingStatistics, Worker
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation, Unavailable
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.identity import Identity
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
-from waltz_log.transport.grpc import EOF, STREAMS_PER_CONNECTION, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.grpc import EOF, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.routes import partition_of, route_of
@@ -79,12 +81,12 @@ class WorkerNetwork(GrpcNetwork):
         describe: Callable[[], WorkerStatistics] | None = None,
         *,
         direct_port: int = 0,
-        streams_per_connection: int = STREAMS_PER_CONNECTION,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
         beside: Beside | None = None,
         tls: TlsSettings | Certificates | None = None,
     ) -> None:
         own_port = direct_port + shard.worker if direct_port > 0 else direct_port
-        super().__init__(own_port, streams_per_connection=streams_per_connection, beside=beside, tls=tls)
+        super().__init__(own_port, limits=limits, beside=beside, tls=tls)
         self._shard = shard
         self._addresses = [*addresses, siblings[shard.worker]]
         self._siblings = siblings
@@ -93,10 +95,10 @@ class WorkerNetwork(GrpcNetwork):
 
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
-        server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
-        direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate)
+        server = grpc.aio.server(options=server_options(self._limits, share_port=True))
+        direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, handshake_s=self._limits.handshake_s)
         offered = (*describing(service, self._report), *direct.service)
-        calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._streams_per_connection, self._gate)
+        calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._limits.streams, self._gate)
         grouped = calls.grouped()
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
@@ -201,14 +203,19 @@ class _Calls:
 
         async def received(context: Any) -> None:
             of_sibling = _passed_on(context) and (self._gate.is_open or str(context.peer()).startswith("unix:"))
-            identity = None if of_sibling else self._gate.identity(context)
-            if not of_sibling:
-                self._gate.admit(method, identity)
+            if of_sibling:
+                first = await ServedStream(context).receive()
+                await self._answer(method, handler, None if first is None else _decoded(method, first), context)
+                return
+            with self._gate.call(method, context) as identity:
+                await admitted(context, identity)
+
+        async def admitted(context: Any, identity: Identity | None) -> None:
             first = await ServedStream(context).receive()
             message = None if first is None else _decoded(method, first)
-            if message is not None and not of_sibling and self._gate.admit(method, identity, message):
+            if message is not None and self._gate.admit(method, identity, message):
                 first = message.SerializeToString()
-            if first is not None and not of_sibling:
+            if first is not None:
                 if path is None:
                     await context.write(await self._gathered(method, handler, first, message))
                     return

@@ -41,6 +41,7 @@ from waltz_log.transport.addresses import PORT_MAX, listen_error
 from waltz_log.transport.admitted import AdmittedStream, Gate
 from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
 from waltz_log.transport.large_messages import decoder_of
@@ -49,7 +50,6 @@ from waltz_log.transport.methods import DIRECTLY
 __all__ = [
     "CHANNEL_OPTIONS",
     "EOF",
-    "STREAMS_PER_CONNECTION",
     "Beside",
     "GrpcNetwork",
     "ServedStream",
@@ -63,16 +63,11 @@ EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
 log = structlog.get_logger(__name__)
 
-STREAMS_PER_CONNECTION = 4608
-"""Calls and streams that one connection may have open at a server: a client that mounts every partition of the largest log at one server (4,096), and
-512 calls beside them. gRPC's own limit is none."""
 
-
-def server_options(streams_per_connection: int, *, share_port: bool = False) -> list[tuple[str, Any]]:
-    """The options of a gRPC server. A client that knows the limit delays a new stream above it until another one ends. The transport refuses a stream
-    that a client begins before it knows the limit, or in spite of it; the caller gets `ConnectionLost`."""
+def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> list[tuple[str, Any]]:
+    """The options of a gRPC server."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
-    return [*options, ("grpc.so_reuseport", int(share_port)), ("grpc.max_concurrent_streams", streams_per_connection)]
+    return [*options, ("grpc.so_reuseport", int(share_port)), *limits.options()]
 
 
 def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzError:
@@ -288,27 +283,26 @@ def _guarded(method: AnyMethod, handler: Handler, gate: Gate) -> Callable[..., A
 
     async def call(request: Any, context: Any) -> Any:
         async def work() -> Any:
-            gate.admit(method, gate.identity(context), request)
-            return await handler(request)
+            with gate.call(method, context, request):
+                return await handler(request)
 
         return await answered(method, work(), context)
 
     async def read(request: Any, context: Any) -> None:
         async def work() -> None:
-            gate.admit(method, gate.identity(context), request)
-            served = ServedStream(context)
-            await served.begin()
-            await handler(request, served)
+            with gate.call(method, context, request):
+                served = ServedStream(context)
+                await served.begin()
+                await handler(request, served)
 
         await answered(method, work(), context)
 
     async def stream(_requests: Any, context: Any) -> None:
         async def work() -> None:
-            identity = gate.identity(context)
-            gate.admit(method, identity)
-            served = ServedStream(context)
-            await served.begin()
-            await handler(served if gate.is_open else AdmittedStream(served, partial(gate.admit, method, identity)))
+            with gate.call(method, context) as identity:
+                served = ServedStream(context)
+                await served.begin()
+                await handler(served if gate.is_open else AdmittedStream(served, partial(gate.admit, method, identity)))
 
         await answered(method, work(), context)
 
@@ -319,34 +313,34 @@ Beside = Callable[[Sequence[str]], "grpc.GenericRpcHandler[Any, Any]"]
 
 
 class GrpcNetwork:
-    """gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `streams_per_connection`: how many streams a server
-    accepts at once on each connection. `beside`: makes what a server offers besides the services that it is given, from their names. `tls`: mutual
+    """gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `limits`: of the connections that a server accepts.
+    `beside`: makes what a server offers besides the services that it is given, from their names. `tls`: mutual
     TLS; None: what the environment says (`security.settings`), or plain text, where every peer may do everything."""
 
     def __init__(
         self,
         direct_port: int = 0,
         *,
-        streams_per_connection: int = STREAMS_PER_CONNECTION,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
         beside: Beside | None = None,
         tls: TlsSettings | Certificates | None = None,
     ) -> None:
         self._beside = beside
         self._direct_port = direct_port
-        self._streams_per_connection = streams_per_connection
+        self._limits = limits
         if not isinstance(tls, Certificates):
             chosen = chosen_tls(tls)
             tls = None if chosen is None else Certificates(chosen)
         self._certificates = tls
-        self._gate = Gate(self._certificates)
+        self._gate = Gate(self._certificates, limits.per_principal)
 
     def connect(self, address: str) -> Channel:
         return _GrpcChannel(address, self._certificates)
 
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` if the address cannot be bound."""
-        server = grpc.aio.server(options=server_options(self._streams_per_connection))
-        direct = DirectListener(address, self._direct_port, service, self._gate)
+        server = grpc.aio.server(options=server_options(self._limits))
+        direct = DirectListener(address, self._direct_port, service, self._gate, handshake_s=self._limits.handshake_s)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         make = {
             "call": grpc.unary_unary_rpc_method_handler,

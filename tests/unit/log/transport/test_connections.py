@@ -13,6 +13,7 @@ from waltz_log.core.ports import Channel
 from waltz_log.errors import ConnectionLost
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.connection_limits import ConnectionLimits
 from waltz_log.transport.grpc import GrpcNetwork
 from waltz_log.transport.methods import ServedReplicateStream
 
@@ -33,7 +34,7 @@ async def test_a_connection_has_so_many_streams_and_others_wait_or_are_refused()
         await release.acquire()
         running.discard(id(stream))
 
-    listener = await GrpcNetwork(-1, streams_per_connection=4).serve("127.0.0.1:0", [methods.REPLICATE.served_by(replicate)])
+    listener = await GrpcNetwork(-1, limits=ConnectionLimits(streams=4)).serve("127.0.0.1:0", [methods.REPLICATE.served_by(replicate)])
     channel, other = GrpcNetwork().connect(listener.address), GrpcNetwork().connect(listener.address)
     try:
         async with asyncio.timeout(30):

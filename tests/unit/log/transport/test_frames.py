@@ -145,14 +145,14 @@ async def test_a_peer_that_dies_in_the_middle_of_a_frame_ends_the_handler_and_no
 
 @pytest.mark.parametrize("said", [b"", b"W", _frame(frames.GREETING, GREETING), _frame(frames.GREETING, GREETING) + b"\0\0\0"])
 async def test_a_caller_that_does_not_open_a_stream_in_time_is_disconnected(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr(frames, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(frames.Wire.__init__, "__defaults__", (None, 0.1))
     async with _listening() as (node, port):
         assert await _said(port, said) == b""
         assert node.received == []
 
 
 async def test_a_stranger_that_drips_signs_of_life_does_not_outlive_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(frames.Wire.__init__, "__defaults__", (None, 0.3))
     async with _listening() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(_frame(frames.GREETING, GREETING))

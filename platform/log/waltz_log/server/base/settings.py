@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from waltz_log.monitoring.settings import HttpSettings
-from waltz_log.security.settings import TlsSettings
+from waltz_log.node_settings import NodeSettings
 from waltz_log.settings import Settings
-from waltz_log.telemetry.settings import TracingSettings
 
 __all__ = ["QuotaSettings", "ServerSettings"]
 
@@ -46,34 +44,9 @@ class QuotaSettings(Settings):
     )
 
 
-class ServerSettings(Settings):
+class ServerSettings(NodeSettings):
     """Every value holds for one server process; the bounds that name a partition hold for each partition it owns."""
 
-    cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
-    listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 means a free one.")
-    streams_per_connection: int = Field(
-        default=4608,
-        ge=64,
-        le=1 << 20,
-        description="Calls and streams that one connection can have open at once; further ones wait. A client uses one stream for each "
-        "partition at this server, and a few calls. 4,608 is enough for a log of 4,096 partitions. Lower it to limit the memory "
-        "that one client can use, but not below the number of partitions of the log plus 512.",
-    )
-    workers: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Processes that share the partitions, by a hash. Use one for each spare core, and at most a quarter of the number of "
-        "partitions; with more, some are idle. 1: this process only.",
-    )
-    worker_ports: int = Field(
-        default=0,
-        ge=-1,
-        le=65_000,
-        description="Additional port of each worker. Peers that know it reach the worker directly instead of through another one. A number: "
-        "the ports from this one on; 0: free ports; -1: none, all calls use the shared port. Choose -1 if only the shared port "
-        "can be reached.",
-    )
     preferred_partitions: tuple[int, ...] = Field(
         default=(), description="Partitions that this server should own while it runs. Empty: any that the manager assigns."
     )
@@ -177,22 +150,4 @@ class ServerSettings(Settings):
         default=(),
         description="How much a principal may append and mount per second in a topic. Each process of a server counts for itself: a topic whose "
         "partitions are at several processes gets it once at each. Empty: no limits. Without TLS a principal is what the client claims.",
-    )
-    tracing: TracingSettings | None = Field(
-        default=None,
-        description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
-    )
-    tls: TlsSettings | None = Field(
-        default=None,
-        description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "
-        "variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` give the files too.",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
-        "only in a network where every machine and person is trusted.",
-    )
-    http: HttpSettings = Field(
-        default=HttpSettings(),
-        description="Where the process answers `/livez`, `/readyz` and `/metrics`. Set a port to monitor it with Prometheus or to probe it.",
     )

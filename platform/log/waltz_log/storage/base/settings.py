@@ -6,48 +6,20 @@ from pathlib import Path
 
 from pydantic import Field
 
-from waltz_log.monitoring.settings import HttpSettings
-from waltz_log.security.settings import TlsSettings
-from waltz_log.settings import Settings
-from waltz_log.telemetry.settings import TracingSettings
+from waltz_log.node_settings import NodeSettings
 
 __all__ = ["StorageSettings"]
 
 
-class StorageSettings(Settings):
+class StorageSettings(NodeSettings):
     """Every value holds for one storage node; the bounds that name a partition hold for each of its partitions."""
 
-    cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
     name: str = Field(
         min_length=1,
         pattern=r"^[A-Za-z0-9._-]+$",
         description="The name of this node in the cluster. Keep it for the life of the directory; the address can change.",
     )
     directory: Path = Field(description="Directory of segments and control files, for one node only. Use a separate disk if there is one.")
-    listen: str = Field(default="127.0.0.1:0", description="Address that servers, peers and readers reach this node at. Port 0 means a free one.")
-    streams_per_connection: int = Field(
-        default=4608,
-        ge=64,
-        le=1 << 20,
-        description="Calls and streams that one connection can have open at once; further ones wait. Servers use one stream for each "
-        "partition, readers one for each range. 4,608 is enough for a log of 4,096 partitions. Lower it to limit the memory "
-        "that one client can use, but not below the number of partitions of the log plus 512.",
-    )
-    workers: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Processes that share the partitions, by a hash. Use one for each spare core, and at most a quarter of the number of "
-        "partitions; with more, some are idle. 1: this process only.",
-    )
-    worker_ports: int = Field(
-        default=0,
-        ge=-1,
-        le=65_000,
-        description="Additional port of each worker. Peers that know it reach the worker directly instead of through another one. A number: "
-        "the ports from this one on; 0: free ports; -1: none, all calls use the shared port. Choose -1 if only the shared port "
-        "can be reached.",
-    )
     direct_port: int = Field(
         default=0,
         ge=-1,
@@ -163,22 +135,4 @@ class StorageSettings(Settings):
         ge=1 << 12,
         description="Memory for the keys of one step of a fold. One view is folded at a time, so it is the limit of the whole process. With "
         "less memory, a view has more and smaller files, which are merged later.",
-    )
-    tracing: TracingSettings | None = Field(
-        default=None,
-        description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
-    )
-    tls: TlsSettings | None = Field(
-        default=None,
-        description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "
-        "variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` give the files too.",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
-        "only in a network where every machine and person is trusted.",
-    )
-    http: HttpSettings = Field(
-        default=HttpSettings(),
-        description="Where the process answers `/livez`, `/readyz` and `/metrics`. Set a port to monitor it with Prometheus or to probe it.",
     )

@@ -64,9 +64,11 @@ LINGER_S = 10.0
 
 
 class Wire(asyncio.BufferedProtocol):
-    """One end. `greeted` (serving end): called with the wire and the procedure's name. `when_lost` is called once, when the connection is gone."""
+    """One end. `greeted` (serving end): called with the wire and the procedure's name, within `handshake_s`. `when_lost` is called once, when the
+    connection is gone."""
 
-    def __init__(self, greeted: Callable[[Wire, str], None] | None = None) -> None:
+    def __init__(self, greeted: Callable[[Wire, str], None] | None = None, handshake_s: float = HANDSHAKE_S) -> None:
+        self._handshake_s = handshake_s
         self.status: bytes | None = None
         """What the stream ended with: nothing where it ended in good order, else an encoded `WaltzError`."""
         self.lost: str | None = None
@@ -97,7 +99,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._timer = self._loop.call_later(HANDSHAKE_S if self._greeting_due else SILENCE_S, self._check_silence)
+        self._timer = self._loop.call_later(self._handshake_s if self._greeting_due else SILENCE_S, self._check_silence)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:

@@ -12,6 +12,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Generic
 from weakref import WeakSet
 
@@ -28,6 +29,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.direct.accepting import TlsAcceptor
 from waltz_log.transport.direct.codec import HANDSHAKE_S, OPENING_BYTES_MAX, Wire
 from waltz_log.transport.large_messages import decoder_of
 
@@ -37,9 +39,6 @@ log = structlog.get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
-
-SHUTDOWN_S = 5.0
-"""The time that a peer has to acknowledge the end of a TLS connection."""
 
 CONNECTIONS_MAX = 256
 """The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
@@ -106,7 +105,7 @@ class _ServedWire(Wire):
     """A connection that counts from the moment it is accepted until it is gone."""
 
     def __init__(self, listener: DirectListener) -> None:
-        super().__init__(listener.greeted)
+        super().__init__(listener.greeted, listener.handshake_s)
         self._listener = listener
         self.ssl_object: ssl.SSLObject | None = None
 
@@ -124,8 +123,11 @@ class DirectListener:
     """Accepts connections for the procedures of a service that are offered directly, if there are any. `address` is the node's. Connections are
     accepted at the same host: at `port`, at a free port if that is 0, or not at all below 0."""
 
-    def __init__(self, address: str, port: int, service: Service, gate: Gate | None = None) -> None:
+    def __init__(self, address: str, port: int, service: Service, gate: Gate | None = None, *, handshake_s: float = HANDSHAKE_S) -> None:
         self._gate = gate or Gate(None)
+        self.handshake_s = handshake_s
+        """For the handshake of TLS, and for greeting and opening together."""
+        self._acceptor: TlsAcceptor | None = None
         self._host = address.rpartition(":")[0].strip("[]")
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
@@ -142,12 +144,15 @@ class DirectListener:
         if self._service and self._wanted >= 0:
             try:
                 context = self._gate.server_context
-                limits: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(lambda: _ServedWire(self), self._host or None, self._wanted, ssl=context, **limits)
+                if context is None:
+                    self._server = await loop.create_server(partial(_ServedWire, self), self._host or None, self._wanted)
+                    self._port = int(self._server.sockets[0].getsockname()[1])
+                else:
+                    self._acceptor = TlsAcceptor(self._host, self._wanted, partial(_ServedWire, self), context, self.handshake_s)
+                    self._port = self._acceptor.port
             except OSError:
                 raise OSError(f"setting direct_port: {listen_error(f'{self._host}:{self._wanted}')}") from None
-            self._port = int(self._server.sockets[0].getsockname()[1])
 
     @property
     def service(self) -> Service:
@@ -205,6 +210,8 @@ class DirectListener:
         """Accepts no more connections, and ends the streams that do not finish within the time."""
         if self._server is not None:
             self._server.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         if self._tasks and grace_s:
             await asyncio.wait(self._tasks, timeout=grace_s)
         ending = list(self._tasks)

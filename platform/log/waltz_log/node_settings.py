@@ -1,0 +1,94 @@
+"""What the settings of log servers and storage nodes have in common: where they listen, which connections they accept, how these are protected."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.security.settings import TlsSettings
+from waltz_log.settings import Settings
+from waltz_log.telemetry.settings import TracingSettings
+from waltz_log.transport.connection_limits import ConnectionLimits
+
+__all__ = ["NodeSettings"]
+
+
+class NodeSettings(Settings):
+    """The limits of connections hold for each worker of a node."""
+
+    cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
+    listen: str = Field(default="127.0.0.1:0", description="Address at which clients, servers and peers reach this node. Port 0 means a free one.")
+    connections_max: int = Field(
+        default=2048,
+        ge=16,
+        le=1 << 20,
+        description="Connections that the port accepts at once; further ones are closed. A client needs two for each node. Choose fewer than the "
+        "process may have open files. It limits the memory that strangers can use.",
+    )
+    connections_per_principal: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 20,
+        description="Connections on which one principal can have calls at once; calls on others are refused with `QuotaExceeded`, and clients "
+        "wait. 0: no limit. It needs `tls`, and does not apply to nodes. Choose two for each process of the largest application.",
+    )
+    handshake_timeout_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        le=120,
+        description="The longest time for the handshakes of TLS and HTTP/2 on a new connection, and for the greeting of a direct one. Choose "
+        "some round trips to the most distant client.",
+    )
+    idle_timeout_s: float = Field(
+        default=300.0,
+        ge=1,
+        description="A connection without a call is closed after this time. Clients connect again when they need to.",
+    )
+    streams_per_connection: int = Field(
+        default=4608,
+        ge=64,
+        le=1 << 20,
+        description="Calls and streams that one connection can have open at once; further ones wait. Clients and servers use one stream for each "
+        "partition at this node, and a few calls. 4,608 is enough for a log of 4,096 partitions. Lower it to limit the memory "
+        "that one client can use, but not below the number of partitions of the log plus 512.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that share the partitions, by a hash. Use one for each spare core, and at most a quarter of the number of "
+        "partitions; with more, some are idle. 1: this process only.",
+    )
+    worker_ports: int = Field(
+        default=0,
+        ge=-1,
+        le=65_000,
+        description="Additional port of each worker. Peers that know it reach the worker directly instead of through another one. A number: "
+        "the ports from this one on; 0: free ports; -1: none, all calls use the shared port. Choose -1 if only the shared port "
+        "can be reached.",
+    )
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "
+        "variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` give the files too.",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
+        "only in a network where every machine and person is trusted.",
+    )
+    http: HttpSettings = Field(
+        default=HttpSettings(),
+        description="Where the process answers `/livez`, `/readyz` and `/metrics`. Set a port to monitor it with Prometheus or to probe it.",
+    )
+
+    tracing: TracingSettings | None = Field(
+        default=None,
+        description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
+    )
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        return ConnectionLimits(
+            self.streams_per_connection, self.connections_max, self.connections_per_principal, self.handshake_timeout_s, self.idle_timeout_s
+        )

@@ -1,0 +1,21 @@
+"""Strangers at every port of a cluster over mutual TLS: they get nothing, and its clients notice nothing (`make strangers` has 10,000)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from verification.strangers.measuring import measure
+from waltz_log.processes.local_cluster import LocalCluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+def test_hundreds_of_strangers_slow_no_client_down_and_use_no_memory(tmp_path: Path, secure: bool) -> None:
+    with LocalCluster(tmp_path, partitions=4, storages=3, servers=1, secure=secure) as cluster:
+        found = measure(cluster, connections=600, seconds=15)
+    assert found.passed, found
+    assert found.ports == 7, "the server, three storage nodes, and their direct ports"
+    assert found.growth_bytes < 64 << 20
