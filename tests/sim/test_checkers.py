@@ -70,7 +70,7 @@ def _sound() -> Evidence:
         attempts=[*(_attempt(number) for number in range(3)), loser],
         seen=[Seen("r", 1, 0, 4.0, -1, log)],
         marks=[MarkSeen("r", 0, 3.0, 1), MarkSeen("r", 0, 4.0, 2)],
-        acknowledgements=acknowledged,
+        acknowledgments=acknowledged,
         metadata=[MetadataWrite(0.0, "/store/partition/0", PartitionMetadata(1, 1, {}).to_bytes(), None, 0)],
         sessions=[SessionOpened(0.0, 0, 1, -1)],
         lock_orders=[_lock_order()],
@@ -166,7 +166,7 @@ def _order_of_time(evidence: Evidence) -> None:
 
 
 def _ahead_of_the_majority(evidence: Evidence) -> None:
-    evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.storage == "x" or each.last < 2]
+    evidence.history.acknowledgments[:] = [each for each in evidence.history.acknowledgments if each.storage == "x" or each.last < 2]
 
 
 def _rejected_too_early(evidence: Evidence) -> None:
@@ -222,12 +222,12 @@ def _acknowledged_after_a_failed_rename(evidence: Evidence) -> None:
 
 
 def _never_synced(evidence: Evidence) -> None:
-    evidence.history.acknowledgements += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
+    evidence.history.acknowledgments += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
 
 
 def _reported_before_a_majority_received(evidence: Evidence) -> None:
     evidence.history.attempts[1].in_memory = True
-    evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.last != 1 or each.storage == "x"]
+    evidence.history.acknowledgments[:] = [each for each in evidence.history.acknowledgments if each.last != 1 or each.storage == "x"]
 
 
 def _blind_write(evidence: Evidence) -> None:

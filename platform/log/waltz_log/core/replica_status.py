@@ -43,7 +43,7 @@ class ReplicaStatus(StrEnum):
 
 
 _MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
-    ReplicaStatus.LIVE: "It receives each block as it is appended, and its acknowledgements count.",
+    ReplicaStatus.LIVE: "It receives each block as it is appended, and its acknowledgments count.",
     ReplicaStatus.CATCHING_UP: "It belongs to the session but is behind: the owner sends it blocks that are no longer in the owner's memory.",
     ReplicaStatus.COPYING: "It is being filled from other replicas and does not count until it holds everything that was committed.",
     ReplicaStatus.RECOVERING: "The owner compares it with the other replicas, and truncates it where they decide so.",
@@ -51,7 +51,7 @@ _MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
     ReplicaStatus.FULL: "Its disk has no room: it refuses appends and serves reads. Make room; the owner tries again by itself.",
     ReplicaStatus.FAILED: "The owner's last attempt, or a write to the disk, failed; the error says why. After a failed write restart the node.",
     ReplicaStatus.CORRUPT: "Its stored data is damaged and the storage node refuses to serve it. Replace the replica or restore a backup.",
-    ReplicaStatus.REPAIRING: "Some of its segments are corrupt. It accepts appends, serves what is whole, and repairs itself from other replicas.",
+    ReplicaStatus.REPAIRING: "Some of its segments are corrupt. It accepts appends, serves its valid data, and repairs itself from other replicas.",
     ReplicaStatus.UNREACHABLE: "Its storage node, or the worker that holds the partition, does not answer. Start the node.",
     ReplicaStatus.NEVER_STARTED: "It is assigned to a storage node of a name that has never been started. Start it, or correct the name.",
     ReplicaStatus.WAITING: "Its storage node answers, and no owner reports on it: the partition has no owner, or the owner does not answer.",

@@ -240,7 +240,7 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
     merged = MergedTable("t", KEY)
     state = merged.state(spark)
     monkeypatch.setattr(table, "mark", restored_around)
-    rule = SimpleNamespace(remember=lambda *_: None, merge=merge)
+    rule = SimpleNamespace(remember=lambda *_: None, merge=merge, merges_held_rows=True)
     sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
     source: Any = None
     staged = _StagedMerge(sink, spark, state, {0: 9}, source, [])

@@ -26,7 +26,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class StorageRow:
-    """`replicas`: assigned to it; `live`: of them, those whose acknowledgements count; `used`: share of the disk, 0 to 1, None if not known."""
+    """`replicas`: assigned to it; `live`: of them, those whose acknowledgments count; `used`: share of the disk, 0 to 1, None if not known."""
 
     state: StorageState
     replicas: int

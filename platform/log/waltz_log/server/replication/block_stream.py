@@ -76,7 +76,7 @@ class BlockStream:
         self.bytes_in_flight = 0
 
     async def run(self, sending: Coroutine[Any, Any, None], *, forever: bool) -> None:
-        """Counts acknowledgements while `sending` runs; then, unless it is to last `forever`, until all is acknowledged."""
+        """Counts acknowledgments while `sending` runs; then, unless it is to last `forever`, until all is acknowledged."""
         tasks = [asyncio.ensure_future(self._receive()), asyncio.ensure_future(sending if forever else self._send_all(sending))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -212,7 +212,7 @@ class ReplicaSession:
         return await self._take_part(last)
 
     async def _take_part(self, last: int) -> int:
-        """The replica is clean: waits until the session is open, then its acknowledgements count. Returns the next id it needs."""
+        """The replica is clean: waits until the session is open, then its acknowledgments count. Returns the next id it needs."""
         store = self._store
         await self._wait_connected(store.opened_with(self.name, self._recovery), last)
         await store.became_clean(self.name, self._recovery, last)
@@ -340,7 +340,7 @@ class ReplicaSession:
     # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
 
     async def _replicate(self, next_id: int) -> None:
-        """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
+        """Sends blocks as they come, older ones read from a peer, and counts the acknowledgments. Ends only with an error."""
         store = self._store
         self._state.move(ReplicaStatus.LIVE)
         self._error = None

@@ -204,7 +204,7 @@ class StoreSession:
         self._raise_if_failed()
 
     async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
-        """Returns once the metadata records the replica as clean and its acknowledgements count."""
+        """Returns once the metadata records the replica as clean and its acknowledgments count."""
         await self._record(recovery)
         self._acknowledgments.forget_memory(name)
         self.acknowledge(name, last_transaction_id)
