@@ -45,6 +45,12 @@ FIRING = (
         "Workers of a:1 ended by themselves and were restarted in the last 30 minutes",
     ),
     Case("WaltzClockOff", {f"waltz_time_seconds{{{A}}}": "0+15x4 200+15x60"}, AT_A, "The clock of a:1 differs from that of Prometheus by 2m 5s"),
+    Case(
+        "WaltzCertificateExpires",
+        {f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x4 1000000x60"},
+        AT_A,
+        "The certificate of a:1 expires in 11d 13h 44m 25s",
+    ),
     Case(  # a server owns it and reaches no majority
         "WaltzPartitionUnserved",
         {f'waltz_server_partition_accepts_appends{{{A}, partition="3"}}': "1x4 0x60"},
@@ -175,6 +181,7 @@ QUIET = {
     f"waltz_statistics_up{{{A}}}": "1x240",
     f'waltz_worker_restarts_total{{{A}, worker="0"}}': "3x240",
     f"waltz_time_seconds{{{A}}}": "2+15x240",
+    f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x240",
     f'waltz_server_partition_accepts_appends{{{A}, partition="0"}}': "1x240",
     # Partition 1 moves to another server within 30 s.
     f'waltz_server_partition_accepts_appends{{{A}, partition="1"}}': "1x100 stale",

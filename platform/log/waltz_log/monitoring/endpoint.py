@@ -1,16 +1,18 @@
 """The HTTP endpoint of a serving process: `/livez`, `/readyz`, `/metrics`, in threads of its own (decision 41).
 
 The event loop gives a snapshot of its statistics when it is asked, and does nothing else for the endpoint. Bounded: so many connections at once, each
-with a deadline for its request; the newest is closed if there are more.
+with a deadline; the newest is closed if there are more.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
@@ -19,9 +21,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
+from waltz_log.errors import InvalidSetting
 from waltz_log.monitoring.checks import Check, is_ready, report
 from waltz_log.monitoring.monitored import Finding, Monitored
 from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.identity import matches
 
 __all__ = ["CONNECTIONS_MAX", "serve_http"]
 
@@ -33,21 +38,29 @@ CONNECTIONS_MAX = 16
 REQUEST_TIMEOUT_S = 5.0
 """For one read or write of the connection: a client that says nothing gives its place back."""
 
+CONNECTION_TIMEOUT_S = 15.0
+"""For a connection from its handshake to its answer, however slowly its client sends."""
+
 TEXT = "text/plain; charset=utf-8"
 
 Exposition = Callable[[Finding, str], tuple[bytes, str]]
 
 
 @contextmanager
-def serve_http(settings: HttpSettings, monitored: Monitored) -> Iterator[HttpSettings]:
-    """Serves within the context and gives the settings with the real port. Raises `OSError` where it cannot listen."""
+def serve_http(settings: HttpSettings, monitored: Monitored, certificates: Certificates | None = None) -> Iterator[HttpSettings]:
+    """Serves within the context and gives the settings with the real port. Raises `OSError` where it cannot listen, and `InvalidSetting` for settings
+    that need certificates where there are none."""
+    if settings.tls and certificates is None:
+        raise InvalidSetting(name="http.tls", reason="needs the block `tls` with the files of this node's certificate", nearest=None)
+    if settings.clients and not settings.tls:
+        raise InvalidSetting(name="http.clients", reason="needs http.tls: without it nothing shows who a client is", nearest=None)
     if settings.address is None:
         yield settings
         return
     from waltz_log.monitoring.exposition import exposition  # only here: a node without an endpoint does not load prometheus_client
 
     try:
-        server = _Server(settings, monitored, exposition)
+        server = _Server(settings, monitored, exposition, certificates if settings.tls else None)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no address"
         advice = "choose another http.host or http.port; port 0 is a free one"
@@ -68,9 +81,13 @@ class _Server(ThreadingMixIn, HTTPServer):
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, settings: HttpSettings, monitored: Monitored, exposition: Exposition) -> None:
+    def __init__(self, settings: HttpSettings, monitored: Monitored, exposition: Exposition, certificates: Certificates | None) -> None:
+        self.clients = settings.clients
+        self.certificates = certificates
         self.monitored = monitored
         self.exposition = exposition
+        self._open: dict[socket.socket, float] = {}
+        """When each connection is ended."""
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         super().__init__((settings.host, settings.port), _Handler)
@@ -98,6 +115,29 @@ class _Server(ThreadingMixIn, HTTPServer):
         finally:
             self._places.release()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """The whole connection: the handshake, one request, the answer. It is shut down at its deadline, however slowly the client sends."""
+        held = request.dup()
+        self._open[held] = time.monotonic() + CONNECTION_TIMEOUT_S
+        try:
+            if self.certificates is None:
+                super().finish_request(request, client_address)
+                return
+            request.settimeout(REQUEST_TIMEOUT_S)
+            with self.certificates.public_context().wrap_socket(request, server_side=True) as secured:
+                super().finish_request(secured, client_address)
+        finally:
+            del self._open[held]
+            held.close()
+
+    def service_actions(self) -> None:
+        """Called twice a second by the thread that accepts."""
+        now_s = time.monotonic()
+        for connection, deadline_s in [*self._open.items()]:
+            if deadline_s < now_s:
+                with suppress(OSError):  # it has ended meanwhile
+                    connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Called while the exception is handled. A client that has gone is none of ours."""
         if not isinstance(sys.exception(), OSError):
@@ -120,6 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._checks("livez", (Check("event loop", self._endpoint.monitored.alive()),), url.query)
         elif url.path == "/readyz":
             self._checks("readyz", self._endpoint.monitored.find().checks, url.query)
+        elif url.path == "/metrics" and not self._is_named():
+            self._send(HTTPStatus.FORBIDDEN, b"http.clients does not name this client's certificate\n", TEXT)
         elif url.path == "/metrics":
             body, content_type = self._endpoint.exposition(self._endpoint.monitored.find(), self.headers.get("Accept") or "")
             self._send(HTTPStatus.OK, body, content_type)
@@ -133,7 +175,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _checks(self, what: str, checks: tuple[Check, ...], query: str) -> None:
         verbose = "verbose" in parse_qs(query, keep_blank_values=True)
         status = HTTPStatus.OK if is_ready(checks) else HTTPStatus.SERVICE_UNAVAILABLE
-        self._send(status, report(what, checks, verbose=verbose).encode(), TEXT)
+        text = report(what, checks, verbose=verbose) if self._is_named() else f"{status.phrase.lower()}\n"
+        self._send(status, text.encode(), TEXT)
+
+    def _is_named(self) -> bool:
+        """Whether the client may see what names partitions and errors."""
+        clients, certificates = self._endpoint.clients, self._endpoint.certificates
+        if certificates is None or not clients:
+            return True
+        peer = certificates.identify_connection(self.connection) if isinstance(self.connection, ssl.SSLSocket) else None
+        return peer is not None and any(matches(peer.principal, pattern) for pattern in clients)
 
     def _send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
         self.send_response(status)

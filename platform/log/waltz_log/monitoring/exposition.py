@@ -37,6 +37,12 @@ PROCESS: tuple[Family[Finding], ...] = (
         "1 if the process gave its statistics in time, 0 if not, as while it starts: then only `process_*` and the metrics above are there.",
         single(lambda found: int(found.statistics is not None)),
     ),
+    gauge(
+        "waltz_certificate_expiry_timestamp_seconds",
+        (),
+        "When the certificate of the process expires, seconds since 1970. Absent without TLS.",
+        single(lambda found: None if found.statistics is None else found.statistics.certificate_expires_s),
+    ),
 )
 
 

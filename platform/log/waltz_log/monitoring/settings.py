@@ -13,13 +13,13 @@ OFF = -1
 
 
 class HttpSettings(Settings):
-    """The endpoint has no authentication and gives no payloads, lock keys or secrets. It names partitions, storage nodes and errors."""
+    """The endpoint gives no payloads, lock keys or secrets. It names partitions, storage nodes and errors. Without `tls` it has no authentication."""
 
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address of this machine that the endpoint listens at. Choose an address that only operators and their tools reach: there is "
-        "no authentication.",
+        description="Address of this machine that the endpoint listens at. Without `http.tls`, choose an address that only operators and their tools "
+        "reach.",
     )
     port: int = Field(
         default=OFF,
@@ -27,6 +27,17 @@ class HttpSettings(Settings):
         le=65_535,
         description="Port of the endpoint; 0: a free one, which `waltz cluster status` shows; -1: no endpoint. A node with several workers has one "
         "endpoint, which shows all of them.",
+    )
+
+    tls: bool = Field(
+        default=False,
+        description="Serve HTTPS, with the files of the block `tls` of the node. Set it where other machines reach the endpoint. Probes need no "
+        "certificate; they must trust the node's authority or not verify it.",
+    )
+    clients: tuple[str, ...] = Field(
+        default=(),
+        description="Names in the certificates of clients that can read `/metrics`, with `*` for any text without a slash. Empty: all clients. It "
+        "needs `http.tls`. `/livez` and `/readyz` answer other clients without reasons. Choose the names of your Prometheus servers.",
     )
 
     @property

@@ -23,12 +23,13 @@ class _NodeSettings(Protocol):
     def insecure(self) -> bool: ...
 
 
-def check_protection(settings: _NodeSettings) -> None:
-    """Raises `InvalidSetting` for unusable certificates, and for plain text at an address that other machines reach. Warns where `insecure` allows
-    that."""
+def check_protection(settings: _NodeSettings) -> Certificates | None:
+    """The node's certificates; None without TLS. Raises `InvalidSetting` for unusable ones, and for plain text at an address that other machines
+    reach. Warns where `insecure` allows that."""
     tls = chosen_tls(settings.tls)
     expect_protected(settings.listen, tls, insecure=settings.insecure)
     if tls is not None:
-        Certificates(tls)
-    elif settings.insecure:
+        return Certificates(tls)
+    if settings.insecure:
         log.warning("connections are not protected", listen=settings.listen, advice="set tls; see the security guide")
+    return None

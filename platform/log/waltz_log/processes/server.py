@@ -45,9 +45,9 @@ AGAIN_PAUSE_S = 0.5
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
-    check_protection(settings)
+    certificates = check_protection(settings)
     monitored = Monitored("server")
-    with serve_http(settings.http, monitored) as http:
+    with serve_http(settings.http, monitored, certificates) as http:
         _run(settings.model_copy(update={"http": http}), monitored, log_level)
 
 

@@ -51,9 +51,9 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
-    check_protection(settings)
+    certificates = check_protection(settings)
     monitored = Monitored("storage")
-    with serve_http(settings.http, monitored) as http:
+    with serve_http(settings.http, monitored, certificates) as http:
         _run(settings.model_copy(update={"http": http}), monitored, replace, log_level)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import structlog
 
@@ -21,7 +22,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.security.identity import Identity, Role, identify
 from waltz_log.security.settings import TlsSettings
 
-__all__ = ["Certificates", "Pem"]
+__all__ = ["Certificates", "Pem", "earliest_expiry_s"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,8 @@ class _Loaded:
     pem: Pem
     server: ssl.SSLContext
     client: ssl.SSLContext
+    public: ssl.SSLContext
+    """For servers whose clients may be without a certificate."""
 
 
 class Certificates:
@@ -76,6 +79,7 @@ class Certificates:
         self._loaded = self._read()
         self.version = 1
         self._report_expiry()
+        _in_use.add(self)
 
     # ---- what connections need -------------------------------------------------------------------------------------------------------------------
 
@@ -95,6 +99,12 @@ class Certificates:
         context.sni_callback = renew  # called for each handshake, whether the client names a server or not
         return context
 
+    def public_context(self) -> ssl.SSLContext:
+        """For one connection of a server that also answers clients without a certificate, such as probes. One that is presented must be of a trusted
+        authority."""
+        self._refresh()
+        return self._loaded.public
+
     def client_context(self) -> ssl.SSLContext:
         """For one connection to a server. The server's certificate must name the host that the connection goes to."""
         self._refresh()
@@ -104,8 +114,8 @@ class Certificates:
         """The peer with these subject alternative names, with its roles according to the settings."""
         return identify(uris, dns_names, self._patterns)
 
-    def identify_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
-        """The peer of a connection of asyncio."""
+    def identify_connection(self, ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> Identity | None:
+        """The peer of a connection of asyncio, or of a socket."""
         names = ((ssl_object.getpeercert() or {}) if ssl_object is not None else {}).get("subjectAltName", ())
         pairs = [(str(each[0]), str(each[1])) for each in names if isinstance(each, tuple)]
         return self.identify([value for kind, value in pairs if kind == "URI"], [value for kind, value in pairs if kind == "DNS"])
@@ -164,11 +174,13 @@ class Certificates:
         except OSError as error:
             raise InvalidSetting(name=f"tls.{name}", reason=f"{path} cannot be read: {error.strerror}", nearest=None) from None
 
-    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext]:
         """Raises `InvalidSetting` with the reason why a connection could not use the files."""
         files = self.settings
         try:
-            return _context(files, ssl.PROTOCOL_TLS_SERVER), _context(files, ssl.PROTOCOL_TLS_CLIENT)
+            server, client, public = (_context(files, kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER))
+            public.verify_mode = ssl.CERT_OPTIONAL
+            return server, client, public
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 reason = f"{files.key} is not the key of {files.certificate}: name the two files that were made together"
@@ -185,6 +197,14 @@ class Certificates:
         if expires_s is not None and expires_s - self._now_s() < EXPIRES_SOON_S:
             days = round((expires_s - self._now_s()) / DAY_S, 1)
             log.warning("certificate expires soon", certificate=str(self.settings.certificate), days=days)
+
+
+_in_use: WeakSet[Certificates] = WeakSet()
+
+
+def earliest_expiry_s() -> float | None:
+    """When the first of the certificates that this process uses now expires, seconds since 1970; None: it uses none, or cannot read the date."""
+    return min((found for each in [*_in_use] if (found := each.current().expires_s) is not None), default=None)
 
 
 def _context(files: TlsSettings, protocol: int) -> ssl.SSLContext:

@@ -284,7 +284,8 @@ class ServerStatistics:
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
     cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
     where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
-    at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace."""
+    at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
+    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -297,4 +298,5 @@ class ServerStatistics:
     cluster_partitions: Highest[int] = 0
     subscribers: ByKey[Mapping[str, int] | None] = None
     owners: Annotated[tuple[OwnerStatistics, ...], _BY_GENERATION] = ()
+    certificate_expires_s: Newest[float | None] = None
     traces: Fieldwise[TraceStatistics | None] = None

@@ -25,6 +25,7 @@ from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
@@ -288,6 +289,7 @@ class LogServer:
             totals=self._totals.statistics(),
             cluster_partitions=0 if self._cluster is None else self._cluster.partitions,
             owners=self._owner_history.statistics(),
+            certificate_expires_s=earliest_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
         )
 

@@ -34,6 +34,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
+from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.base.space import DiskSpace
@@ -258,6 +259,7 @@ class StorageNode:
             http=self.settings.http.address,
             write_latency=self._write_latency.statistics(),
             sync_latency=self._sync_latency.statistics(),
+            certificate_expires_s=earliest_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
         )
 
