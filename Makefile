@@ -149,7 +149,7 @@ image-test: setup ## builds the image and runs the cluster of compose.yaml from 
 upgrade-test: setup ## nodes of the last release replaced by this version and back under 500 appends/s; needs the whole history of the repository
 	$(BIN)/pytest -q -s -m "long or slow" tests/integration/upgrade
 
-bench: setup ## measurements into benchmarks/latest.json; takes many minutes and ends with the seconds of each; ONLY=append runs one
+bench: setup ## measurements into benchmarks/latest.json, charts into report.html; begins with the minutes of the last run; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; ONLY=throughput, single, offered or sizes; ROUNDS=5

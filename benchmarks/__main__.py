@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-
 from benchmarks import (
     append,
     catch_up,
@@ -38,6 +36,9 @@ from benchmarks import (
 )
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
+from benchmarks.report.__main__ import write_report
+from benchmarks.report.history import keep, known_seconds, remember_seconds
+from benchmarks.running import LATEST, PROJECT, STOPPED, screen
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
 from waltz_log.errors import InvalidSetting, WaltzError
 
@@ -61,7 +62,6 @@ BENCHMARKS = (
     "spark",
     "delta",
 )
-_HERE = Path(__file__).resolve().parent
 
 
 def chosen(only: str | None) -> tuple[str, ...]:
@@ -128,15 +128,20 @@ def main() -> int:
     )
     parser.add_argument("--only", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}, or a figure of one")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the work: shows that everything runs, the figures mean nothing")
-    parser.add_argument("--output", type=Path, default=_HERE / "latest.json", help="where the figures are written")
+    parser.add_argument("--output", type=Path, default=LATEST, help="where the figures are written, and a page with charts beside them")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop)
-    screen = Console() if sys.stdout.isatty() else Console(width=200)
-    directory = _HERE.parent / "var" / "bench"
+    console = screen()
+    directory = PROJECT / "var" / "bench"
     found: list[Measurement] = []
     started_s = time.monotonic()
     try:
         names = chosen(arguments.only)
+        keep(arguments.output)
+        kind = f"{'quick ' if arguments.quick else ''}{'all' if arguments.only is None else names[0]}"
+        known_s = known_seconds(arguments.output, kind)
+        expected = "takes many minutes the first time" if known_s is None else f"takes about {known_s:.0f} s, as the last time here"
+        console.print(expected, highlight=False)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         spent_s: dict[str, float] = {}
@@ -146,20 +151,23 @@ def main() -> int:
             now_s = time.monotonic()
             room = measurement.name.partition(".")[0]
             spent_s[room], last_s = spent_s.get(room, 0.0) + now_s - last_s, now_s
-            screen.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
+            console.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
     except KeyboardInterrupt:
-        screen.print("stopped")
-        return 130
+        console.print("stopped")
+        return STOPPED
     except (WaltzError, RuntimeError) as error:
-        screen.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
         return 1
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         if found:
             write(arguments.output, found)
-    screen.print(table(found))
-    screen.print(", ".join(f"{room} {each_s:.0f} s" for room, each_s in spent_s.items()), highlight=False)
-    screen.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}", highlight=False)
+    console.print(table(found))
+    console.print(", ".join(f"{room} {each_s:.0f} s" for room, each_s in spent_s.items()), highlight=False)
+    remember_seconds(arguments.output, kind, time.monotonic() - started_s)
+    report = arguments.output.with_name("report.html")
+    write_report(arguments.output, report)
+    console.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}, with charts to {report}", highlight=False)
     return 0
 
 

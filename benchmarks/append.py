@@ -21,7 +21,19 @@ from waltz_log.processes.local_cluster import LocalCluster
 __all__ = ["run"]
 
 RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
-CASES = (("append.pipelined", 16_000, 1), ("append.pipelined_1000", 1_000, 1), ("append.pipelined_4p", 16_000, 4))
+CASES = (
+    ("append.in_flight_8", 8, 1),
+    ("append.in_flight_64", 64, 1),
+    ("append.pipelined_1000", 1_000, 1),
+    ("append.pipelined", 16_000, 1),
+    ("append.pipelined_4p", 16_000, 4),
+)
+ROUND_TRIPS = 2_500
+"""Where few are in flight, each waits for a round trip: so many round trips, and not a whole run, are enough."""
+FLOOR_FROM = 1_000
+"""Below so many in flight, round trips and not writes decide the rate."""
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
+"""Of a distribution of latencies, for the chart of the report."""
 OFFERED_PER_S = (20_000, 50_000, 100_000)
 OFFERED_S = 10
 """Of each rate at most; fewer transactions where a run is short."""
@@ -40,11 +52,15 @@ async def _measure(cluster: LocalCluster, directory: Path, workload: Workload, c
     for name, window, partitions in CASES:
         async with WaltzClient.open(cluster.cluster) as client:
             spread = range(partitions)
-            await pipelined(client, workload.pipelined // 10, window=window, partitions=spread)
+            count = min(workload.pipelined, window * ROUND_TRIPS)
+            await pipelined(client, count // 10, window=window, partitions=spread)
             processors.start()
-            load = await pipelined(client, workload.pipelined, window=window, partitions=spread)
+            load = await pipelined(client, count, window=window, partitions=spread)
         own = {**conditions, "in_flight": window, "partitions": partitions, "locks": f"1 write of {len(lock_cycle(window))}"}
         measured = Measurement(name, load.rate, "txn/s", {**own, **_facts(load), **processors.conditions(load.count)})
+        if window < FLOOR_FROM:
+            found.append(measured)
+            continue
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
     found += await bulk.measure(cluster, processors, workload, conditions)
     for rate in OFFERED_PER_S:
@@ -67,7 +83,8 @@ async def _single(
     half = Measurement("append.single_p50_ms", percentile(one.latencies_ms, 0.5), "ms", own)
     return [
         half.compared_with(floor_ms, f"write+fdatasync of {RECORD_BYTES} B to 3 files at once, the 2nd of them, {floor_ms:.3g} ms"),
-        Measurement("append.single_p99_ms", percentile(one.latencies_ms, 0.99), "ms", own),
+        Measurement("append.single_p99_ms", percentile(one.latencies_ms, 0.99), "ms", own | {"percentiles_ms": _percentiles(one)}),
+        Measurement("append.in_flight_1", one.rate, "txn/s", own),
     ]
 
 
@@ -78,8 +95,12 @@ async def _offered(cluster: LocalCluster, processors: Processors, rate: int, wor
         processors.start()
         load = await offered(client, count, rate=rate)
     own = {**conditions, "offered_per_s": rate, "reached_per_s": round(load.rate), "partitions": 1}
-    own = {**own, **_facts(load), **processors.conditions(load.count)}
+    own = {**own, **_facts(load), **processors.conditions(load.count), "percentiles_ms": _percentiles(load)}
     return Measurement(f"append.p99_ms_at_{rate // 1000}k", percentile(load.latencies_ms, 0.99), "ms", own)
+
+
+def _percentiles(load: Load) -> dict[str, float]:
+    return {f"{share:g}": round(percentile(load.latencies_ms, share), 3) for share in SHARES}
 
 
 def _facts(load: Load) -> dict[str, Any]:

@@ -114,7 +114,7 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
     sent = 0
     began_s = time.perf_counter()
     while sent < count:
-        due = min(count, int((time.perf_counter() - began_s) * rate))
+        due = min(count, 1 + int((time.perf_counter() - began_s) * rate))  # number 0 is due at once
         for number in range(sent, due):
             future = await client.append_nowait(0, DATA, write_locks=locks[number % len(locks)])
             if number % SAMPLE_EVERY == 0:

@@ -7,33 +7,27 @@ is compared.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-
 from benchmarks.load import prepare
-from benchmarks.measurement import Measurement, table, write
+from benchmarks.measurement import Measurement
 from benchmarks.pace import pace_ns
 from benchmarks.peers.kafka_cases import GROUPS, OFFERED_PER_S, PARTITIONS, WINDOW, Sides, Work, cases, topic
 from benchmarks.peers.kafka_clients import ConfluentLoads, ProducerSettings, java_tool
 from benchmarks.peers.kafka_cluster import kafka_cluster
 from benchmarks.peers.rounds import compared
+from benchmarks.running import PROJECT, run_measurements
 from benchmarks.setting import machine_conditions
-from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["main", "measure"]
 
-_PROJECT = Path(__file__).resolve().parents[2]
-JARS = _PROJECT / ".cache" / "kafka-jars"
-OUTPUT = _PROJECT / "benchmarks" / "latest.json"
+JARS = PROJECT / ".cache" / "kafka-jars"
 FULL = Work(throughput=400_000, singles=500, offered_s=3.0)
 QUICK = Work(throughput=20_000, singles=20, offered_s=0.3, sizes_share=0.05)
 
@@ -71,26 +65,10 @@ def main() -> int:
     parser.add_argument("--only", choices=GROUPS, help="one group of figures")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work: shows that everything runs, the figures mean nothing")
     arguments = parser.parse_args()
-    directory = _PROJECT / "var" / "bench-kafka"
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     groups = GROUPS if arguments.only is None else (arguments.only,)
-    started_s = time.monotonic()
-    try:
-        found = measure(directory, groups, arguments.rounds, QUICK if arguments.quick else FULL, quick=arguments.quick)
-    except KeyboardInterrupt:
-        return 130
-    except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
-        return 1
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(directory)
-    write(OUTPUT, found)
-    console.print(table(found))
-    console.print(f"{time.monotonic() - started_s:.0f} s; written to {OUTPUT}", highlight=False)
-    return 0
+    work = QUICK if arguments.quick else FULL
+    found = run_measurements("bench-kafka", lambda directory: measure(directory, groups, arguments.rounds, work, quick=arguments.quick))
+    return found if isinstance(found, int) else 0
 
 
 if __name__ == "__main__":

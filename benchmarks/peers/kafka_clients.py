@@ -110,7 +110,7 @@ class ConfluentLoads:
         sent = 0
         began_s = time.perf_counter()
         while sent < count:
-            due = min(count, int((time.perf_counter() - began_s) * rate))
+            due = min(count, 1 + int((time.perf_counter() - began_s) * rate))  # number 0 is due at once
             for number in range(sent, due):
                 sampled = number % SAMPLE_EVERY == 0
                 self._produce(0, DATA, self._timing(latencies_ms, began_s + number / rate) if sampled else self._delivered)

@@ -11,33 +11,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.load import DATA, Load, prepare
-from benchmarks.measurement import Measurement, percentile, table, write
+from benchmarks.measurement import Measurement, percentile
 from benchmarks.peers.kafka_cluster import free_ports
 from benchmarks.peers.rounds import Case, compared
+from benchmarks.running import run_measurements
 from benchmarks.setting import machine_conditions
 from waltz_log.client import Lock, WaltzClient
-from waltz_log.errors import WaltzError
 from waltz_log.processes import launch
 from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["main", "measure"]
 
-_PROJECT = Path(__file__).resolve().parents[2]
-OUTPUT = _PROJECT / "benchmarks" / "latest.json"
 CALLERS = (1, 16, 64)
 APPENDS = {1: 800, 16: 6_000, 64: 12_000}
 """Of all callers together in a round: about a second."""
@@ -167,23 +162,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="that count, after three that warm up")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work: shows that everything runs, the figures mean nothing")
     arguments = parser.parse_args()
-    directory = _PROJECT / "var" / "bench-umadb"
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    try:
-        found = measure(directory, arguments.rounds, 0.05 if arguments.quick else 1.0, quick=arguments.quick)
-    except KeyboardInterrupt:
-        return 130
-    except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
-        return 1
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(directory)
-    write(OUTPUT, found)
-    console.print(table(found))
-    return 0
+    share = 0.05 if arguments.quick else 1.0
+    found = run_measurements("bench-umadb", lambda directory: measure(directory, arguments.rounds, share, quick=arguments.quick))
+    return found if isinstance(found, int) else 0
 
 
 if __name__ == "__main__":

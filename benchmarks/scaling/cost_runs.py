@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
-from rich.console import Console
 
 from benchmarks.cpu import Processors
 from benchmarks.floor import single_floor_ms
 from benchmarks.load import DATA, Load, offered, pipelined, prepare, single
-from benchmarks.measurement import Measurement, percentile, table, write
+from benchmarks.measurement import Measurement, percentile
+from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
 from benchmarks.scaling.queueing import Service, simulate, simulate_single
 from benchmarks.setting import DATA_BYTES, machine_conditions
@@ -35,14 +32,11 @@ from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics
-from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["main", "measure"]
 
-_PROJECT = Path(__file__).resolve().parents[2]
-OUTPUT = _PROJECT / "benchmarks" / "latest.json"
 WITHIN = 0.15
 WITHIN_LATENCY = 0.25
 RATES = (20_000, 50_000, 100_000)
@@ -238,28 +232,14 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work: shows that everything runs, the figures mean nothing")
     arguments = parser.parse_args()
-    directory = _PROJECT / "var" / "bench-costs"
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    began_s = time.monotonic()
-    try:
-        found = measure(directory, 0.05 if arguments.quick else 1.0, machine_conditions(quick=arguments.quick))
-    except KeyboardInterrupt:
-        return 130
-    except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
-        return 1
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(directory)
-    write(OUTPUT, found)
-    console.print(table(found))
-    console.print(f"{time.monotonic() - began_s:.0f} s; written to {OUTPUT}", highlight=False)
+    share, conditions = 0.05 if arguments.quick else 1.0, machine_conditions(quick=arguments.quick)
+    found = run_measurements("bench-costs", lambda directory: measure(directory, share, conditions))
+    if isinstance(found, int):
+        return found
     missed = [each.name for each in found if each.name == "costs.within" and each.value > WITHIN]
     missed += [each.name for each in found if each.name.startswith("queueing.") and each.ratio and abs(each.ratio - 1) > WITHIN_LATENCY]
     if missed:
-        console.print(f"outside of what the models allow: {', '.join(missed)}", highlight=False)
+        screen().print(f"outside of what the models allow: {', '.join(missed)}", highlight=False)
     return 1 if missed and not arguments.quick else 0
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
 
 from benchmarks.load import DATA
-from benchmarks.measurement import Measurement, percentile, table, write
+from benchmarks.measurement import Measurement, percentile
 from benchmarks.processor import processor_s
+from benchmarks.running import run_measurements
 from benchmarks.setting import machine_conditions
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -36,8 +35,6 @@ from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["main", "measure"]
 
-_PROJECT = Path(__file__).resolve().parents[2]
-OUTPUT = _PROJECT / "benchmarks" / "latest.json"
 RATE = 20_000
 BURST = 100
 SESSION_TIMEOUT_S = 15.0
@@ -187,25 +184,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="40 partitions and 8 clients: shows that everything runs, the figures mean nothing")
     arguments = parser.parse_args()
     partitions, clients, seconds = (40, 8, 2.0) if arguments.quick else (arguments.partitions, arguments.clients, 10.0)
-    directory = _PROJECT / "var" / "bench-scale"
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    began_s = time.monotonic()
-    try:
-        found = measure(directory, partitions, clients, seconds, quick=arguments.quick)
-    except KeyboardInterrupt:
-        return 130
-    except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
-        return 1
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(directory)
-    write(OUTPUT, found)
-    console.print(table(found))
-    console.print(f"{time.monotonic() - began_s:.0f} s; written to {OUTPUT}", highlight=False)
-    return 0
+    found = run_measurements("bench-scale", lambda directory: measure(directory, partitions, clients, seconds, quick=arguments.quick))
+    return found if isinstance(found, int) else 0
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class _Process:
         self.waiting = True
         self._machine = machine
 
-    def do(self, spent: float, done: Callable[[], None]) -> None:
+    def enqueue(self, spent: float, done: Callable[[], None]) -> None:
         self.work.append((spent, done))
         if self.waiting:
             self.waiting = False
@@ -172,21 +172,21 @@ class _Path:
 
         def packed() -> None:
             self._packing = False
-            self.server.do(server_there, ordered)
+            self.server.enqueue(server_there, ordered)
             self.send()
 
         def ordered() -> None:
             for storage in self.storages:
-                storage.do(stored, lambda: self.machine.at(self.machine.now + factor * service.sync, synced))
+                storage.enqueue(stored, lambda: self.machine.at(self.machine.now + factor * service.sync, synced))
 
         def synced() -> None:
             nonlocal acknowledged
             acknowledged += 1
             if acknowledged == MAJORITY:
-                self.server.do(factor * service.server_block / 2, committed)
+                self.server.enqueue(factor * service.server_block / 2, committed)
 
         def committed() -> None:
-            self.client.do(factor * service.client_block / 2, answered)
+            self.client.enqueue(factor * service.client_block / 2, answered)
 
         def answered() -> None:
             self.unanswered -= 1
@@ -196,7 +196,7 @@ class _Path:
             self._lingering = False
             self.send()
 
-        self.client.do(there, packed)
+        self.client.enqueue(there, packed)
 
     def answered(self, now: float) -> None:
         """For a closed loop."""
@@ -210,7 +210,7 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
 
     def tick() -> None:
         nonlocal sent
-        due = min(count, int(path.machine.now / every_ms))
+        due = min(count, 1 + int(path.machine.now / every_ms))  # number 0 is due at once
         batch = [(number, number * every_ms) for number in range(sent, due)]
         sent = due
 
@@ -219,7 +219,7 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
             if sent < count:
                 path.machine.at(path.machine.now + TICK_MS, tick)
 
-        path.client.do(service.client_transaction / 2 * len(batch), submitted)
+        path.client.enqueue(service.client_transaction / 2 * len(batch), submitted)
 
     path.machine.at(0.0, tick)
     path.machine.run()

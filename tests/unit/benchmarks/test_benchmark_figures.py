@@ -144,6 +144,11 @@ async def test_one_at_a_time_means_one_in_flight() -> None:
     assert (len(load.latencies_ms), client.in_flight_max) == (20, 1)
 
 
+async def test_a_transaction_is_sent_when_it_is_due_and_not_when_the_next_one_is() -> None:
+    load = await offered(MemoryClient(), 1, rate=0.5)
+    assert load.latencies_ms[0] < 1_900, "the next one is due after two seconds"
+
+
 async def test_a_stall_is_charged_to_all_that_was_due_meanwhile() -> None:
     class Stalling(MemoryClient):
         async def append_nowait(self, partition: int, data: bytes, *, write_locks: Sequence[Lock]) -> asyncio.Future[Any]:

@@ -20,6 +20,7 @@ class OpenSpan(Protocol):
     @property
     def context(self) -> bytes:
         """For the spans below it, also in other processes."""
+        ...
 
     def end(self, ended_s: float | None = None, **attributes: SpanAttribute) -> None:
         """Once. `ended_s`: now by default. Keywords become attributes `waltz.NAME`."""
@@ -30,5 +31,6 @@ class Tracer(Protocol):
 
     def start(self, name: str, parent: bytes, started_s: float, **attributes: SpanAttribute) -> OpenSpan:
         """A span below the one that `parent` names."""
+        ...
 
     def statistics(self) -> TraceStatistics: ...
