@@ -17,7 +17,18 @@ MEANINGS: dict[str, str] = {
     "connections are not protected": (
         "The node serves other machines in plain text, because `insecure` is set. Set `tls`, see [security](../guides/security.md)."
     ),
-    "request denied": "A peer's certificate gives it no role for the operation. If it should have one, extend the patterns in `tls`.",
+    "request denied": (
+        "A peer has no role for the operation, or no rule permits it. If it should be permitted, extend the patterns in `tls` or use "
+        "`waltz access grant`. `left_out`: denials of the same principal that were not logged before this one."
+    ),
+    "cluster administered": "The rules of access were changed. With the setting `audit` the line is in the audit log instead.",
+    "audit line not written": "The file of the audit log cannot be written. The node goes on without the line, which this event repeats. Free space.",
+    "rules of access refused, the previous ones stay in use": (
+        "The rules in the coordinator cannot be read. Write them again with `waltz access`. Until then, the node permits what it did before."
+    ),
+    "rules of access are not followed, retrying": (
+        "The storage node does not reach the coordinator. It permits what it did before, and hears of no changes. Act if it repeats."
+    ),
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),

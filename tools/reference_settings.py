@@ -86,7 +86,10 @@ SECTIONS = [
     Section("Group commit of a journal", GroupCommitSettings, "A program that opens a `GroupCommitJournal` passes them."),
 ]
 
-INTERNAL = {"CompactionSettings": "a storage node makes them from its own settings and from the policies of a topic"}
+INTERNAL = {
+    "AccessRules": "the coordinator keeps them, and `waltz access` changes them",
+    "CompactionSettings": "a storage node makes them from its own settings and from the policies of a topic",
+}
 """Models that only the platform fills, with the reason."""
 
 MATTER: list[tuple[tuple[tuple[str, str], ...], str]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.security.audit import AuditSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 from waltz_log.telemetry.settings import TracingSettings
@@ -76,6 +77,10 @@ class NodeSettings(Settings):
         default=False,
         description="Allow plain text at an address that other machines reach. Everyone who reaches it can read, change and stop the log. Set it "
         "only in a network where every machine and person is trusted.",
+    )
+    audit: AuditSettings | None = Field(
+        default=None,
+        description="A file for the audit log: each administrative action and each denial, as JSON lines. Without one they are events of the log.",
     )
     http: HttpSettings = Field(
         default=HttpSettings(),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from waltz_log.client import ClientSettings, SyncWaltzClient
-from waltz_log.errors import ClusterUnavailable, NotAllowed, NotAppended, PermissionDenied, WaltzError
+from waltz_log.coordination.access import change_rules
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.errors import ClusterUnavailable, NotAllowed, NotAppended, OutcomeUnknown, PermissionDenied, WaltzError
 from waltz_log.processes.local_cluster import WALTZ, LocalCluster
 from waltz_log.security.authority import DevelopmentAuthority
 
@@ -88,6 +91,77 @@ def test_the_status_is_for_operators(cluster: LocalCluster) -> None:
     denied = _waltz(cluster, "cluster", "status", cluster.cluster, role="reader")
     assert denied.returncode != 0
     assert "Traceback" not in denied.stderr
+
+
+def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_out_within_a_second(cluster: LocalCluster) -> None:
+    name = "spiffe://waltz/{}"
+    for topic in ("rules/orders", "rules/bills"):
+        assert _waltz(cluster, "topic", "create", cluster.cluster, topic, "--partitions=1").returncode == 0
+    try:
+        unknown = _waltz(cluster, "access", "grant", cluster.cluster, name.format("application/orders"), "append", "rules/oders")
+        assert (unknown.returncode, unknown.stderr) == (2, "waltz: no such topic: rules/oders (did you mean rules/orders?)\n")
+        granted = _waltz(cluster, "access", "grant", cluster.cluster, name.format("application/orders"), "append,read", "rules/orders")
+        assert "this is the first rule" in granted.stdout, granted.stderr
+        assert _waltz(cluster, "access", "grant", cluster.cluster, name.format("reader/reports"), "read", "rules/*").returncode == 0
+        assert "rules/orders" in _waltz(cluster, "access", "list", cluster.cluster).stdout
+        assert _waltz(cluster, "access", "test", cluster.cluster, name.format("reader/reports"), "read", "rules/orders:0").returncode == 0
+        assert _waltz(cluster, "access", "test", cluster.cluster, name.format("reader/other"), "read", "rules/orders:0").returncode == 1
+        with (
+            _client(cluster, "application", "orders") as orders,
+            _client(cluster, "application", "billing") as billing,
+            _client(cluster, "reader", "reports") as reports,
+        ):
+            handle = orders.topic("rules/orders")
+            wait_until(lambda: not _permitted(lambda: billing.topic("rules/orders").append(b"x", partition=0, timeout_s=10)))
+            handle.append(b"first", partition=0)
+            assert not _permitted(lambda: orders.topic("rules/bills").append(b"x", partition=0, timeout_s=10))
+            feed = iter(reports.topic("rules/orders").feed())
+            assert next(feed).value == b"first"
+            ended: list[float] = []
+            waiting = threading.Thread(target=lambda: ended.append(time.monotonic()) if not _permitted(lambda: next(feed)) else None)
+            waiting.start()
+            asked = time.monotonic()
+            _revoke(cluster, name.format("reader/reports"))
+            revoked = time.monotonic()
+            waiting.join(30)
+            assert ended, "the feed goes on"
+            assert ended[0] - revoked < 1.0, f"revoking={revoked - asked:.2f} s"
+            assert not _permitted(lambda: next(iter(reports.topic("rules/orders").feed())))
+            handle.append(b"second", partition=0)
+    finally:
+        assert _waltz(cluster, "access", "reset", cluster.cluster, "--yes").returncode == 0
+        for topic_name in ("rules/orders", "rules/bills"):
+            assert _waltz(cluster, "topic", "delete", cluster.cluster, topic_name).returncode == 0
+
+
+def _revoke(cluster: LocalCluster, principal: str) -> None:
+    """Without the start of a command, so that the time after it is that of the nodes alone."""
+
+    async def revoke() -> None:
+        coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, tls=cluster.certificate("operator", "test"))
+        try:
+            await change_rules(coordinator, lambda found: found.revoked(principal))
+        finally:
+            await coordinator.close()
+
+    asyncio.run(revoke())
+
+
+def _permitted(work: Callable[[], object]) -> bool:
+    try:
+        work()
+    except (PermissionDenied, NotAppended, OutcomeUnknown) as error:
+        if "no rule permits" not in str(error):
+            raise
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_rotations_and_a_killed_storage_node_fail_no_append(cluster: LocalCluster) -> None:

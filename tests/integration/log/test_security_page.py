@@ -20,10 +20,15 @@ def test_the_guide_works_as_pasted(tmp_path: Path) -> None:
         return pasted(f"{block['terminal']}\n{command}", folder, typed=typed)
 
     with running(block["dev"], folder, tmp_path / "terminal", until="ready cluster="):
-        assert "application-billing.pem" in second(block["certificates"])
+        granted = second(block["certificates"])
+        assert "application-billing.pem" in granted
+        assert "this is the first rule" in granted
         shown = second("python -i", block["python"])
         assert "appended 0" in shown
-        assert "refused: not allowed: principal spiffe://waltz/application/billing may not append" in shown
+        assert "billing reads b'bought'" in shown
+        assert "refused: permission denied: no rule permits spiffe://waltz/application/billing to append shop/orders" in shown
         denied = second(block["denied"])
+        assert "orders may not read any more" in denied
         assert "a reader has no status" in denied
+        assert "no rule permits reports to read" in denied
         assert "bought" in denied

@@ -16,6 +16,7 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 import typer
 from typer.exceptions import TyperException
 
+from waltz_log.cli.access.access_app import access_app
 from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(certificates_app, name="certificates")
+app.add_typer(access_app, name="access")
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")

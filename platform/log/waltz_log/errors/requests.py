@@ -160,17 +160,20 @@ class NotAllowed(WaltzError):
 
 
 class PermissionDenied(NotAllowed):
-    """The client's certificate gives it no role that may do this, or the certificate contains no name. Nothing was done.
+    """The client's role, or the rules of access, do not permit this. Nothing was done, and nothing says whether the resource exists.
 
-    To do: use a certificate with one of the roles, or have an operator extend the `tls` settings of the node."""
+    To do: use a certificate with one of the roles, or have an operator grant the permission: `waltz access grant`."""
 
     text = "permission denied"
     action: str = field(init=False, default="call")
     topic: str = field(init=False, default="")
     principal: str | None
     operation: str
-    roles: str
+    resource: str = ""
+    roles: str = ""
 
     def _message(self) -> str:
         who = self.principal or "a client whose certificate contains no name"
-        return f"{self.text}: {who} has no role for {self.operation}: roles={self.roles}"
+        if self.roles:
+            return f"{self.text}: {who} has no role for {self.operation}: roles={self.roles}"
+        return f"{self.text}: no rule permits {who} to {self.operation} {self.resource}"

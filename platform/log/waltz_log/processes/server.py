@@ -19,6 +19,7 @@ from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
+from waltz_log.processes.access import access_control
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection
@@ -26,6 +27,7 @@ from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
+from waltz_log.security.audit import open_audit
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.statistics import from_json
@@ -46,6 +48,7 @@ AGAIN_PAUSE_S = 0.5
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
     certificates = check_protection(settings)
+    open_audit(settings.audit)
     monitored = Monitored("server")
     with serve_http(settings.http, monitored, certificates) as http:
         _run(settings.model_copy(update={"http": http}), monitored, log_level)
@@ -92,7 +95,8 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     try:
         network = GrpcNetwork(limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
         async with tracing(settings.tracing, "waltz-server") as tracer:
-            server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32), tracer=tracer)
+            access, secret = access_control(settings.tls), os.urandom(32)
+            server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
             await server.start()
             subscribers = SubscriberLag(coordinator)
             address = server.address

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
@@ -24,6 +25,7 @@ from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, Inv
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
+from waltz_log.processes.access import access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection
@@ -31,6 +33,8 @@ from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW
+from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import open_audit
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
@@ -52,6 +56,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
     certificates = check_protection(settings)
+    open_audit(settings.audit)
     monitored = Monitored("storage")
     with serve_http(settings.http, monitored, certificates) as http:
         _run(settings.model_copy(update={"http": http}), monitored, replace, log_level)
@@ -76,7 +81,10 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         monitored.starting("opening the directory")
-        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer)
+        control = access_control(settings.tls)
+        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer, access=control)
+        if control.enforced:
+            await AccessFollower(coordinator, control, topics=True).read(latest=True)
 
         async def statistics() -> NodeStatistics:
             return node.statistics()
@@ -91,11 +99,12 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
             listener = await network.serve(settings.listen, node.service())
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
-                await coordinator.close()  # the node itself needs none: owners fence it and send what it must know
+                await coordinator.close()  # owners fence the node and send what it must know, except the rules of access
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
                 monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
-                await stop.wait()
+                async with following(settings.cluster, control, settings.tls):
+                    await stop.wait()
                 monitored.stopping()
             finally:
                 await listener.close()
@@ -190,6 +199,7 @@ async def _open(
     replace: bool,
     shard: Shard = WHOLE,
     tracer: Tracer | None = None,
+    access: AccessControl | None = None,
 ) -> StorageNode:
     found = await coordinator.get(CLUSTER, latest=True)
     if found is None:
@@ -206,7 +216,7 @@ async def _open(
             raise InvalidSetting(name="directory", reason=reason, nearest=None)
         StorageNode.create(disk, clock, cluster.key, cluster.partitions)
     recorded = -1 if known is None else StorageNodeEntry.from_bytes(known.data).start
-    node = StorageNode(settings, disk, clock, offload, shard=shard, tracer=tracer)
+    node = StorageNode(settings, disk, clock, offload, shard=shard, tracer=tracer, access=access)
     await node.open(cluster.key, cluster.partitions, starts=await offload(admit_behind, disk, cluster.key, recorded, replace))
     try:
         check_start(known, node.start, replace=replace)

@@ -32,12 +32,15 @@ from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
 from waltz_log.monitoring.checks import checks_of, is_ready
 from waltz_log.node_settings import NodeSettings
+from waltz_log.processes.access import access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
+from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import AuditSettings, open_audit
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
@@ -82,6 +85,8 @@ async def _main(end: socket.socket) -> int:
     configure_logs(orders.log_level)
     watching = asyncio.ensure_future(_watch(link, orders))
     try:
+        audit = orders.settings["audit"]
+        open_audit(None if audit is None else AuditSettings(**audit), orders.worker)
         await {"server": _serve_partitions, "storage": _serve_storage}[orders.kind](orders, link, stop)
         return OK
     except (WaltzError, OSError) as error:
@@ -178,6 +183,7 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
                 shard=orders.shard,
                 server_id=orders.server_id,
                 tracer=tracer,
+                access=access_control(settings.tls),
             )
             await server.start()
             link.send(READY)
@@ -195,13 +201,18 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
 
     settings = StorageSettings(**orders.settings)
     instance = f"{settings.name}-{orders.worker}"
-    async with tracing(settings.tracing, "waltz-storage", instance) as tracer, _storage(settings, orders, link, tracer):
+    control = access_control(settings.tls)
+    async with (
+        tracing(settings.tracing, "waltz-storage", instance) as tracer,
+        _storage(settings, orders, link, tracer, control),
+        following(settings.cluster, control, settings.tls),
+    ):
         link.send(READY)
         await stop.wait()
 
 
 @asynccontextmanager
-async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None) -> AsyncIterator[None]:
+async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None, control: AccessControl) -> AsyncIterator[None]:
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
     from waltz_log.processes.storage import find_peers
     from waltz_log.storage import StorageNode
@@ -216,6 +227,7 @@ async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | N
         shard=orders.shard,
         request_growth=partial(link.send, GROW),
         tracer=tracer,
+        access=control,
     )
     try:
         await node.join(UUID(orders.cluster_key))

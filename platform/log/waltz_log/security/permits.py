@@ -19,9 +19,10 @@ from waltz_log.security.identity import Identity, Role
 __all__ = ["PERMITTED", "admit", "attribute"]
 
 _NODES: Final = frozenset({Role.NODE})
-_OPERATORS: Final = frozenset({Role.NODE, Role.OPERATOR})
 _WRITERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.APPLICATION})
 _READERS: Final = frozenset(Role)
+_JUDGED_LATER: Final = frozenset(Role)
+"""The handler decides: it permits operators and nodes, and principals that a rule lets administer (`security.access`)."""
 
 MOUNT: Final = "/waltz.Server/Mount"
 
@@ -32,7 +33,7 @@ PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
         "/waltz.Server/Resolve": _WRITERS,
         "/waltz.Server/Transactions": _READERS,
         "/waltz.Server/Traces": _READERS,
-        "/waltz.Server/Status": _OPERATORS,
+        "/waltz.Server/Status": _JUDGED_LATER,
         "/waltz.Storage/Open": _NODES,
         "/waltz.Storage/SetLowWaterMark": _NODES,
         "/waltz.Storage/KeepProgress": _NODES,
@@ -41,8 +42,8 @@ PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
         "/waltz.Storage/Direct": _NODES,
         "/waltz.Storage/Read": _READERS,
         "/waltz.Storage/Locate": _READERS,
-        "/waltz.Storage/Ping": _OPERATORS,
-        "/waltz.Storage/Status": _OPERATORS,
+        "/waltz.Storage/Ping": _JUDGED_LATER,
+        "/waltz.Storage/Status": _JUDGED_LATER,
         "/waltz.Storage/Describe": _NODES,
         "/waltz.Storage/Trim": _NODES,
         "/waltz.Storage/Begin": _NODES,

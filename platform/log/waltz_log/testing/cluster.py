@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.topics.topic_creation import Existing, TopicPlan, create_topic
+from waltz_log.coordination.access import AccessFollower, change_rules
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener
 from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.security.access import AccessControl
+from waltz_log.security.identity import Identity, Role
+from waltz_log.security.rules import AccessRules
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
@@ -56,12 +61,16 @@ class MemoryCluster:
         storage_settings: dict[str, Any] | None = None,
         delay_s: Callable[[], float] | None = None,
         links: Links | None = None,
+        identities: Callable[[str], Identity] | None = None,
     ) -> None:
-        """`links`: for tests that cut hosts off from each other; a server's host has its name, and so has a storage node's."""
+        """`links`: for tests that cut hosts off from each other; a server's host has its name, and so has a storage node's. `identities`: who each
+        host is, as with TLS; the rules of access apply then. Servers and storage nodes are nodes whatever it says."""
         self.key = CLUSTER_KEY
         self.partitions = partitions
         self.ensemble = MemoryEnsemble()
         self.network = MemoryNetwork(delay_s, links)
+        self.network.identities = None if identities is None else partial(self._identity, identities)
+        self._following: dict[str, asyncio.Task[None]] = {}
         self.clock: Clock = LoopClock()
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, tuple[StorageNode, Listener]] = {}
@@ -71,6 +80,14 @@ class MemoryCluster:
         self._settings: dict[str, Any] = {"replica_retry_s": 0.01, "replica_retry_max_s": 0.1, **(settings or {})}
         self._storage_settings = storage_settings or {}
         self._coordinator: Coordinator = self.ensemble.session()
+
+    def _identity(self, of_clients: Callable[[str], Identity], host: str) -> Identity:
+        if host in (*self._storage_names, *self._server_names):
+            return Identity(f"spiffe://waltz/node/{host}", frozenset({Role.NODE}))
+        return of_clients(host)
+
+    def _access(self) -> AccessControl:
+        return AccessControl(enforced=self.network.identities is not None)
 
     async def start(self) -> None:
         """Creates the cluster, and starts its storage nodes and servers."""
@@ -89,13 +106,13 @@ class MemoryCluster:
         for name in list(self.storages):
             await self.stop_storage(name)
 
-    async def connect(self, settings: ClientSettings | None = None, *, seed: int = 0) -> WaltzClient:
-        """A client of this cluster. Close it before the cluster stops."""
+    async def connect(self, settings: ClientSettings | None = None, *, seed: int = 0, host: str = "client") -> WaltzClient:
+        """A client of this cluster, on that host. Close it before the cluster stops."""
 
         async def coordinator() -> Coordinator:
             return self.ensemble.session()
 
-        return await WaltzClient.connect_over(coordinator, self.network, settings, rng=random.Random(seed))
+        return await WaltzClient.connect_over(coordinator, self.network.host(host), settings, rng=random.Random(seed))
 
     async def create_topic(
         self,
@@ -119,6 +136,10 @@ class MemoryCluster:
         """As `waltz topic delete`."""
         await change_catalogue(self._coordinator, lambda found: found.without(TopicName.parse(name)))
 
+    async def change_access(self, change: Callable[[AccessRules], AccessRules]) -> None:
+        """As `waltz access grant` and `waltz access revoke`."""
+        await change_rules(self._coordinator, change)
+
     # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
 
     def restore_coordinator(self, snapshot: Mapping[str, object]) -> None:
@@ -133,9 +154,14 @@ class MemoryCluster:
             disk = self.disks[name] = SimulatedDisk()
             StorageNode.create(disk, self.clock, self.key, self.partitions)
         settings = StorageSettings(name=name, directory=Path("unused"), cluster="memory/test", **self._storage_settings)
-        node = StorageNode(settings, disk, self.clock, run_in_place)
+        access = self._access()
+        node = StorageNode(settings, disk, self.clock, run_in_place, access=access)
         await node.open()
-        listener = await self.network.serve(f"{name}:0", node.service())
+        if access.enforced:
+            follower = AccessFollower(self.ensemble.session(), access, topics=True)
+            await follower.read()
+            self._following[name] = asyncio.ensure_future(follower.run())
+        listener = await self.network.host(name).serve(f"{name}:0", node.service())
         self.storages[name] = (node, listener)
         path = f"{paths.STORAGE_NODES}/{name}"
         entry = StorageNodeEntry(listener.address, node.start).to_bytes()
@@ -145,12 +171,20 @@ class MemoryCluster:
     async def stop_storage(self, name: str) -> None:
         """SIGTERM of a storage node: it syncs, and closes its files."""
         node, listener = self.storages.pop(name)
+        await self._end_following(name)
         await listener.close()
         await node.close()
+
+    async def _end_following(self, name: str) -> None:
+        task = self._following.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def kill_storage(self, name: str) -> None:
         """Kills the machine of a storage node: what was not synced is lost."""
         node, listener = self.storages.pop(name)
+        await self._end_following(name)
         await listener.close()
         self.disks[name] = self.disks[name].crash()
         await node.close()
@@ -161,7 +195,7 @@ class MemoryCluster:
         """Starts a server. `more`: settings of this one."""
         session = self.ensemble.session()
         settings = ServerSettings(cluster="memory/test", **{"listen": f"{name}:0", **self._settings, **more})
-        server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode())
+        server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode(), access=self._access())
         await server.start()
         self.servers[name] = (server, session)
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -18,8 +19,12 @@ from waltz_log import errors
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import AnyMethod, Handler
 from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.security import permits
+from waltz_log.security.callers import set_caller
+from waltz_log.security.identity import Identity
 from waltz_log.testing.links import Links
 from waltz_log.testing.virtual_time import call_at_world_time, world_time_s
+from waltz_log.transport.admitted import AdmittedStream
 
 __all__ = ["OUTSIDE", "Connection", "End"]
 
@@ -39,6 +44,7 @@ class Carrier(Protocol):
     links: Links | None
     connections: dict[int, Connection]
     corrupts: Callable[[tuple[str, str], Any, bytes], bytes] | None
+    identities: Callable[[str], Identity] | None
     defects: list[str]
 
     def connection(self, host: str, method: AnyMethod, address: str) -> Connection: ...
@@ -294,10 +300,13 @@ class Connection:
         over: WaltzError = ConnectionLost(address=self.address, reason="stream ended")
         outcome: Any = _FINISHED
         try:
+            peer = None if self.network.identities is None else self.network.identities(callee.other.host)
             if method.kind == "stream":
-                await handler(callee)
+                await handler(callee if peer is None else AdmittedStream(callee, partial(_admit, method, peer)))
             else:
                 message = method.request.FromString(request or b"")
+                if peer is not None:
+                    _admit(method, peer, message)
                 if method.kind == "read":
                     await handler(message, callee)
                 else:
@@ -313,3 +322,10 @@ class Connection:
             outcome = ConnectionLost(address=self.address, reason="handler failed")
         finally:
             callee.leave(over, outcome)
+
+
+def _admit(method: AnyMethod, peer: Identity, message: Any) -> bool:
+    """As `transport.admitted` does it for a peer with a certificate."""
+    set_caller(peer)
+    permits.admit(peer, method.name, message)
+    return permits.attribute(message, peer)

@@ -32,6 +32,7 @@ from waltz_log.core.ports import (
     StreamMethod,
 )
 from waltz_log.errors import ConnectionLost
+from waltz_log.security.identity import Identity
 from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
 from waltz_log.testing.virtual_time import world_time_s
@@ -142,6 +143,8 @@ class MemoryNetwork:
         delays messages, whose contents are of that earlier time."""
         self.corrupts: Callable[[tuple[str, str], Any, bytes], bytes] | None = None
         """Given every message that a stream carries, from which host to which, and its bytes, says what arrives."""
+        self.identities: Callable[[str], Identity] | None = None
+        """From a host to who it is, as a certificate says it. None: the network does not know its peers, and every call is permitted."""
         self.defects: list[str] = []
         """What handlers raised that is no `WaltzError`."""
         self._delay_s = delay_s

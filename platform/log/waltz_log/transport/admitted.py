@@ -7,29 +7,31 @@ only this user may open the socket.
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import structlog
-
 from waltz_log.core.ports import AnyMethod, Stream
 from waltz_log.errors import PermissionDenied, ProtocolViolation
+from waltz_log.security.audit import denied
+from waltz_log.security.callers import SIBLING, set_caller
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.identity import Identity
+from waltz_log.security.identity import Identity, Role
 from waltz_log.security.permits import admit, attribute
 from waltz_log.transport.connection_limits import PrincipalConnections
 
-__all__ = ["AdmittedStream", "Gate"]
-
-log = structlog.get_logger(__name__)
+__all__ = ["CALLER", "AdmittedStream", "Gate", "caller_metadata"]
 
 URIS: Final = "peer_uri"
 DNS_NAMES: Final = "peer_dns"
 """What gRPC calls the names in a peer's certificate, by their kind."""
 
 TLS_VERSION: Final = "ssl_tls_version"
+
+CALLER: Final = "waltz-caller"
+"""Metadata of a call from a sibling: the principal and the roles of the peer that it admitted. Believed on the siblings' socket alone."""
 
 
 class Gate:
@@ -74,16 +76,34 @@ class Gate:
             yield identity
 
     def admit(self, method: AnyMethod, identity: Identity | None, request: Any = None) -> bool:
-        """Raises `PermissionDenied`. Writes the peer's name into the request; returns whether that changed it."""
+        """Raises `PermissionDenied`. Makes the peer the caller of this task (`security.callers`), and writes its name into the request; returns
+        whether that changed it."""
         if self._certificates is None:
             return False
         try:
             admit(identity, method.name, request)
         except PermissionDenied as error:
-            log.warning("request denied", principal=error.principal, operation=error.operation, roles=error.roles)
+            denied(error)
             raise
         assert identity is not None
+        set_caller(identity)
         return request is not None and attribute(request, identity)
+
+    def admit_sibling(self, context: Any) -> None:
+        """For a call that a sibling passed on, or made itself: whom it admitted is the caller."""
+        if self._certificates is not None:
+            text = next((value for name, value in context.invocation_metadata() or () if name == CALLER), None)
+            set_caller(SIBLING if text is None else _identity_of(text))
+
+
+def caller_metadata(identity: Identity | None) -> tuple[tuple[str, str], ...]:
+    """Of a call that is passed on to a sibling: whose it is."""
+    return () if identity is None else ((CALLER, json.dumps([identity.principal, sorted(identity.roles)])),)
+
+
+def _identity_of(text: str) -> Identity:
+    principal, roles = json.loads(text)
+    return Identity(principal, frozenset(map(Role, roles)))
 
 
 class AdmittedStream:

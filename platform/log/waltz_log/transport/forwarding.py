@@ -27,11 +27,12 @@ from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Netwo
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation, Unavailable
+from waltz_log.security.callers import caller
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
-from waltz_log.transport.admitted import Gate
+from waltz_log.transport.admitted import CALLER, Gate, caller_metadata
 from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
@@ -55,7 +56,7 @@ GATHER_TIMEOUT_S = 1.5
 GATHERED_CALLS_MAX = 16
 """Of a connection to another worker, kept for what all workers are asked."""
 
-_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te")
+_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te", PASSED_ON, CALLER)
 """Metadata that each connection makes itself."""
 
 
@@ -204,6 +205,7 @@ class _Calls:
         async def received(context: Any) -> None:
             of_sibling = _passed_on(context) and (self._gate.is_open or str(context.peer()).startswith("unix:"))
             if of_sibling:
+                self._gate.admit_sibling(context)
                 first = await ServedStream(context).receive()
                 await self._answer(method, handler, None if first is None else _decoded(method, first), context)
                 return
@@ -248,7 +250,7 @@ class _Calls:
         async def ask(worker: int) -> Any | None:
             if worker == self._shard.worker:
                 return await handler(request)
-            return await _part(self._channel(worker).channel, worker, method, first)
+            return await _part(self._channel(worker).channel, worker, method, first, caller())
 
         gather = GATHERED[method]
         wanted = gather.partitions(request)[:PARTITIONS_MAX]  # a valid request has no more
@@ -269,7 +271,7 @@ class _Calls:
     async def _pass_on(self, method: AnyMethod, first: bytes, context: Any, worker: int) -> None:
         channel = self._channel(worker)
         call = channel.channel.stream_stream(method.name, None, None)(
-            None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"))
+            None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"), *caller_metadata(caller()))
         )
         status = CallStatus(call)
         channel.calls += 1
@@ -338,11 +340,11 @@ class AllWorkers:
         await asyncio.gather(*(channel.close(None) for channel in self._channels))
 
 
-async def _part(channel: grpc.aio.Channel, worker: int, method: AnyMethod, request: bytes) -> Any | None:
-    """What one worker answers for itself; None if it does not answer in time. Raises what it refuses."""
+async def _part(channel: grpc.aio.Channel, worker: int, method: AnyMethod, request: bytes, peer: Identity | None = None) -> Any | None:
+    """What one worker answers for itself; None if it does not answer in time. Raises what it refuses. `peer`: who asks; None: the node itself."""
     call = channel.unary_unary(method.name, None, method.response.FromString)
     try:
-        return await call(request, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
+        return await call(request, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"), *caller_metadata(peer)))
     except grpc.aio.AioRpcError as error:
         refused = errors.decode(error.details() or "")
         if refused is not None:

@@ -17,6 +17,10 @@ from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.core.session_states import MOUNT, MountState, StateMachine
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
+from waltz_log.security.access import AccessControl
+from waltz_log.security.callers import caller
+from waltz_log.security.identity import Identity
+from waltz_log.security.rules import Operation
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.feed_frames import FeedFrame
@@ -24,7 +28,15 @@ from waltz_log.server.ordering.sequencer import Answers
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["Mount"]
+__all__ = ["Mount", "expect_mount"]
+
+
+def expect_mount(access: AccessControl, partition: int, request: pb.MountRequest, peer: Identity | None = None) -> None:
+    """Raises `PermissionDenied` if the peer, by default the caller, may not mount the partition so."""
+    if request.client_id:
+        access.expect(partition, Operation.RESOLVE if request.appends_nothing else Operation.APPEND, topic=request.topic, peer=peer)
+    if request.feed != pb.FEED_NONE or not request.client_id:
+        access.expect(partition, Operation.READ, topic=request.topic, peer=peer)
 
 
 class Mount:
@@ -44,6 +56,8 @@ class Mount:
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed
         self.principal = request.principal
+        self.request = request
+        self.caller = caller()
         self.on_disk = request.on_disk
         self.topic = TopicEpoch(request.topic, request.topic_epoch) if request.topic else None
         self.topics = frozenset(request.topics)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import structlog
 
+from waltz_log.coordination.access import AccessFollower
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
@@ -25,7 +26,9 @@ from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
+from waltz_log.security.rules import Operation
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
@@ -33,6 +36,7 @@ from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
+from waltz_log.server.mounts.mount import expect_mount
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.server.node.owner_history import OwnerHistory
 from waltz_log.server.node.pending_topics import PendingTopics
@@ -50,13 +54,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+OF_PARTITION = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
+
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping server waits for blocks in flight. What is not decided by then, the next owner's recovery decides."""
 
 
 class LogServer:
     """`owner_secret`: 16 to 64 random bytes that no other process knows; storage nodes recognize the owner of a session by what it makes of them.
-    `server_id`: of the server whose worker this is, -1: it is a server of its own."""
+    `server_id`: of the server whose worker this is, -1: it is a server of its own. `access`: decides what callers may do; None: everything."""
 
     def __init__(
         self,
@@ -69,8 +75,10 @@ class LogServer:
         shard: Shard = WHOLE,
         server_id: int = -1,
         tracer: Tracer | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._tracer = tracer
+        self._access = access or AccessControl(enforced=False)
         self._owner_secret = owner_secret
         self._settings = settings
         self._coordinator = coordinator
@@ -86,6 +94,7 @@ class LogServer:
         self._totals = Totals()
         self._quotas = Quotas(settings.quotas)
         self._topics = ServedTopics(coordinator)
+        self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed)
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
@@ -106,6 +115,9 @@ class LogServer:
         self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
         await self._topics.read(latest=True)
+        self._access.name_topics(self._topic_of)
+        if self._access.enforced:
+            await self._access_follower.read(latest=True)
         if self._membership is not None:
             self.server_id = await self._membership.register()
         self._listener = await self._network.serve(self._settings.listen, self.service())
@@ -115,6 +127,8 @@ class LogServer:
         of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
+        if self._access.enforced:
+            work["access"] = self._access_follower.run
         work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
             work["office"] = self._watch_office
@@ -170,10 +184,19 @@ class LogServer:
         while True:
             await self._topics.wait_beyond(sent)
             version = self._topics.version
+            self._access.topics_changed()
             if all(await asyncio.gather(*(partition.topics_changed() for partition in self._partitions.values()))):
                 sent = version
             else:
                 await asyncio.sleep(self._settings.replica_retry_max_s)
+
+    def _access_changed(self) -> None:
+        for partition in self._partitions.values():
+            partition.access_changed()
+
+    def _topic_of(self, log_partition: int) -> tuple[str, int] | None:
+        found = self._topics.of(log_partition)
+        return None if found is None else (str(found[0].name), found[1])
 
     async def _own(self, assignment: Assignment) -> None:
         assert self._cluster is not None
@@ -188,8 +211,8 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                counted = (self._totals, self._quotas, self._tracer)
-                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, *counted)
+                own = (self._owner_secret, self._fill_pace, self._totals, self._quotas, self._access, self._tracer)
+                partition = Partition(self.server_id, number, generation, *shared, *own)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(restart_on_error(f"partition {number}", partition.run))
 
@@ -236,6 +259,7 @@ class LogServer:
         client = Versions.named(highest=request.protocol_version, lowest=request.lowest_protocol_version)
         version = agreed(client, versions.SPOKEN)
         self._check_key(request.cluster_key)
+        expect_mount(self._access, request.partition, request)
         if request.client_id:
             self._topics.expect_allowed(request.partition, "append", request.principal)
         if request.feed != pb.FEED_NONE:
@@ -244,11 +268,18 @@ class LogServer:
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
-        asked = list(request.partitions) or sorted(self._partitions)
+        asked = self._visible(request.partitions)
         if request.closed_in:
             return await self._closed_bounds([number for number in asked if number in self._partitions], request.closed_in - 1)
         bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
         return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
+
+    def _visible(self, named: Sequence[int]) -> list[int]:
+        """The partitions that a request names; if it names none, those of this server that the caller may read, append to or resolve. Raises
+        `PermissionDenied` for a named one of which it may do nothing."""
+        for number in named:
+            self._access.expect(number, *OF_PARTITION)
+        return list(named) or [each for each in sorted(self._partitions) if any(self._access.permits(operation, each) for operation in OF_PARTITION)]
 
     async def _closed_bounds(self, partitions: list[int], version: int) -> pb.BoundResponse:
         try:
@@ -261,10 +292,12 @@ class LogServer:
 
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         self._check_key(request.cluster_key)
+        self._access.expect(request.partition, Operation.RESOLVE)
         return await _as_owner(self._owned(request.partition).resolve(request), request.partition)
 
     async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         self._check_key(request.cluster_key)
+        self._access.expect(request.partition, Operation.READ, topic=request.topic)
         if request.topic:
             self._topics.expect_addressed(request.partition, TopicEpoch(request.topic, request.topic_epoch), appends=False)
         self._topics.expect_allowed(request.partition, "read", request.principal)
@@ -273,9 +306,11 @@ class LogServer:
     async def _recent_traces(self, request: pb.TracesRequest) -> pb.TracesResponse:
         self._check_key(request.cluster_key)
         self._topics.expect_allowed(request.partition, "read", request.principal)
+        self._access.expect(request.partition, Operation.READ)
         return self._owned(request.partition).traces(request)
 
     async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
+        self._access.expect_cluster()
         return pb.ServerStatusResponse(json=json.dumps(to_json(self.statistics())))
 
     def statistics(self) -> ServerStatistics:

@@ -34,6 +34,7 @@ from waltz_log.errors import (
     TopicDeleted,
     WaltzError,
 )
+from waltz_log.security.access import AccessControl
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
@@ -43,7 +44,7 @@ from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.feed_frames import PartitionFrames
-from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.mounts.mount import Mount, expect_mount
 from waltz_log.server.ordering.append_traces import AppendTraces
 from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer
@@ -83,8 +84,10 @@ class Partition:
         fill_pace: FillPace,
         totals: Totals,
         quotas: Quotas,
+        access: AccessControl,
         tracer: Tracer | None = None,
     ) -> None:
+        self._access = access
         self._totals = totals
         self._quotas = quotas
         self._traces = None if tracer is None else AppendTraces(partition, tracer)
@@ -238,8 +241,13 @@ class Partition:
         self._send_away(serving)
         return await serving.store.send_topic()
 
+    def access_changed(self) -> None:
+        """Ends the mounts of clients that have lost their right to them."""
+        if self._serving is not None:
+            self._send_away(self._serving)
+
     def _send_away(self, serving: OpenPartition) -> None:
-        """Ends mounts that the catalog no longer allows."""
+        """Ends mounts that the catalog, or the rules of access, no longer allow."""
         for mount in list(serving.mounts):
             try:
                 self._judge(mount)
@@ -248,8 +256,9 @@ class Partition:
                 serving.append.mount_failed()
 
     def _judge(self, mount: Mount) -> None:
-        """Raises what the catalog has against the mount."""
+        """Raises what the catalog and the rules of access have against the mount."""
         self._topics.expect_addressed(self.partition, mount.topic, appends=mount.appends, by_number=mount.topics)
+        expect_mount(self._access, self.partition, mount.request, peer=mount.caller)
         if mount.client_id:
             self._topics.expect_allowed(self.partition, "append", mount.principal)
         if mount.feed != pb.FEED_NONE:

@@ -34,6 +34,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
+from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
@@ -57,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 class StorageNode:
     """Call `create` once for a directory, then `open`, `service`, `close`; a worker calls `join` instead of `open`. `shard`: the partitions it owns;
-    `request_growth`: how a worker asks the supervisor for more partitions."""
+    `request_growth`: how a worker asks the supervisor for more partitions. `access`: decides what callers may read; None: everything."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class StorageNode:
         shard: Shard = WHOLE,
         request_growth: Callable[[int], None] | None = None,
         tracer: Tracer | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._tracer = tracer
         self.settings = settings
@@ -95,7 +97,7 @@ class StorageNode:
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
-        self.access = ReadAccess()
+        self.access = ReadAccess(access or AccessControl(enforced=False))
         """The readers of each partition, as its owner stated since this node was started."""
         self._scrub: Scrub | None = None
         self._scrubbing: list[asyncio.Task[None]] = []

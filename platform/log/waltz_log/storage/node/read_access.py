@@ -2,9 +2,10 @@
 
 An owner proves itself with two values: its session, which must be the newest that the replica has seen, and the token that it gave when it opened
 that session. Session numbers are public (the node's status lists them), so a number alone proves nothing. The token is as safe as the network that
-carries it: connections are plain text, and a principal is still only what a client says (docs/guides/topics.md).
+carries it, and without TLS a principal is only what a client says (docs/guides/topics.md).
 
-Everything here is in memory: a node that was just started knows neither readers nor tokens until the owner opens its session again.
+The rules of access (`security.access`) come first, and are asked again while a stream goes on. Everything else here is in memory: a node that
+was just started knows neither readers nor tokens until the owner opens its session again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from waltz_log.core.topics.access import expect_allowed
-from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced
+from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced, Unavailable
+from waltz_log.security.access import AccessControl
+from waltz_log.security.rules import Operation
 
-__all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess"]
+__all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess", "ReadPermit"]
 
 TOKEN_BYTES_MAX = 64
 """Owners send 16 bytes."""
@@ -30,8 +33,27 @@ class OpenedBy(NamedTuple):
     readers: tuple[str, ...]
 
 
+class ReadPermit:
+    """The permission of one stream to read a partition."""
+
+    def __init__(self, access: ReadAccess, partition: int) -> None:
+        self._access = access
+        self._partition = partition
+        self._version = access.control.version
+        access.expect_permitted(partition)
+
+    def renew(self) -> None:
+        """Raises `PermissionDenied` if the caller has lost it. Costs a comparison while the rules stay as they are."""
+        if self._version != self._access.control.version:
+            self._version = self._access.control.version
+            self._access.expect_permitted(self._partition)
+
+
 class ReadAccess:
-    def __init__(self) -> None:
+    """`control`: decides by the rules of access. The topic's own properties come on top."""
+
+    def __init__(self, control: AccessControl) -> None:
+        self.control = control
         self._opened: dict[int, OpenedBy] = {}
 
     def of(self, partition: int) -> OpenedBy | None:
@@ -55,6 +77,15 @@ class ReadAccess:
         known = self._opened.get(partition)
         if known is None or known.session <= opened.session:
             self._opened[partition] = opened
+
+    def expect_permitted(self, partition: int) -> None:
+        """Raises `PermissionDenied` if no rule lets the caller read the partition, whether there is one or not; `Unavailable` if the owner knows
+        the partition as one of a topic that the caller may read, and this node has not heard of that yet."""
+        known = self._opened.get(partition)
+        newer = "" if known is None or known.topic == self.control.topic_of(partition) else known.topic
+        if newer and not self.control.permits(Operation.READ, partition) and self.control.permits(Operation.READ, partition, newer):
+            raise Unavailable(reason=f"the topics are not known here yet: partition={partition}")
+        self.control.expect(partition, Operation.READ)
 
     def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
         """Raises `NotAllowed` if the topic names its readers, this principal is none of them, and the caller is not the owner of `newest_session`,

@@ -19,7 +19,7 @@ from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.statistics import to_json
-from waltz_log.storage.node.read_access import OpenedBy
+from waltz_log.storage.node.read_access import OpenedBy, ReadPermit
 from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
@@ -65,7 +65,7 @@ class _Service:
             raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
 
     def expect_reader(self, request: OfReader, store: PartitionStore) -> None:
-        """Raises `NotAllowed`."""
+        """Raises `NotAllowed` as the topic's properties say."""
         self._node.access.expect_reader(
             request.partition, request.principal, fence=request.fence, token=request.owner_token, newest_session=store.newest_session
         )
@@ -109,6 +109,8 @@ class _Service:
         return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
 
     async def locate(self, request: pb.LocateRequest) -> pb.LocateResponse:
+        self._expect_key(request)
+        self._node.access.expect_permitted(request.partition)
         store = await self.partition(request)
         if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
             raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
@@ -123,10 +125,12 @@ class _Service:
         )
 
     async def ping(self, request: pb.PingRequest) -> pb.PingResponse:
+        self._node.access.control.expect_cluster()
         self._expect_key(request)
         return pb.PingResponse(full=self._node.full)
 
     async def status(self, _request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
+        self._node.access.control.expect_cluster()
         return pb.StorageStatusResponse(json=json.dumps(to_json(self._node.statistics())))
 
     # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
@@ -145,6 +149,8 @@ class _Service:
             store.detach(appender)
 
     async def read(self, request: pb.ReadRequest, stream: Sender[pb.ReadResponse]) -> None:
+        self._expect_key(request)
+        permit = ReadPermit(self._node.access, request.partition)
         store = await self.partition(request)
         self.expect_reader(request, store)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
@@ -160,6 +166,7 @@ class _Service:
                         records=header_bytes(block.records, block.lengths) if request.headers_only else block.records,
                         append_time_ms=block.append_time_ms,
                     )
+                permit.renew()
                 await stream.send(answer)
                 answered += 1
                 if answered == request.runs_max:

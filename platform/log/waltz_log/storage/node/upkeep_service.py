@@ -15,6 +15,7 @@ from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Sender, Service, Stream
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
+from waltz_log.storage.node.read_access import ReadPermit
 from waltz_log.storage.node.requests import OfPartition, OfReader, OfSession
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.replica.partition_store import PartitionStore
@@ -99,6 +100,7 @@ class _UpkeepService:
         return pb.CompactResponse(view=_described(found))
 
     async def read_view(self, request: pb.ReadViewRequest, stream: Sender[pb.ReadViewResponse]) -> None:
+        permit = ReadPermit(self._node.access, request.partition)
         store = await self._partition(request)
         self._expect_reader(request, store)
         store.expect_clean(max(0, request.session))
@@ -107,6 +109,7 @@ class _UpkeepService:
         async with aclosing(self._views.read(request.partition, request.first_transaction_id, max_bytes, request.bound_min)) as pages:
             async for page in pages:
                 records, start, bound, following, done = page
+                permit.renew()
                 await stream.send(encode_view_page(records, start=start, bound=bound, next_transaction_id=following, done=done))
                 answered += 1
                 if answered == request.pages_max:

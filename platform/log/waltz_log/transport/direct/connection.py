@@ -23,6 +23,7 @@ from waltz_log import errors
 from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, WaltzError
+from waltz_log.security.callers import calling
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -188,13 +189,14 @@ class DirectListener:
         if found is None:
             wire.end(errors.encode(ProtocolViolation(reason=f"not offered directly: {name}")).encode())
             return
-        try:
-            ssl_object = wire.ssl_object if isinstance(wire, _ServedWire) else None
-            self._gate.admit(found[0], self._gate.identity_of_connection(ssl_object))
-        except PermissionDenied as error:
-            wire.end(errors.encode(error).encode())
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
+        ssl_object = wire.ssl_object if isinstance(wire, _ServedWire) else None
+        with calling(None):  # the callbacks of several connections share a context
+            try:
+                self._gate.admit(found[0], self._gate.identity_of_connection(ssl_object))
+            except PermissionDenied as error:
+                wire.end(errors.encode(error).encode())
+                return
+            task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         wire.when_lost = task.cancel

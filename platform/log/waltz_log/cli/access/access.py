@@ -1,0 +1,129 @@
+"""`waltz access`: reads and changes the rules of access in the coordinator. Nodes follow them."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.coordination.access import change_rules, expect_topics, read_rules
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.exit_codes import FAILED, OK
+from waltz_log.security.identity import SPIFFE, Identity, Role
+from waltz_log.security.rules import AccessRules, Operation, Rule, decide, parse_operations, parse_resource
+
+__all__ = ["check", "grant", "listing", "reset", "revoke"]
+
+
+async def grant(address: str, principal: str, operations: str, resources: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+    """Raises `InvalidSetting` for a rule that is none, and `NoSuchTopic` for a topic that does not exist, before anything is written."""
+    rules = [Rule(principal=principal, operations=parse_operations(operations), resource=each) for each in resources]
+
+    def change(found: AccessRules) -> AccessRules:
+        for rule in rules:
+            found = found.granted(rule)
+        return found
+
+    async with _connected(address, timeout_s) as coordinator:
+        for rule in rules:
+            if not await expect_topics(coordinator, rule):
+                print(f"waltz: {rule.resource} covers no topic yet; it holds for topics that are created later", file=sys.stderr)
+        before = await read_rules(coordinator)
+        await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
+    for rule in rules:
+        print_line(f"{'would be' if dry_run else 'is'} granted: {_described(rule)}")
+    if before is None or not before.enforced:
+        print_line(f"{'this would be' if dry_run else 'this is'} the first rule: whatever no rule permits is denied to applications and readers")
+    return OK
+
+
+async def revoke(address: str, principal: str, operations: str | None, resources: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+    """Raises `InvalidRequest` if no rule is like that."""
+    wanted = () if operations is None else parse_operations(operations)
+    async with _connected(address, timeout_s) as coordinator:
+        await change_rules(coordinator, lambda found: found.revoked(principal, wanted, resources), changed_by=_user(), dry_run=dry_run)
+    what, where = ",".join(wanted) or "everything", " ".join(resources) or "all resources of its rules"
+    print_line(f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}")
+    return OK
+
+
+async def listing(address: str, *, output: str, timeout_s: float) -> int:
+    async with _connected(address, timeout_s) as coordinator:
+        found = await read_rules(coordinator) or AccessRules(enforced=False)
+    if output != "table":
+        print_data(found.model_dump(mode="json"), output)
+    elif found.enforced:
+        print_table(("principal", "operations", "resource"), [(rule.principal, ",".join(rule.operations), rule.resource) for rule in found.rules])
+    else:
+        print_line("no rules: roles alone decide")
+    return OK
+
+
+async def check(address: str, principal: str, operation: str, resource: str, *, role: str | None, timeout_s: float) -> int:
+    """Ends with `FAILED` if the principal may not do it."""
+    asked, where = parse_operations(operation), parse_resource(resource)
+    if len(asked) != 1:
+        raise InvalidSetting(name="operation", reason=f"wants one operation, got {operation!r}", nearest=None)
+    identity = Identity(principal, frozenset({_role(principal, role)}))
+    async with _connected(address, timeout_s) as coordinator:
+        rules = await read_rules(coordinator)
+    permitted = decide(rules, identity, asked[0], where)
+    reason = _reason(rules, identity, asked[0], permitted, resource)
+    print_line(f"{'permitted' if permitted else 'denied'}: {principal} {asked[0]} {resource}: {reason}: role={', '.join(identity.roles)}")
+    return OK if permitted else FAILED
+
+
+def _reason(rules: AccessRules | None, identity: Identity, operation: Operation, permitted: bool, resource: str) -> str:
+    if rules is None or not rules.enforced:
+        return "there are no rules, so the role decides"
+    rule = rules.permitting(identity.principal, operation, parse_resource(resource))
+    if not permitted:
+        return "no rule permits it" if rule is None else f"a rule permits it, and the role does not: {_described(rule)}"
+    return "the role needs no rule" if rule is None or identity.roles & {Role.NODE, Role.OPERATOR} else f"by the rule {_described(rule)}"
+
+
+def _role(principal: str, given: str | None) -> Role:
+    """The role of a principal with the default patterns of the `tls` settings."""
+    if given is not None:
+        if given not in tuple(Role):
+            raise InvalidSetting.unknown(given, [str(each) for each in Role], what="role")
+        return Role(given)
+    parts = principal.removeprefix(SPIFFE).split("/") if principal.startswith(SPIFFE) else []
+    return Role(parts[1]) if len(parts) == 3 and parts[1] in tuple(Role) else Role.APPLICATION
+
+
+async def reset(address: str, *, confirmed: bool, timeout_s: float) -> int:
+    """Raises `InvalidRequest` if it is not confirmed."""
+    if not confirmed:
+        raise InvalidRequest(reason="every application could append to and read everything afterwards: repeat with --yes if that is intended")
+    async with _connected(address, timeout_s) as coordinator:
+        await change_rules(coordinator, lambda _: AccessRules(enforced=False), changed_by=_user())
+    print_line("all rules are removed: roles alone decide")
+    return OK
+
+
+def _described(rule: Rule) -> str:
+    return f"{rule.principal} {','.join(rule.operations)} {rule.resource}"
+
+
+def _user() -> str:
+    """The user of the command, for the audit log of the nodes. They cannot verify it."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"[:256]
+    except (OSError, KeyError):
+        return platform.node()[:256]
+
+
+@asynccontextmanager
+async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()

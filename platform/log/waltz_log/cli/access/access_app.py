@@ -1,0 +1,81 @@
+"""The arguments of `waltz access`. What it does stands in `access`; imports next to nothing, like `main`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+
+__all__ = ["access_app"]
+
+access_app = typer.Typer(help="Say which principals may append, read, resolve and administer, and where.", no_args_is_help=True)
+
+Principal = Annotated[str, typer.Argument(help="Name in a certificate. A * stands for text without a slash.")]
+Operations = Annotated[str, typer.Argument(help="append, read, resolve or administer; several with commas.")]
+Resources = Annotated[
+    list[str],
+    typer.Argument(help="* for the whole cluster, NAMESPACE/TOPIC, NAMESPACE/TOPIC:FIRST-LAST, a prefix such as shop/*, or log:FIRST-LAST."),
+]
+
+
+@access_app.command()
+def grant(
+    cluster: Cluster, principal: Principal, operations: Operations, resources: Resources, dry_run: DryRun = False, timeout: Timeout = 10.0
+) -> int:
+    """Permit operations on resources. The first grant of a cluster denies everything else to applications and readers."""
+    from waltz_log.cli.access import access as command
+
+    return asyncio.run(command.grant(cluster, principal, operations, resources, dry_run=dry_run, timeout_s=timeout))
+
+
+@access_app.command()
+def revoke(
+    cluster: Cluster,
+    principal: Annotated[str, typer.Argument(help="Principal of the rules, as `waltz access list` shows it.")],
+    operations: Annotated[str | None, typer.Argument(help="Operations to revoke, with commas (default: all).")] = None,
+    resources: Annotated[list[str] | None, typer.Argument(help="Resources of the rules, as `waltz access list` shows them (default: all).")] = None,
+    dry_run: DryRun = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Revoke permissions. Open mounts, feeds and reads that need them end within a second."""
+    from waltz_log.cli.access import access as command
+
+    return asyncio.run(command.revoke(cluster, principal, operations, resources or (), dry_run=dry_run, timeout_s=timeout))
+
+
+@access_app.command(name="list")
+def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """Show all rules."""
+    from waltz_log.cli.access import access as command
+
+    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+
+
+@access_app.command(name="test")
+def check(
+    cluster: Cluster,
+    principal: Annotated[str, typer.Argument(help="Name in a certificate, such as spiffe://waltz/application/orders.")],
+    operation: Annotated[str, typer.Argument(help="append, read, resolve or administer.")],
+    resource: Annotated[str, typer.Argument(help="NAMESPACE/TOPIC, NAMESPACE/TOPIC:PARTITION, log:PARTITION, or * for the whole cluster.")],
+    role: Annotated[str | None, typer.Option(help="Role of the principal (default: as in spiffe://DOMAIN/ROLE/NAME).")] = None,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Say whether a principal may do something, and which rule permits it. Ends with 1 if it may not."""
+    from waltz_log.cli.access import access as command
+
+    return asyncio.run(command.check(cluster, principal, operation, resource, role=role, timeout_s=timeout))
+
+
+@access_app.command()
+def reset(
+    cluster: Cluster,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that every application may append to and read everything afterwards.")] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Remove all rules. From then on roles alone decide, as in a new cluster."""
+    from waltz_log.cli.access import access as command
+
+    return asyncio.run(command.reset(cluster, confirmed=yes, timeout_s=timeout))

@@ -1,0 +1,59 @@
+"""What a process that serves knows of the rules of access. Without TLS there is nothing to know: every peer may do everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from waltz_log.coordination.access import AccessFollower
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.errors import WaltzError
+from waltz_log.security.access import AccessControl
+from waltz_log.security.settings import TlsSettings, chosen_tls
+
+__all__ = ["access_control", "following"]
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT_S = 10.0
+AGAIN_PAUSE_S = 0.5
+"""Before a node that lost its session connects to the coordinator again. Until then the rules that it knows apply."""
+
+
+def access_control(tls: TlsSettings | None) -> AccessControl:
+    """For a process with these settings."""
+    return AccessControl(enforced=chosen_tls(tls) is not None)
+
+
+@asynccontextmanager
+async def following(cluster: str, control: AccessControl, tls: TlsSettings | None) -> AsyncIterator[None]:
+    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced."""
+    if not control.enforced:
+        yield
+        return
+    task = asyncio.ensure_future(_follow(cluster, control, tls))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _follow(cluster: str, control: AccessControl, tls: TlsSettings | None) -> None:
+    while True:
+        try:
+            coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
+            try:
+                follower = AccessFollower(coordinator, control, topics=True)
+                await follower.read(latest=True)
+                await follower.run()
+            finally:
+                await coordinator.close()
+        except WaltzError as error:
+            log.warning("rules of access are not followed, retrying", reason=str(error))
+        except Exception:
+            log.exception("rules of access are not followed, retrying")
+        await asyncio.sleep(AGAIN_PAUSE_S)

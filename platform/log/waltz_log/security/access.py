@@ -1,0 +1,112 @@
+"""Decides whether the caller of a procedure may do what it asks for, by its roles and by the rules of access.
+
+The rules and the topics that a process knows are replaced while it serves (`coordination.access`). Each change raises `version`. A stream compares it
+with the version at which it was permitted, and asks again only when they differ. A denial is worded by what the caller named, so that it does not
+show whether that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from waltz_log.errors import PermissionDenied, Unavailable
+from waltz_log.security.audit import denied
+from waltz_log.security.callers import caller
+from waltz_log.security.identity import Identity, Role
+from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide
+
+__all__ = ["AccessControl", "TopicOf"]
+
+TopicOf: TypeAlias = Callable[[int], tuple[str, int] | None]
+"""From a log partition to the name of its topic and its number in the topic; None if it belongs to no topic."""
+
+DECISIONS_MAX: Final = 10_000
+"""Decisions that are kept until the next change. One partition of one principal takes one or two."""
+
+
+class AccessControl:
+    """Of one process. `enforced` False: the transport does not know its peers, and every call is permitted."""
+
+    def __init__(self, *, enforced: bool) -> None:
+        self.enforced = enforced
+        self.version = 0
+        self.rules: AccessRules | None = None
+        """None: no rule was ever written, and roles alone decide."""
+        self._known = False
+        self._topic_of: TopicOf = lambda _: None
+        self._decisions: dict[tuple[Identity, Operation, Resource, bool], bool] = {}
+
+    def replace(self, rules: AccessRules | None, topic_of: TopicOf | None = None) -> None:
+        """From now on these rules apply, and partitions belong to these topics. `topic_of` None: to the same as before."""
+        self.rules, self._known = rules, True
+        if topic_of is not None:
+            self._topic_of = topic_of
+        self.topics_changed()
+
+    def name_topics(self, topic_of: TopicOf) -> None:
+        """Partitions belong to these topics, which the process follows itself: it calls `topics_changed` when they change."""
+        self._topic_of = topic_of
+
+    def topics_changed(self) -> None:
+        """What was decided may be different now."""
+        self._decisions.clear()
+        self.version += 1
+
+    def expect_cluster(self, operation: Operation = Operation.ADMINISTER) -> None:
+        """Raises `PermissionDenied` if the caller may not do that with the whole cluster."""
+        if self.enforced:
+            self._expect(caller(), (operation,), CLUSTER_RESOURCE, str(CLUSTER_RESOURCE))
+
+    def expect(self, partition: int, *operations: Operation, topic: str = "", peer: Identity | None = None) -> None:
+        """Raises `PermissionDenied` if the peer, by default the caller, may do none of the operations with the log partition; `Unavailable` while
+        this process does not know the rules yet. `topic`: the one that the caller named, if it named one."""
+        if not self.enforced:
+            return
+        peer = peer or caller()
+        found = self._topic_of(partition)
+        if topic and (found is None or found[0] != topic):
+            # Whether it is the topic's partition is not for this to say: a caller with a right to some of the topic learns it elsewhere.
+            self._expect(peer, operations, Resource(topic, -1), topic, some=True)
+            return
+        resource = Resource("", partition) if found is None else Resource(*found)
+        if not topic:
+            named = f"log:{partition}"
+        elif self._permits(peer, operations, Resource(topic, -1), some=True):
+            named = str(resource)
+        else:
+            named = topic
+        self._expect(peer, operations, resource, named)
+
+    def permits(self, operation: Operation, partition: int, topic: str = "") -> bool:
+        """Whether the caller may do it with the partition, or with any of the topic. Unlike `expect`, it records nothing."""
+        if not self.enforced:
+            return True
+        found = (topic, -1) if topic else self._topic_of(partition)
+        return self._permits(caller(), (operation,), Resource("", partition) if found is None else Resource(*found), some=bool(topic))
+
+    def topic_of(self, partition: int) -> str:
+        """The topic that this process knows the partition by; empty: none."""
+        found = self._topic_of(partition)
+        return "" if found is None else found[0]
+
+    def _expect(self, peer: Identity | None, operations: tuple[Operation, ...], resource: Resource, named: str, *, some: bool = False) -> None:
+        if not self._known and not (peer is not None and peer.roles & {Role.NODE, Role.OPERATOR}):
+            raise Unavailable(reason="the rules of access are not known here yet")
+        if not self._permits(peer, operations, resource, some=some):
+            principal = None if peer is None else peer.principal
+            error = PermissionDenied(principal=principal, operation=" or ".join(operations), resource=named)
+            denied(error)
+            raise error
+
+    def _permits(self, peer: Identity | None, operations: tuple[Operation, ...], resource: Resource, *, some: bool = False) -> bool:
+        return peer is not None and any(self._decide(peer, operation, resource, some=some) for operation in operations)
+
+    def _decide(self, peer: Identity, operation: Operation, resource: Resource, *, some: bool) -> bool:
+        key = (peer, operation, resource, some)
+        known = self._decisions.get(key)
+        if known is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            known = self._decisions[key] = decide(self.rules, peer, operation, resource, some=some)
+        return known
