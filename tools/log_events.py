@@ -195,6 +195,8 @@ MEANINGS: dict[str, str] = {
     "collector accepts spans again": "The collector answers again.",
     # ---- transport and coordination
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
+    "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
+    "ZooKeeper is open to every certificate. Name it there.",
     "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
     "connection not accepted": "The system refused to accept a connection at the direct port, usually because the process has too many open files.",
     "peer cannot be reached directly": "The direct port of a storage node does not answer; blocks go over gRPC. Check firewalls for `direct_port`.",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from waltz_log.core.adoption import Adoption
+from waltz_log.core.coordinator_rights import CLIENT_FOLDERS
 from waltz_log.core.metadata import (
     ASSIGNMENT,
     CLIENT_IDS,
@@ -73,8 +74,16 @@ async def create_cluster(
         if found.key != key and not unfinished:
             raise InvalidRequest(reason=f"there is a cluster already: name={found.name} key={found.key} partitions={found.partitions}")
         parameters = found
+    await _prepare_for_clients(coordinator)
     await coordinator.create(REPLICAS, assignment.to_bytes())
     return parameters
+
+
+async def _prepare_for_clients(coordinator: Coordinator) -> None:
+    """Creates what clients may change and not create."""
+    await coordinator.create(CLIENT_IDS, b"0")
+    for folder in CLIENT_FOLDERS:
+        await coordinator.create(folder, b"")
 
 
 def expect_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -179,6 +188,7 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     for path, value in values.items():
         if not await coordinator.create(path, value):
             await coordinator.set(path, value, -1)
+    await _prepare_for_clients(coordinator)
     parameters = ClusterParameters(name, found.key, len(found.replicas))
     if restored and there is not None:
         if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:

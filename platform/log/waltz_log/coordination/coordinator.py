@@ -24,6 +24,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -32,10 +33,11 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 
+from waltz_log.coordination.access_lists import access_lists
 from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
-from waltz_log.errors import ClusterUnavailable, InvalidRequest
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, PermissionDenied
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["ZooKeeperCoordinator"]
@@ -52,6 +54,10 @@ def _encrypted(tls: TlsSettings) -> dict[str, Any]:
     """The arguments of kazoo for mutual TLS. It trusts the system's authorities too, so the host's name is compared as well."""
     files = {"certfile": str(tls.certificate), "keyfile": str(tls.key), "ca": str(tls.authorities)}
     return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}
+
+
+def _denied(action: str, path: str) -> PermissionDenied:
+    return PermissionDenied(principal="this process", operation=f"{action} {path} in ZooKeeper", roles="node, operator")
 
 
 class _Answer(NamedTuple):
@@ -82,6 +88,8 @@ class ZooKeeperCoordinator:
             logger=_kazoo_log,
             **({} if tls is None else _encrypted(tls)),
         )
+        self._lists = access_lists(tls)
+        self._lists.authenticate(self._client)
         self._client.add_listener(self._state_changed)
 
     @classmethod
@@ -207,15 +215,25 @@ class ZooKeeperCoordinator:
         full = self._full(path)
         if latest:
             await self._sync(full)
-        answer = await self._call(lambda: self._client.get_async(full), NoNodeError)
+        answer = await self._call(lambda: self._client.get_async(full), NoNodeError, NoAuthError)
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("read", path)
         return None if answer.refusal else Node(answer.value[0], answer.value[1].version)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         full = self._full(path)
         expect_fits(path, data)
         answer = await self._call(
-            lambda: self._client.create_async(full, data, ephemeral=ephemeral, makepath=True), NodeExistsError, NoChildrenForEphemeralsError
+            lambda: self._client.create_async(full, data, acl=self._lists.of(path), ephemeral=ephemeral, makepath=True),
+            NodeExistsError,
+            NoChildrenForEphemeralsError,
+            NoAuthError,
         )
+        if isinstance(answer.refusal, NoAuthError):
+            # ZooKeeper asks whether this client may create something there before it checks whether it is there.
+            if (await self._call(lambda: self._client.exists_async(full))).value is not None:
+                return False
+            raise _denied("create", path)
         if isinstance(answer.refusal, NoChildrenForEphemeralsError):
             raise InvalidRequest(reason=f"ephemeral node cannot have children: path={path.rpartition('/')[0]}")
         return answer.refusal is None or (ephemeral and answer.retried and await self._is_mine(full))
@@ -228,19 +246,25 @@ class ZooKeeperCoordinator:
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         full = self._full(path)
         expect_fits(path, data)
-        answer = await self._call(lambda: self._client.set_async(full, data, version), NoNodeError, BadVersionError)
+        answer = await self._call(lambda: self._client.set_async(full, data, version), NoNodeError, BadVersionError, NoAuthError)
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("change", path)
         return None if answer.refusal else int(answer.value.version)
 
     async def delete(self, path: str, version: int = -1) -> bool:
         full = self._full(path)
-        answer = await self._call(lambda: self._client.delete_async(full, version), NoNodeError, BadVersionError, NotEmptyError)
+        answer = await self._call(lambda: self._client.delete_async(full, version), NoNodeError, BadVersionError, NotEmptyError, NoAuthError)
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("delete", path)
         return answer.refusal is None
 
     async def children(self, path: str, *, latest: bool = False) -> list[str]:
         full = self._full(path)
         if latest:
             await self._sync(full)
-        answer = await self._call(lambda: self._client.get_children_async(full), NoNodeError)
+        answer = await self._call(lambda: self._client.get_children_async(full), NoNodeError, NoAuthError)
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("read", path)
         return [] if answer.refusal else sorted(answer.value)
 
     # ---- waits ---------------------------------------------------------------------------------------------------------------------------------
@@ -254,12 +278,14 @@ class ZooKeeperCoordinator:
             fired = self._watches[key] = asyncio.Event()
             watch = partial(self._watch_fired, fired)
         try:
-            answer = await self._call(lambda: read(watch), NoNodeError, patient=True)
+            answer = await self._call(lambda: read(watch), NoNodeError, NoAuthError, patient=True)
         except BaseException:
             fired.set()  # the watch may never have been set: make the callers read again
             raise
         if answer.refusal:
             fired.set()  # ZooKeeper leaves no watch on what it refuses
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("read", full.removeprefix(self._root))
         return answer, fired
 
     def _watch_fired(self, fired: asyncio.Event, _event: object) -> None:

@@ -74,6 +74,7 @@ REPLICAS = "/store/assignment"
 REPLICA_MOVES = "/store/moves"
 STORAGE_NODES = "/store/nodes"
 CLIENT_IDS = "/ids/client"
+OUTBOXES = "/outboxes"
 SERVER_IDS = "/ids/server"
 
 PARTITIONS_MAX = 4096
@@ -99,7 +100,7 @@ def handed_locks_path(partition: int) -> str:
 
 
 def outbox_path(client_id: int) -> str:
-    return f"/outboxes/{client_id}"
+    return f"{OUTBOXES}/{client_id}"
 
 
 def _dump(value: object) -> bytes:

@@ -19,14 +19,16 @@ from typing import Final, NamedTuple, Self
 from waltz_log.core.recovery import committed_mark, majority
 from waltz_log.core.topics.catalogue import Policies
 
-__all__ = ["Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
+__all__ = ["RETAINED", "Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
 
 
 NOTHING_KEPT: Final = 1 << 62
 
+RETAINED: Final = "/store/retained"
+
 
 def retained_path(partition: int) -> str:
-    return f"/store/retained/{partition}"
+    return f"{RETAINED}/{partition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.security.identity import Identity, Role, identify
 from waltz_log.security.settings import TlsSettings
 
-__all__ = ["Certificates", "Pem", "earliest_expiry_s"]
+__all__ = ["Certificates", "Pem", "earliest_expiry_s", "subject_of"]
 
 log = structlog.get_logger(__name__)
 
@@ -205,6 +205,21 @@ _in_use: WeakSet[Certificates] = WeakSet()
 def earliest_expiry_s() -> float | None:
     """When the first of the certificates that this process uses now expires, seconds since 1970; None: it uses none, or cannot read the date."""
     return min((found for each in [*_in_use] if (found := each.current().expires_s) is not None), default=None)
+
+
+def subject_of(files: TlsSettings) -> str | None:
+    """The subject of the certificate, as RFC 4514 writes it. None where the package cryptography is not installed, as for some clients. Raises
+    `InvalidSetting`."""
+    try:
+        from cryptography import x509
+    except ModuleNotFoundError:
+        return None
+    try:
+        return x509.load_pem_x509_certificates(files.certificate.read_bytes())[0].subject.rfc4514_string()
+    except OSError as error:
+        raise InvalidSetting(name="tls.certificate", reason=f"{files.certificate} cannot be read: {error.strerror}", nearest=None) from None
+    except ValueError as error:
+        raise InvalidSetting(name="tls.certificate", reason=f"{files.certificate} holds no certificate: {error}", nearest=None) from None
 
 
 def _context(files: TlsSettings, protocol: int) -> ssl.SSLContext:

@@ -43,6 +43,16 @@ class TlsSettings(Settings):
     )
     applications: tuple[str, ...] = Field(default=("spiffe://*/application/*",), description="Names of peers that append and read.")
     readers: tuple[str, ...] = Field(default=("spiffe://*/reader/*",), description="Names of peers that read, and never append.")
+    coordinator_writers: tuple[str, ...] = Field(
+        default=("CN=node,O=waltz", "CN=operator,O=waltz"),
+        description="Subjects of the certificates of nodes and operators, as RFC 4514 writes them. ZooKeeper lets them change all metadata. "
+        "Choose the same for all nodes. If this process's own subject is in neither list, its nodes in ZooKeeper are not protected.",
+    )
+    coordinator_clients: tuple[str, ...] = Field(
+        default=("CN=application,O=waltz", "CN=reader,O=waltz"),
+        description="Subjects of the certificates of applications and readers. ZooKeeper shows them what clients need, and lets them keep "
+        "subscribers and outboxes. Choose the same for all nodes.",
+    )
 
 
 def chosen_tls(settings: TlsSettings | None, environment: Mapping[str, str] = os.environ) -> TlsSettings | None:

@@ -1,0 +1,43 @@
+"""What applications and readers may do with each path of the coordinator. Nodes and operators may do everything. Pure.
+
+Clients find owners and replicas, obtain a client id, and keep subscribers and outboxes. Everything else is the cluster's own. A path that is not
+listed is closed to clients, so that a new one is never open by mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, OUTBOXES, REPLICAS, STORAGE_NODES
+from waltz_log.core.retention import RETAINED
+from waltz_log.core.topics.catalogue import CATALOGUE
+from waltz_log.core.topics.subscribers import SUBSCRIBERS
+
+__all__ = ["CLIENT_FOLDERS", "Rights", "client_rights"]
+
+Rights: TypeAlias = Literal["none", "read", "change", "keep"]
+"""`change`: read and set the value; `keep`: also create and delete children."""
+
+_RIGHTS: Final[Mapping[str, Rights]] = MappingProxyType(
+    {
+        CLUSTER: "read",
+        ASSIGNMENT: "read",
+        REPLICAS: "read",
+        STORAGE_NODES: "read",
+        RETAINED: "read",
+        CATALOGUE: "read",
+        CLIENT_IDS: "change",
+        SUBSCRIBERS: "keep",
+        OUTBOXES: "keep",
+    }
+)
+
+CLIENT_FOLDERS: Final = (SUBSCRIBERS, OUTBOXES)
+"""In which clients create nodes. They must exist before a client needs them, because a client may not create them."""
+
+
+def client_rights(path: str) -> Rights:
+    """Of clients, for a path below the cluster's root. What is below a listed path has its rights."""
+    return next((rights for start, rights in _RIGHTS.items() if path == start or path.startswith(f"{start}/")), "none")

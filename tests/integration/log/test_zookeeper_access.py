@@ -1,0 +1,142 @@
+"""The rights of nodes, operators and clients in a real ZooKeeper: by certificates, by a shared secret, and with neither."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from waltz_log.coordination import embedded
+from waltz_log.coordination.access_lists import SECRET
+from waltz_log.coordination.cluster import create_cluster
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.subscribers import read_subscribers, register_subscriber, remove_subscriber, report_marks
+from waltz_log.core import metadata as paths
+from waltz_log.core.topics.catalogue import CATALOGUE
+from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber
+from waltz_log.errors import InvalidSetting, PermissionDenied
+from waltz_log.security.authority import DevelopmentAuthority
+from waltz_log.security.settings import TlsSettings
+
+pytestmark = [  # kazoo drops a socket whose handshake failed without closing it
+    pytest.mark.filterwarnings("ignore:.*unclosed <ssl.SSLSocket"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+CLOSED = (paths.MANAGER, paths.SERVERS, paths.SERVER_IDS, paths.REACH, paths.STRANDED, paths.handed_locks_path(0))
+READABLE = (paths.CLUSTER, paths.ASSIGNMENT, paths.REPLICAS, f"{paths.STORAGE_NODES}/s0", CATALOGUE)
+
+
+@contextmanager
+def zookeeper(directory: Path, tls: TlsSettings | None) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = embedded.prepare(directory, port, tls=tls)
+    with (directory / "log").open("ab") as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process:
+        try:
+            embedded.wait_until_answering("127.0.0.1", port, 60, lambda: process.poll() is None, tls)
+            yield f"127.0.0.1:{port}/waltz/test"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+async def create(node: ZooKeeperCoordinator) -> None:
+    """All that the processes of a cluster create."""
+    await create_cluster(node, name="test", key=UUID(int=7), partitions=2, storages=["s0"], replication=1)
+    for path in (*CLOSED, *READABLE):
+        await node.create(path, b"1")
+    for path in (*CLOSED, *READABLE):
+        found = await node.get(path)
+        assert found is not None
+        assert await node.set(path, found.data, found.version) is not None
+
+
+async def expect_client(client: ZooKeeperCoordinator) -> None:
+    """It has what clients need, and no more."""
+    for path in READABLE:
+        assert await client.get(path) is not None
+        with pytest.raises(PermissionDenied, match=f"change {path} in ZooKeeper"):
+            await client.set(path, b"mine", -1)
+        with pytest.raises(PermissionDenied):
+            await client.delete(path)
+    for path in CLOSED:
+        with pytest.raises(PermissionDenied):
+            await client.get(path)
+        with pytest.raises(PermissionDenied):
+            await client.children(path)
+    with pytest.raises(PermissionDenied):
+        await client.create("/new", b"")
+    assert not await client.create(paths.CLIENT_IDS, b"1"), "it is there"
+    ids = await client.get(paths.CLIENT_IDS)
+    assert ids is not None
+    assert await client.set(paths.CLIENT_IDS, b"5", ids.version) is not None
+    await register_subscriber(client, Subscriber("mine", {0: -1}, {}, 0, 0))
+    await report_marks(client, "mine", {0: 3}, 1)
+    await client.create(f"{paths.OUTBOXES}/5", b"mine")
+    assert [each.name for each in await read_subscribers(client)] == ["mine"]
+
+
+async def test_certificates_decide_who_changes_the_metadata_of_a_cluster(tmp_path: Path) -> None:
+    authority = DevelopmentAuthority(tmp_path / "certificates")
+    with zookeeper(tmp_path, authority.issue("node", "zookeeper")) as address:
+
+        async def connect(role: str, name: str, **more: object) -> ZooKeeperCoordinator:
+            tls = authority.issue(role, name).model_copy(update=more)
+            return await ZooKeeperCoordinator.connect(address, new=True, tls=tls)
+
+        sessions = [await connect("node", "a"), await connect("node", "b"), await connect("operator", "o"), await connect("application", "x")]
+        a, b, operator, application = sessions
+        await create(a)
+        for each in (b, operator):
+            found = await each.get(paths.MANAGER)
+            assert found is not None
+            assert await each.set(paths.MANAGER, b"2", found.version) is not None
+        await expect_client(application)
+        await remove_subscriber(operator, "mine")
+        reader = await connect("reader", "r")
+        assert await reader.get(paths.CLUSTER) is not None
+        with pytest.raises(PermissionDenied):
+            await reader.set(paths.ASSIGNMENT, b"", -1)
+        foreign = await connect("node", "other", coordinator_writers=("CN=something,O=else",), coordinator_clients=())
+        await foreign.create("/open", b"")
+        assert await application.get("/open") is not None, "an own subject that is in no list protects nothing, and locks nobody out"
+        for session in (*sessions, reader, foreign):
+            await session.close()
+
+
+async def test_without_certificates_a_secret_protects_what_clients_do_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zookeeper(tmp_path, None) as address:
+        monkeypatch.setenv(SECRET, "sixteen characters or more")
+        node = await ZooKeeperCoordinator.connect(address, new=True)
+        assert "sixteen" not in repr(vars(node))
+        await create(node)
+        monkeypatch.delenv(SECRET)
+        client = await ZooKeeperCoordinator.connect(address)
+        await expect_client(client)
+        stranger = KazooClient(hosts=address.partition("/")[0])
+        stranger.start()
+        try:
+            with pytest.raises(NoAuthError):
+                stranger.delete(f"/waltz/test{paths.CLUSTER}", recursive=True)
+            with pytest.raises(NoAuthError):
+                stranger.get(f"/waltz/test{paths.MANAGER}")
+            acls, _ = stranger.get_acls(f"/waltz/test{SUBSCRIBERS}")
+            assert {acl.id.scheme for acl in acls} == {"digest", "world"}
+        finally:
+            stranger.stop()
+            stranger.close()
+        await client.close()
+        await node.close()
+        monkeypatch.setenv(SECRET, "short")
+        with pytest.raises(InvalidSetting, match=SECRET):
+            await ZooKeeperCoordinator.connect(address)
