@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers crash demo chaos-spark soak-spark dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -137,8 +137,11 @@ chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every ro
 soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTES=120 at most
 	$(BIN)/python -m benchmarks.soak $(if $(BATCHES),--batches $(BATCHES)) $(if $(MINUTES),--minutes $(MINUTES))
 
+audit: setup ## known vulnerabilities of the pinned packages; OFFLINE_OK=1 passes where the package index has no database of them
+	$(BIN)/python -m tools.audit $(if $(filter-out 0,$(OFFLINE_OK)),--offline-ok)
+
 dist: setup ## what spark-submit needs on a cluster, into dist/: wheel, environment, Delta's jars, jobs
-	$(BIN)/python tools/dist.py
+	$(BIN)/python -m tools.dist
 
 image: setup ## the container image of the nodes, with podman or docker; TARGET=jobs the one of the Spark jobs
 	$(BIN)/python -m tools.image $(if $(TARGET),--target $(TARGET))

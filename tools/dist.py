@@ -1,8 +1,9 @@
 """Builds what `spark-submit` needs to run the jobs on a cluster where nothing of this project is installed: `make dist`.
 
 The folder holds the project's wheel; `environment.tar.gz`, the wheel with everything it needs as installed and tested here, and a relocatable
-`bin/python` (Spark itself and Python are the cluster's); Delta's jars; the jobs; a properties file. Nothing is fetched: what runs here is what is
-packed. So build on the system that the cluster runs: packages hold compiled code of one platform and one Python version.
+`bin/python` (Spark itself and Python are the cluster's); Delta's jars; the jobs; a properties file; `sbom.cdx.json`, the list of what is packed.
+Nothing is fetched: what runs here is what is packed. So build on the system that the cluster runs: packages hold compiled code of one platform and
+one Python version.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools.sbom import bill_of_materials
 from waltz_log.cli.checks import DELTA_JARS
 
 PROJECT = "waltz-platform"
@@ -118,6 +121,8 @@ def build(project: Path, target: Path, *, level: int) -> None:
         work.mkdir()
         wheel = build_wheel(project, work)
         build_environment(wheel, work / "environment.tar.gz", level=level)
+        materials = bill_of_materials(PROJECT, needed(PROJECT, frozenset({EXTRA})), made_s=int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+        (work / "sbom.cdx.json").write_text(materials)
         (work / "jars").mkdir()
         for jar in jars:
             shutil.copy2(jar, work / "jars" / jar.name)

@@ -33,9 +33,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a user has on the machine that submits: the folder, and the environment unpacked in it."""
     folder = tmp_path_factory.mktemp("cluster") / "dist"
-    subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "dist.py"), "--directory", str(folder), "--level=1"], cwd=ROOT, check=True, timeout=PATIENCE_S
-    )
+    subprocess.run([sys.executable, "-m", "tools.dist", "--directory", str(folder), "--level=1"], cwd=ROOT, check=True, timeout=PATIENCE_S)
     (folder / "environment").mkdir()
     subprocess.run(["tar", "-xzf", "environment.tar.gz", "-C", "environment"], cwd=folder, check=True, timeout=PATIENCE_S)
     return folder

@@ -1,0 +1,57 @@
+"""What is distributed is known and can be built again: the bill of materials, the wheel, the audit of the pinned packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.audit import read_findings
+from tools.dist import PROJECT, build_wheel, needed
+from tools.sbom import bill_of_materials
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of py-serializable, when it is imported
+def test_the_bill_of_materials_has_each_packed_package_with_its_version_and_license() -> None:
+    packages = needed(PROJECT, frozenset({"server"}))
+    text = bill_of_materials(PROJECT, packages, made_s=1_600_000_000)
+    assert text == bill_of_materials(PROJECT, reversed([*packages]), made_s=1_600_000_000)
+    bom = json.loads(text)
+    assert (bom["bomFormat"], bom["metadata"]["component"]["name"]) == ("CycloneDX", PROJECT)
+    assert bom["metadata"]["timestamp"] == "2020-09-13T12:26:40+00:00"
+    found = {each["name"]: each for each in bom["components"]}
+    assert set(found) == set(packages) - {PROJECT}
+    grpcio = found["grpcio"]
+    assert grpcio["purl"] == f"pkg:pypi/grpcio@{importlib.metadata.version('grpcio')}"
+    assert grpcio["licenses"]
+    assert str(ROOT) not in text
+
+
+def test_an_audit_counts_what_it_could_not_check() -> None:
+    report = {
+        "dependencies": [
+            {"name": "a", "version": "1", "vulns": [{"id": "X-1", "fix_versions": ["2"]}, {"id": "X-2", "fix_versions": []}]},
+            {"name": "b", "version": "1", "vulns": []},
+            {"name": "c", "skip_reason": "Dependency not found"},
+        ]
+    }
+    assert read_findings(report) == (["a 1: X-1, fixed in 2", "a 1: X-2, fixed in no version"], 2, 1)
+
+
+def test_each_pinned_version_is_exact() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!-]+", line)] == []
+
+
+@pytest.mark.long
+def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made.append(build_wheel(ROOT, tmp_path / name).read_bytes())
+    assert made[0] == made[1]
