@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar  # Any: Future is invariant
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
 
@@ -106,7 +106,7 @@ class FileSystemDisk:
         return _OpenFile(path, descriptor)
 
     def _separate(self, path: str) -> None:
-        """Gives this name a file of its own, durably: the other names keep theirs as it is."""
+        """Gives this name its own file, durably: the other names keep theirs as it is."""
         try:
             with open(self._at(path), "rb") as old, open(self._at(f"{path}.new"), "wb") as new:
                 shutil.copyfileobj(old, new, 1 << 20)
@@ -175,7 +175,7 @@ class FileSystemDisk:
         return () if self._lock is None else (self._lock,)
 
     def unlock(self) -> None:
-        """For a process that goes on without the directory; otherwise its end is the unlocking."""
+        """For a process that continues without the directory; otherwise its end is the unlocking."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -242,7 +242,7 @@ class ThreadOffload:
         self._threads = [Thread(target=self._work, args=(SimpleQueue(),), name=f"waltz-disk-{number}", daemon=True) for number in range(threads)]
         self._started = self._closed = False
 
-    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+    async def __call__(self, call: Callable[..., T], /, *arguments: object) -> T:
         if self._closed:
             raise RuntimeError("the threads for disk calls have ended")
         if not self._started:
@@ -291,12 +291,12 @@ class ThreadOffload:
 class _Call(NamedTuple):
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    call: Callable[..., object]
+    arguments: tuple[object, ...]
 
     def run(self) -> Callable[[], None]:
         """Runs the call. Returns the function that delivers its outcome to the caller."""
-        outcome: Any = None
+        outcome: object = None
         error: BaseException | None = None
         if not self.done.cancelled():
             try:
@@ -305,11 +305,11 @@ class _Call(NamedTuple):
                 error = raised
         return partial(self._delivery, outcome, error)
 
-    def _delivery(self, outcome: Any, error: BaseException | None) -> None:
+    def _delivery(self, outcome: object, error: BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: there is no caller any more
             self.loop.call_soon_threadsafe(self.deliver, outcome, error)
 
-    def deliver(self, outcome: Any, error: BaseException | None) -> None:
+    def deliver(self, outcome: object, error: BaseException | None) -> None:
         if self.done.done():
             return
         if error is None:

@@ -28,7 +28,7 @@ from dataclasses import MISSING
 from enum import Enum
 from functools import cache, reduce
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints  # Any: any field
 
 from waltz_log.errors import ProtocolViolation
 

@@ -6,7 +6,7 @@ the marks without a JVM. Names are imported on first use, because reading marks 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: names that are imported on first use
 
 if TYPE_CHECKING:
     from waltz_delta.decode.decode import shape

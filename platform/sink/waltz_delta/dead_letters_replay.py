@@ -1,10 +1,10 @@
 """Lands dead letters again after a correction: those that decode now are written to their table and marked as replayed.
 
-It may run at any time, beside the streams, be killed and run again. A dead letter is landed only when its table's mark is at or above its position in
-the log, because from then on no stream brings it. An appended table receives only those rows of a transaction that it lacks (found by their position
-in the log). In a merged table a replayed row never replaces a newer one, and deletes are remembered for that. Then the dead letters are marked in
-their own table. A run that dies before has marked none, and the next run finds the rows already there. What still does not decode stays unchanged. A
-dead letter that no route accepted goes to every output whose route accepts it now.
+It may run at any time, also while streams run. It may be killed and run again. A dead letter is landed only when its table's mark is at or above
+its position in the log, because from then on no stream brings it. An appended table receives only those rows of a transaction that it lacks (found
+by their position in the log). In a merged table a replayed row never replaces a newer one, and deletes are remembered for that. Then the dead
+letters are marked in their own table. A run that dies before has marked none, and the next run finds the rows already there. What still does not
+decode stays unchanged. A dead letter that no route accepted goes to every output whose route accepts it now.
 """
 
 from __future__ import annotations

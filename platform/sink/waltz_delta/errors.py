@@ -25,7 +25,7 @@ __all__ = [
 class NotADeltaTable(InvalidRequest):
     """The path holds something that is not a Delta table. Nothing was written.
 
-    To do: choose another path, or move away what is there."""
+    To do: choose another path, or move the existing files away."""
 
     text = "not a delta table"
     path: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -40,13 +40,13 @@ _DAY = 10
 """Length of a date without a time, in characters."""
 
 
-def _moment(given: Any) -> Any:
+def _moment(given: object) -> object:
     if isinstance(given, int | float) or (isinstance(given, str) and _NUMBER.fullmatch(given)):
         raise ValueError("wants a time with its offset, as 2000-01-01T00:00:00Z, or a date")
     return given
 
 
-def _end_of_day(given: Any) -> Any:
+def _end_of_day(given: object) -> object:
     """For a date without a time: the end of that day, since the bound is inclusive."""
     if isinstance(given, date) and not isinstance(given, datetime):
         return datetime.combine(given, time.max, UTC)

@@ -9,7 +9,7 @@ Spark compares the batch's schema exactly: nullable fields, `binary` with 32-bit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any  # structured dtypes
 
 import numpy as np
 import pyarrow as pa

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias  # Any: the client is imported on first use
 from uuid import UUID
 
 from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any  # values of Spark's filters
 
 __all__ = ["ALL", "Intervals"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 
 from pyspark_waltz.errors import DataLost
 from pyspark_waltz.naming import TopicOf
@@ -49,9 +49,9 @@ class Offset:
     topics: Mapping[int, TopicOf] = field(default_factory=dict)
     origin: Mapping[int, int] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Always in the same order, since Spark compares offsets as text."""
-        found: dict[str, Any] = by_name(self.next)
+        found: dict[str, object] = by_name(self.next)
         if self.began:
             found["began"] = by_name(self.began)
         if self.initial:
@@ -84,7 +84,7 @@ class Offset:
             raise InvalidSetting(name="checkpoint", reason=f"is of another cluster: checkpoint={self.cluster} cluster={key}", nearest=None)
 
 
-def by_name(values: Mapping[int, int]) -> dict[str, Any]:
+def by_name(values: Mapping[int, int]) -> dict[str, object]:
     """Partitions as JSON keys, always in the same order."""
     return {str(partition): values[partition] for partition in sorted(values)}
 

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any  # gRPC's call
 
 import grpc
 import numpy as np

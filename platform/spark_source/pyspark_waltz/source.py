@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "DefaultSource"]
 
 
-def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
+def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[object]:
     from waltz_log.client.inspection.inspect import ClusterInspector
 
     return ClusterInspector(cluster, timeout_s=timeout_s)
@@ -272,7 +272,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
         self._reached: dict[int, int] = {}
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         log = self._log()
         starts = _begin(self._source.parsed, log, log.extents())
         return Offset(starts, initial=True, cluster=str(log.cluster_key), topics=_names(log)).to_json()
@@ -286,7 +286,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(limits.max_bytes)
         return ReadMinRows(limits.min_rows) if limits.min_rows is not None else ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         # With a trigger that runs once, Spark asks for all available data: apply no limit.
         limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.parsed.limits
         log, begin = self._log(), Offset.from_json(start)
@@ -312,7 +312,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._until_ends(self._log().extents())
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """The value of `sources[].latestOffset` in the query's progress: the end of the log, and how far the batch is behind it. A source in Python
         cannot add metrics there."""
         known = self._log().known_extents()
@@ -321,7 +321,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = {partition: max(0, extent.next - self._reached.get(partition, extent.first)) for partition, extent in known.items()}
         return Offset({partition: extent.next for partition, extent in known.items()}).to_json() | {BEHIND: by_name(behind)}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         log, until = self._log(), Offset.from_json(end)
         until.expect_cluster(str(log.cluster_key))
         starts = batch_starts(Offset.from_json(start), until)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self  # Any: JSON values, messages, and gRPC's context
 from uuid import UUID, uuid4
 
 import grpc

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.errors import InvalidSetting
@@ -12,9 +11,9 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["run"]
 
 
-def run(config: Path | None, **arguments: Any) -> None:
+def run(config: Path | None, **arguments: object) -> None:
     """Raises `InvalidSetting`, and `OSError` if it cannot listen."""
-    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    given: dict[str, object] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
     if given.get("cluster") is None and config is None:
         raise InvalidSetting(name="CLUSTER", reason="is required: the connection string of the cluster", nearest=None)
     settings = ConsoleSettings.load(config, prefix="WALTZ_CONSOLE", environment=os.environ, **given)

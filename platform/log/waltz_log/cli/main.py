@@ -1,5 +1,6 @@
-"""The `waltz` command: arguments in, one component out. The modules beside this one implement the commands. Imports next to nothing, so that `waltz
---help` is quick: each command imports its component when it runs. An error is one line on stderr and the exit code of its class (`exit_codes`).
+"""The `waltz` command: arguments in, one component out. The other modules of this folder implement the commands. Imports next to nothing, so that
+`waltz --help` is quick: each command imports its component when it runs. An error is one line on stderr and the exit code of its class
+(`exit_codes`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any  # click's context and commands
 
 import typer
 from typer.core import TyperGroup

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,12 +27,12 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def print_data(data: Any, output: str) -> None:
+def print_data(data: object, output: str) -> None:
     """One document: JSON, or YAML with the fields in the same order."""
     print(json.dumps(data, indent=2) if output == "json" else _yaml(data), end="\n" if output == "json" else "", flush=True)
 
 
-def print_item(item: Any, output: str) -> None:
+def print_item(item: object, output: str) -> None:
     """One of many: a line of JSON, or a document of a YAML stream."""
     print(json.dumps(item) if output == "json" else f"---\n{_yaml(item)}", end="\n" if output == "json" else "", flush=True)
 
@@ -59,7 +59,7 @@ def cells(*values: object) -> list[Text]:
     return [Text("-" if each is None else printable(str(each))) for each in values]
 
 
-def _yaml(data: Any) -> str:
+def _yaml(data: object) -> str:
     import yaml
 
     # As JSON first: YAML's safe writer knows plain types only, and a status has enumerations and tuples.

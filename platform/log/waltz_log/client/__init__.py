@@ -8,7 +8,7 @@ Importing it brings neither numpy nor Spark nor Arrow. The names of the outbox, 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: names that are imported on first use
 
 from waltz_log.client.append.bulk_columns import BulkColumns
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog

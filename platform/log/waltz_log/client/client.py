@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self  # Any: a decorator of the application's functions
 
 from waltz_log.client.append.arguments import append_nowait
 from waltz_log.client.append.bulk import BulkAppend, append_all, outcomes

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar  # Any: Future is invariant
 
 from waltz_log.client.append.arguments import append_nowait
 from waltz_log.client.append.bulk import append_all_blocking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any  # a decorator of the application's functions
 
 from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.transactions.follow import Follower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, Unpack
+from typing import Protocol, Unpack
 
 from waltz_log.client.append.bulk import append_all_blocking
 from waltz_log.client.append.bulk_receipt import NotInLog
@@ -143,6 +143,6 @@ class SyncTopicHandle:
         """As `TopicHandle.within`."""
         return self.asynchronous.within(tx)
 
-    def transactional(self, follower: SyncFollower, **options: Any) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
+    def transactional(self, follower: SyncFollower, **options: object) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
         """As `TopicHandle.transactional`. The function runs in the client's thread; the call blocks."""
         return blocking_decorator(self.background, self.asynchronous.transactional(follower.asynchronous, **options))

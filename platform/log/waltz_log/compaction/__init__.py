@@ -1,4 +1,4 @@
-"""The compacted view of a keyed topic's partition: its latest value of each key, in files of its own beside a log that stays as it is."""
+"""The compacted view of a keyed topic's partition: the newest value of each key, in separate files. The log does not change."""
 
 from waltz_log.compaction.compactor import Compactor, Folded, LogRecord
 from waltz_log.compaction.settings import CompactionSettings

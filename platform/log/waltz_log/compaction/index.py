@@ -1,4 +1,4 @@
-"""The `.wal.index` beside each file of a view: which keys it holds, and where. Small, so that compaction reads keys without values.
+"""The `.wal.index` next to each file of a view: which keys it holds, and where. Small, so that compaction reads keys without values.
 
 A file of records itself (`core.formats.wal_records`). Each holds a chunk of entries, sorted by hash, key length and key; its key is the decimal
 number of all hashes of the chunk combined by exclusive or, and its value
@@ -27,7 +27,7 @@ from waltz_log.errors import CorruptData
 __all__ = ["ENTRY_BYTES", "IndexChunk", "IndexWriter", "decode_index", "read_index"]
 
 ENTRY_BYTES: Final = 160
-"""What a key that is held costs beside its bytes: two objects and a place in a table."""
+"""The memory that a key in the cache needs in addition to its bytes: two objects and a place in a table."""
 
 CHUNK_BYTES: Final = 1 << 22
 """A chunk ends when its keys, with what each costs to hold, reach this: an eighth of the 32 MiB of keys that the layout allows. A writer of a file

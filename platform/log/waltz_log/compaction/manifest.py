@@ -11,7 +11,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final  # Any: fields of the dataclass
 
 import numpy as np
 from numpy.typing import NDArray

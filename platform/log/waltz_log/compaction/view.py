@@ -4,9 +4,9 @@
                                    /N.wal             live and dead values, by transaction id, from N on
                                    /N.wal.index       their keys
 
-A change writes its files under names of its own (`N.wal.<commit>`), syncs them and their names, and replaces `metadata`: that is the moment it takes
-effect. Then its files get their names and the replaced files are removed. A crash before that moment leaves leftovers, which opening removes. A crash
-after it leaves files without their names, which opening renames. There is never a mix.
+A change writes its files under other names (`N.wal.<commit>`), syncs them and their names, and replaces `metadata`: that is the moment it takes
+effect. Then its files get their names and the replaced files are removed. A crash before that moment leaves leftovers, which opening removes. A
+crash after it leaves files without their names, which opening renames. There is never a mix.
 
 Decides what is on the disk, never what is folded (`compactor`). A reader works on a snapshot: it keeps its files open, even if other files get their
 names meanwhile. Every record is checked when it is read. Blocks; any thread, one writer. After a failed write or sync nothing more is written: the
@@ -227,7 +227,7 @@ class ViewSnapshot:
 
     @property
     def bound(self) -> int:
-        """Where the log goes on."""
+        """Where the log continues."""
         return self._manifest.bound
 
     def records(self, first: int = 0) -> Iterator[WalRecord]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -81,7 +81,7 @@ class Console:
         name = "" if found is None else str(found[0].name)
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
 
-    def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: Any) -> Response:
+    def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: object) -> Response:
         """A whole page. `context`: what its template needs. Any: each template has its own."""
         age_s = self.sampler.age_s
         slow_s = OLD_SAMPLES * self.settings.sample_interval_s + 2
@@ -99,7 +99,7 @@ class Console:
         }
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)
 
-    def part(self, template: str, status: int = 200, **context: Any) -> Response:
+    def part(self, template: str, status: int = 200, **context: object) -> Response:
         """A piece of a page, without its frame."""
         shared = {"settings": self.settings, "now_ms": self.clock.now_ms(), "token": self.token.value}
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 
@@ -90,5 +89,5 @@ def spark(values: Sequence[float], width: int = 96, height: int = 22) -> str:
     return " ".join(f"{at * step:.1f},{height - 1 - value / top * (height - 2):.1f}" for at, value in enumerate(values))
 
 
-Context = Mapping[str, Any]
+Context = Mapping[str, object]
 """What a template gets. Any: each template has its own."""

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self  # Any: kazoo has no types
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Protocol  # Any: JSON values
 
 import structlog
 
@@ -153,7 +153,8 @@ def _silent(workers: Iterable[WorkerStatistics]) -> list[int]:
 
 
 async def survey(coordinator: Coordinator, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
-    """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` if no cluster is there."""
+    """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` if the address has no
+    cluster."""
     ask = partial(_ask, network, call_timeout_s)
     node = await coordinator.get(paths.CLUSTER)
     if node is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar  # Any: services hold methods and handlers of all shapes
 
 from waltz_log.core.messages import Encoded, Message
 
@@ -219,7 +219,7 @@ class Stream(Sender[Sent_contra], Receiver[Received_co], Protocol[Sent_contra, R
     """One end of a message stream in both directions: what this end sends, what it receives."""
 
     async def finish(self) -> None:
-        """Says that nothing more is sent from this end. Receiving goes on."""
+        """Says that nothing more is sent from this end. Receiving continues."""
         ...
 
 
@@ -285,7 +285,7 @@ class StreamMethod(Method[Request, Response]):
 
 
 class Channel(Protocol):
-    """A connection to one address, made when first used and made again when needed."""
+    """A connection to one address, opened at its first use and again when needed."""
 
     @property
     def address(self) -> str: ...

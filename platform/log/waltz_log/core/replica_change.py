@@ -57,7 +57,7 @@ def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: 
     if not adding and not removing:
         return None
     if adding and removing and remove not in live:
-        # Beside a replica that is gone the added one would raise the majority before it can be part of it.
+        # If the replica that is gone stayed assigned, the added one would raise the majority before it could be part of it.
         wanted = tuple(str(add) if name == remove else name for name in assigned)
     elif adding:
         wanted = (*assigned, str(add))

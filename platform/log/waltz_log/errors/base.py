@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform  # Any: the constructors of subclasses differ
 
 from waltz_log.exit_codes import DEFECT, MACHINE
 
@@ -72,7 +72,7 @@ class WaltzError(Exception):
         parts = (self.text, reason, values)
         return ": ".join(part for part in parts if part) + (f" ({self.advice})" if self.advice else "")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         notes = getattr(self, "__notes__", None)
         return (rebuild, (type(self), self.facts), {"__notes__": list(notes)} if notes else None)
 

@@ -8,8 +8,8 @@ with a seed that is made of the journal's secret salt and the file's id. A lengt
 could put a whole record into a body, and that record would be loaded if the record around it is damaged. A client that writes payloads does not know
 the seed, which differs for each use of a file. So an imitation passes with a probability of 1 in 2^32, and so does a record of an earlier use.
 
-Invariants: `scan` yields only records whose type, file id, sizes and check are right, in the order of their places and never overlapping, and finds
-each healthy record that does not begin inside another one.
+Invariants: `scan` yields only records whose type, file id, sizes and check are right, in the order of their offsets and never overlapping. It finds
+each healthy record that does not start inside another one.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class AddRun(NamedTuple):
 
 
 def scan(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEADER_BYTES) -> Iterator[Record]:
-    """The healthy records of a file, wherever they stand, and a `Record` of kind `UNHEALTHY` for each place that begins like one and is none."""
+    """The healthy records of a file at any offset, and a `Record` of kind `UNHEALTHY` for each place that starts like a record and is none."""
     for found in scan_runs(data, file_id, seed, start):
         if isinstance(found, Record):
             yield found
@@ -232,7 +232,7 @@ def _equal_adds(data: bytes, view: memoryview, position: int, file_id: int, seed
 
 
 def _add_run(data: bytes, position: int, file_id: int, seed: int | None) -> AddRun:
-    """The healthy adds from a place on, each right behind the other."""
+    """The healthy adds from an offset on, without gaps between them."""
     offsets = [position]
     run = AddRun(offsets, [], [], [])
     put_offset, put_id, put_type, put_body = offsets.append, run.record_ids.append, run.user_types.append, run.bodies.append

@@ -44,7 +44,7 @@ def id_distance(older: int, newer: int) -> int:
 
 
 def ring_order(ids: Iterable[int]) -> list[int]:
-    """Ids, oldest first. They wrap, so the oldest is the one behind the widest gap; a journal never lets its files be half a round apart."""
+    """Ids, oldest first. They wrap around, so the oldest is the one after the widest gap; a journal never lets its files be half a round apart."""
     ring = sorted(set(ids))
     if not ring:
         return []

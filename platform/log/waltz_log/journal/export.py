@@ -18,7 +18,7 @@ import binascii
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import InvalidRequest
@@ -57,12 +57,12 @@ def export_lines(disk: Disk, settings: JournalSettings) -> Iterator[str]:
     yield _line(end=True, lines=lines)
 
 
-def _record(record: LoadedRecord) -> dict[str, Any]:
+def _record(record: LoadedRecord) -> dict[str, object]:
     fields = {"record": record.record_id, "type": record.user_type, "body": b64encode(record.body).decode()}
     return fields | {"update": True} if record.is_update else fields
 
 
-def _line(**fields: Any) -> str:
+def _line(**fields: object) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -111,7 +111,7 @@ class _Import:
         for transaction in fields["transactions"]:  # all at once, so that nothing else gets one of their ids meanwhile
             self._open.add(self._journal.begin(_number(transaction)))
 
-    def _import_line(self, fields: dict[str, Any]) -> None:
+    def _import_line(self, fields: dict[str, object]) -> None:
         journal = self._journal
         transaction = fields.get("transaction")
         if transaction is None:
@@ -127,7 +127,7 @@ class _Import:
             journal.sync()
             self._waiting = 0
 
-    def _import_in_transaction(self, transaction: int, fields: dict[str, Any]) -> None:
+    def _import_in_transaction(self, transaction: int, fields: dict[str, object]) -> None:
         journal = self._journal
         if transaction not in self._open:
             raise ValueError("a transaction that the first line does not name, or a finished one")
@@ -147,7 +147,7 @@ def _parts(fields: dict[str, Any]) -> tuple[int, int, bytes]:
     return _number(fields["record"]), _number(fields["type"]), b64decode(fields["body"], validate=True)
 
 
-def _number(found: Any) -> int:
+def _number(found: object) -> int:
     if type(found) is not int:
         raise ValueError(f"{found!r} is no number")
     return found

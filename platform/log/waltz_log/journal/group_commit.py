@@ -1,8 +1,8 @@
 """A journal for many threads, which append under one lock and share their syncs.
 
 A thread that waits for its record while no sync is running leads one. It writes and syncs all that was appended, *outside* the lock, while other
-threads go on appending. Then it wakes the threads whose records are synced. So a single caller needs no thread switch, and many callers share one
-sync. A background thread syncs records without a waiter within `flush_s` and calls the callbacks; another prepares the next file.
+threads continue to append. Then it wakes the threads whose records are synced. So a single caller needs no thread switch, and many callers share
+one sync. A background thread syncs records without a waiter within `flush_s` and calls the callbacks; another prepares the next file.
 
 Invariants: one sync at a time; while it runs, the file is not changed and no other operation that syncs begins; a call returns, or its callback is
 called without an error, only after a sync that began after its record was appended; after a failure every waiter gets the error and nothing is synced

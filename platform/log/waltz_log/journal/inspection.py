@@ -1,7 +1,7 @@
 """Inspection of a journal's files: each record with its place, each file with its live records, and what is wrong.
 
 Read-only. The caller holds the directory's lock or knows that no process writes. One file is in memory at a time, plus what loading keeps for the
-findings and the live counts. This module makes no judgment of its own: the codec decides what is healthy, loading what is live.
+findings and the live counts. This module judges nothing itself: the codec decides what is healthy, loading what is live.
 
 A finding is either damage or a note. A note is what a crash leaves and the next opening repairs: a torn end of the newest file, an open transaction,
 an incomplete file. Damage is everything that a crash alone cannot explain.

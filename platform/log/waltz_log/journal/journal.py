@@ -55,7 +55,7 @@ from waltz_log.journal.writer import Writer
 __all__ = ["Journal"]
 
 RESERVE_BYTES_MAX: Final = 64 * 1024
-"""Kept beside the room for all deletes: for commits, and for updates when adds are refused already."""
+"""Kept free in addition to the room for all deletes: for commits, and for updates when adds are refused already."""
 
 
 class Journal:
@@ -367,7 +367,7 @@ class Journal:
 
     @property
     def writer(self) -> Writer:
-        """For `GroupCommitJournal`, which syncs beside appending."""
+        """For `GroupCommitJournal`, which syncs while callers append."""
         return self._writer
 
     def only_appends(self, size: int, adds: int) -> bool:

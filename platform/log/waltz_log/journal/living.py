@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, compress, repeat
-from typing import Any, Final, NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 from waltz_log.journal.ledger import Ledger
 
@@ -75,7 +75,7 @@ class LivingRecords(Sequence[LoadedRecord]):
         at -= self._ends[place] - len(run.record_ids)
         return LoadedRecord(run.record_ids[at], run.user_types[at], run.bodies[at], run.updates is not None and run.updates[at])
 
-    def __eq__(self, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(other) == len(self) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]

@@ -139,7 +139,7 @@ class _Loader:
         self._transaction_id_max = 0
         self._unhealthy = 0
         self._torn: list[JournalFile] = []
-        """Files with unhealthy places behind their last record only."""
+        """Files with unhealthy places only after their last record."""
 
     def run(self) -> Loading:
         by_id = {file.id: file for file in self._directory.files}

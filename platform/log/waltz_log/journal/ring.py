@@ -41,7 +41,7 @@ class NextFile:
 
 
 class Ring:
-    """One caller at a time, but for `prepare`, which touches nothing here and may run beside the other calls."""
+    """One caller at a time, except for `prepare`, which changes nothing here and may run in parallel with other calls."""
 
     def __init__(self, disk: Disk, settings: JournalSettings, check: CheckKind) -> None:
         self._disk = disk

@@ -1,6 +1,6 @@
 """The secret of a journal with checks by hash: sixteen random bytes, written once in two copies, verified at each opening.
 
-Without it no record of the journal can be distinguished from an imitation, so it is never created again beside files that were sealed with another
+Without it no record of the journal can be distinguished from an imitation, so it is never created again next to files that were sealed with another
 one. File `journal.salt`: twice, at 0 and 512, `"WALTZJNL" | int version = 1 | salt 16 | int crc32 of the 28 before`, zeros between.
 """
 

@@ -64,7 +64,7 @@ class Writer:
         """The file changed since a caller last set this to False."""
 
     def start(self, file: JournalFile, position: int) -> None:
-        """Goes on at a place in a file of the ring."""
+        """Continues at an offset in a file of the ring."""
         self._handle = self._disk.open(file.name, "write")
         self.file, self.position = file, position
         self.seed = check_seed(self._salt, file.id)
@@ -110,8 +110,8 @@ class Writer:
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, *, leaving_one: bool = False) -> None:
-        """There is room for a record of that size in the file, which may be another one then. `JournalFull` if there is none. `leaving_one`: also
-        where the disk has no space for one file more, so that deletes still find one."""
+        """There is room for a record of that size in the current file, which may be a new one afterwards. `JournalFull` if there is none.
+        `leaving_one`: also where the disk has no space for one file more, so that deletes still find one."""
         if self.position + size > self.file.size:
             self.refuse_too_large(size)
             self.move(leaving_one=leaving_one)
@@ -171,7 +171,7 @@ class Writer:
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
 
     def move(self, *, leaving_one: bool = False) -> None:
-        """Goes on in the next file. `JournalFull` if there is none; the current file stays the current one then."""
+        """Continues in the next file. `JournalFull` if there is none; the current file stays the current one then."""
         self.sync()
         wanted = 2 if leaving_one else 1
         try:
@@ -188,7 +188,7 @@ class Writer:
         self.moved = True
 
     def make_ready(self, count: int) -> None:
-        """So many files are ready beside the current one, and one more where there may be one more."""
+        """This many files are ready besides the current one, and one more if `files_max` allows it."""
         wanted = max(count, min(count + 1, self._ring.spare))
         if self._ring.ready < wanted:
             self.sync()
@@ -223,7 +223,7 @@ class Writer:
             self.fail(error)
 
     def prepare_next(self, planned: NextFile) -> None:
-        """May be called beside everything else. `OSError` and `JournalFull` pass through."""
+        """May be called in parallel with all other calls. `OSError` and `JournalFull` pass through."""
         self._ring.prepare(planned)
 
     def next_prepared(self, planned: NextFile) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a serving process: `/livez`, `/readyz`, `/metrics`, in threads of its own (decision 41).
+"""The HTTP endpoint of a serving process: `/livez`, `/readyz`, `/metrics`, in separate threads (decision 41).
 
 The event loop gives a snapshot of its statistics when it is asked, and does nothing else for the endpoint. Bounded: so many connections at once, each
 with a deadline; the newest is closed if there are more.
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any  # signatures of the standard library
 from urllib.parse import parse_qs, urlsplit
 
 import structlog
@@ -195,5 +195,5 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         """Probes and scrapes come every few seconds and are not worth a line."""

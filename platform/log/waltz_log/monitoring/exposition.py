@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any  # families of every source
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder

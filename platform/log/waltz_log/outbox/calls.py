@@ -13,7 +13,7 @@ import inspect
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias  # Any: JSON values, and the application's functions
 
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.pending_append import PendingAppend

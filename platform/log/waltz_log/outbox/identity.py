@@ -7,7 +7,7 @@ lock on the directory excludes a second process on the machine; the identity exc
 - if the coordinator records partitions that it never used: the other copy used them since;
 - if the log holds sequences that it never sent (the lane searches for them): the other copy sent them since.
 
-A nonce is on disk before it is written to the coordinator, so a crash in between does not look like a copy. No clock, no randomness of its own.
+A nonce is on disk before it is written to the coordinator, so a crash in between does not look like a copy. Uses neither a clock nor randomness.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Self
+from typing import Any, Self  # Any: JSON values of the application
 
 from waltz_log.errors import CorruptData, InvalidRequest
 

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple  # Any: the journal's records, and those of other stores
 
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.outbox.intent import Intent, decode_intent, encode_intent

@@ -1,4 +1,4 @@
-"""Settings of an outbox. Values only; the disk, the cluster and the handlers are given to it beside them."""
+"""Settings of an outbox. Values only; the disk, the cluster and the handlers are separate arguments."""
 
 from __future__ import annotations
 

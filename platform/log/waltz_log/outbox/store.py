@@ -1,4 +1,4 @@
-"""The directory of an outbox: its journal, opened and read into a ledger, and the statistics file beside it. Blocking; for an offload call."""
+"""The directory of an outbox: its journal, opened and read into a ledger, and the statistics file next to it. Blocking; for an offload call."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any  # grpcio-health-checking's messages, and gRPC's context
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -62,7 +62,7 @@ class HealthService:
         finally:
             self._watchers -= 1
 
-    async def _status(self, service: str) -> Any:
+    async def _status(self, service: str) -> object:
         if service not in self._services:
             return SERVICE_UNKNOWN
         async with self._turn:
@@ -72,7 +72,7 @@ class HealthService:
 
 
 def health_handler(ready: Ready) -> Callable[[Sequence[str]], grpc.GenericRpcHandler[Any, Any]]:
-    """What a `GrpcNetwork` serves beside the services of the process, once it knows their names."""
+    """What a `GrpcNetwork` serves in addition to the services of the process, once it knows their names."""
 
     def handler(services: Sequence[str]) -> grpc.GenericRpcHandler[Any, Any]:
         service = HealthService(services, ready)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any  # settings of either kind of node
 from uuid import UUID
 
 from waltz_log.core.status.worker_statistics import WorkerStatistics

@@ -11,7 +11,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal  # Any: values that processes send each other
 
 from waltz_log.core.topics.sharding import Shard
 

@@ -1,7 +1,7 @@
 """A certificate authority for development and tests: one key that signs certificates of nodes and clients.
 
-It keeps its key beside its certificate, in a folder that only this user may enter. A person who reads that key can join the cluster, so a production
-cluster uses certificates of the organization's authority. Keys are P-256 in PKCS#8, the one form that ZooKeeper reads too.
+It keeps its key next to its certificate, in a folder that only this user may enter. A person who reads that key can join the cluster, so a
+production cluster uses certificates of the organization's authority. Keys are P-256 in PKCS#8, the one form that ZooKeeper reads too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BACKDATED: Final = datetime.timedelta(minutes=5)
 
 
 class DevelopmentAuthority:
-    """In `directory`: `authority.pem`, `authority.key`, and two files for each certificate. Creates what is missing and keeps what is there. Raises
+    """In `directory`: `authority.pem`, `authority.key`, and two files for each certificate. Creates missing files and keeps existing ones. Raises
     `OSError` if the directory cannot be written, `InvalidRequest` if it holds files that are no authority."""
 
     def __init__(self, directory: Path, *, now: datetime.datetime | None = None) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final  # Any: ssl's connection: a socket or an object
 from weakref import WeakSet
 
 import structlog

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final  # Any: messages of any method
 
 from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import PermissionDenied

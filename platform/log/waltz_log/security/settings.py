@@ -1,6 +1,6 @@
 """The block `tls` of a settings file, and the same from the environment for clients, commands and Spark.
 
-Node settings and client settings have a field `tls`. Where a program has no settings of its own, as a command or a Spark executor, the variables
+Node settings and client settings have a field `tls`. If a program has no settings, such as a command or a Spark executor, the variables
 `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and `WALTZ_TLS_AUTHORITIES` name the three files.
 """
 

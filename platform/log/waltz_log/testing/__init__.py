@@ -1,4 +1,4 @@
-"""What applications are tested with (docs/guides/testing.md): a cluster inside the test's process, and a real one beside it.
+"""What applications are tested with (docs/guides/testing.md): a cluster inside the test's process, and one of real processes.
 
 The rest of this package is what the platform itself is tested with. Nothing is imported before it is asked for: a cluster of real processes needs
 none of what the in-memory one is made of.
@@ -7,7 +7,7 @@ none of what the in-memory one is made of.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: names that are imported on first use
 
 from waltz_log.extras import explain_missing
 

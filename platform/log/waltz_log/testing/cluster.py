@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any  # keyword arguments that a settings model checks
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient

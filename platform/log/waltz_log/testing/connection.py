@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol  # Any: messages of any method
 
 import structlog
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 QUEUE_MESSAGES = 8  # about what HTTP/2 flow control lets through with frames of some 10 KiB
 
 OUTSIDE = Context()
-"""Deliveries belong to no process: they go on while sender and receiver are stopped."""
+"""Deliveries belong to no process: they continue while sender and receiver are stopped."""
 
 _FINISHED = object()
 

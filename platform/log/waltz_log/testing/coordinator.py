@@ -1,4 +1,4 @@
-"""The coordinator port in one process: nodes with versions, sessions that can be expired or cut off, no threads and no time of its own.
+"""The coordinator port in one process: nodes with versions, sessions that can be expired or disconnected, without threads and without a clock.
 
 Decides nothing by chance: waiters wake in the order in which they came, so one seed replays one run. A call yields to the event loop once before it
 takes effect, as a real one would, or lasts as long as the test sets (`delay_s`). No call blocks the thread.
@@ -82,7 +82,7 @@ class MemoryEnsemble:
         return {path: node for path, node in self._nodes.items() if node.owner is None}
 
     def restore(self, snapshot: Mapping[str, object]) -> None:
-        """Goes back to what `snapshot` gave. The ensemble that comes back knows no session of the time before."""
+        """Goes back to what `snapshot` gave. The ensemble that returns knows no session from before."""
         for session in self._sessions:
             session.ended = True
         for path in [path for path in self._nodes if path not in snapshot]:

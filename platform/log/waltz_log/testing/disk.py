@@ -78,7 +78,7 @@ class SimulatedDisk:
         return after
 
     def fork(self) -> SimulatedDisk:
-        """The disk after the process died now: all it wrote is there, but what it did not sync is not on the medium yet. This disk goes on."""
+        """The disk after the process died now: everything it wrote exists, but what it did not sync is not on the medium yet. This disk goes on."""
         after = SimulatedDisk(self.total)
         after._root, after._changed = self._root.copy({}), self._changed
         return after
@@ -162,7 +162,7 @@ class SimulatedDisk:
         return _OpenFile(self, path, file, True)
 
     def _separate(self, path: str) -> None:
-        """As the port has it: a name that is opened for writing gets a file of its own, and the other names keep theirs."""
+        """As the port has it: a name that is opened for writing gets its own file, and the other names keep theirs."""
         file = self.open(f"{path}.new", "create")
         file.write(0, self.content(path))
         file.sync()

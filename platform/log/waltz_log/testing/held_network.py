@@ -7,7 +7,7 @@ Wraps any network; what is not held passes as it is. For the cases between send 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any  # messages of any method
 
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import CallMethod, Channel, Listener, Network, ReadMethod, Receiver, Request, Response, Service, Stream, StreamMethod

@@ -1,8 +1,9 @@
 """A cluster inside a test's process: the real servers, storage nodes and clients over an in-memory network, coordinator and disks
 (docs/guides/testing.md).
 
-Locks, order, idempotence, fail-over and recovery are those of a real cluster, because the code is the same; what is missing is what is not ours:
-sockets, disks, ZooKeeper. Faults are made when a test asks for them, none by chance. Time is the event loop's: nothing waits but for timers.
+Locks, order, idempotence, fail-over and recovery are those of a real cluster, because the code is the same; it lacks only what is not part of the
+platform: sockets, disks, ZooKeeper. Faults are made when a test asks for them, none by chance. Time is the event loop's: nothing waits but for
+timers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar  # Any: keyword arguments of a topic
 
 from waltz_log.client import ClientSettings, SyncWaltzClient, WaltzClient
 from waltz_log.client.base.background import Background
@@ -118,7 +119,7 @@ class InMemoryCluster(MemoryCluster):
         self._delay_s = most_s
 
     def suspend_feeds(self) -> None:
-        """Clients are fed nothing more until `resume_feeds`: they lag behind, appends go on."""
+        """Clients are fed nothing more until `resume_feeds`: they lag, and appends continue."""
         self.faults.feeds_go_on.clear()
 
     def resume_feeds(self) -> None:

@@ -1,4 +1,4 @@
-"""Faults for tests of applications: what happens to the next append of a client of an in-memory cluster, and whether feeds go on.
+"""Faults for tests of applications: what happens to the next append of a client of an in-memory cluster, and whether feeds continue.
 
 Each fault is one that a real cluster has, made at the moment that a test asks for: a refusal is sent as a server sends it, a rival's transaction is
 really in the log, and what became of an append whose answer was lost is what `resolve` says. Nothing here changes the client's code.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any  # messages of any method
 
 from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
 from waltz_log.client.append.bulk import BulkAppend
@@ -143,7 +143,7 @@ class _InjectedBulk(BulkAppend):
 
 
 def _draft(rows: Rows, row: int) -> Draft:
-    """One row as an append of its own."""
+    """One row as a separate append."""
     headers = rows.headers(row, row + 1)
     kinds: list[list[Lock]] = [[], [], []]
     if rows.locks is not None:

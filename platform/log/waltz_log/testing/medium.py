@@ -1,5 +1,5 @@
-"""What a simulated disk is made of: bytes and names as users see them, as the medium has them, and the changes between the two, each with a fate
-of its own when the machine dies.
+"""What a simulated disk is made of: bytes and names as users see them, as the medium has them, and the changes between the two, each of which
+survives or not when the machine crashes.
 
 Nothing here knows of paths, open files or faults (`testing/disk.py`), nor which fates are tried (`verification/crashes/crashes.py`).
 """

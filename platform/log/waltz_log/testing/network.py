@@ -1,8 +1,8 @@
 """The network port inside one process: every message is serialised, copied and delivered in order, with bounded queues.
 
 Without `links` messages arrive at once (each sending pauses for `delay_s`, if given), and both ends of a connection break at the same moment: for
-tests of what one part does. With them it is a network of hosts (`host(name)`): messages are under way, hosts are cut off from each other, one end of
-a connection learns later than the other that it is broken, and what was under way then may arrive all the same.
+tests of what one part does. With them it is a network of hosts (`host(name)`): messages need time, hosts are disconnected from each other, one end
+of a connection learns later than the other that it is broken, and messages in transit at that time may still arrive.
 
 Faults by address: `cut(address)` ends what is open and refuses what is new until `heal(address)`. Of a connection: `reset`. Of a host: `die`. Between
 hosts: the links.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any  # messages of any method
 
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from waltz_log.core.ports import Offload
 
@@ -13,7 +13,7 @@ __all__ = ["HangingOffload", "SlowOffload", "run_in_place"]
 T = TypeVar("T")
 
 
-async def run_in_place(call: Callable[..., T], /, *arguments: Any) -> T:
+async def run_in_place(call: Callable[..., T], /, *arguments: object) -> T:
     # One pass of the event loop on each side, as with a thread: callers must not rely on nothing happening meanwhile.
     await asyncio.sleep(0)
     result = call(*arguments)
@@ -27,7 +27,7 @@ class SlowOffload:
     def __init__(self, duration_s: Callable[[], float]) -> None:
         self._duration_s = duration_s
 
-    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+    async def __call__(self, call: Callable[..., T], /, *arguments: object) -> T:
         await asyncio.sleep(self._duration_s())
         try:
             return call(*arguments)
@@ -49,7 +49,7 @@ class HangingOffload:
     def resume(self) -> None:
         self._works.set()
 
-    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+    async def __call__(self, call: Callable[..., T], /, *arguments: object) -> T:
         await self._works.wait()
         try:
             return await self._offload(call, *arguments)

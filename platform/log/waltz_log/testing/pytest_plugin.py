@@ -6,7 +6,7 @@ Importing it imports nothing of the platform: that happens when a fixture is use
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: keyword arguments of a cluster
 
 import pytest
 
@@ -17,7 +17,7 @@ __all__ = ["waltz_local_cluster", "waltz_local_cluster_options", "waltz_memory_c
 
 
 @pytest.fixture
-def waltz_memory_cluster_options() -> dict[str, Any]:
+def waltz_memory_cluster_options() -> dict[str, object]:
     """What the in-memory cluster is made with. Override it to have another: `return {"partitions": 4}`."""
     return {}
 
@@ -32,7 +32,7 @@ def waltz_memory_cluster(waltz_memory_cluster_options: dict[str, Any]) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def waltz_local_cluster_options() -> dict[str, Any]:
+def waltz_local_cluster_options() -> dict[str, object]:
     """What the cluster of real processes is made with. Override it in conftest.py, with the same scope."""
     return {"partitions": 2, "servers": 1}
 

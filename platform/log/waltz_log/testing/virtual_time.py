@@ -3,9 +3,9 @@
 When nothing can run, time jumps to the next timer. So a run lasts only as long as its work, and the same work in the same order gives the same run.
 Only for code that uses the outside world through ports: the loop would never wait for a real socket or thread.
 
-A `SimulatedProcess` is a name for tasks: what is started by `spawn`, and all that it starts in turn, belongs to it. While it is paused nothing of it
-runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues. Its clock may drift: `time()`
-and the timers of what belongs to it are of its own time, which runs faster or slower than that of the loop (`world_time_s`).
+A `SimulatedProcess` is a name for tasks: what is started by `spawn`, and all that it starts in turn, belongs to it. While it is paused nothing of
+it runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues. Its clock may drift:
+`time()` and the timers of its tasks use its own clock, which runs faster or slower than that of the loop (`world_time_s`).
 
 The loop replaces the one pass of asyncio's loop (`_run_once`), which has neither sockets nor threads to ask here: that is where a paused process's
 work is put aside, and it needs a third of the time.
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from math import inf, nextafter
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple  # Any: asyncio's private handles
 
 __all__ = ["SimulatedProcess", "VirtualTimeLoop", "call_at_world_time", "current_process", "run_in_virtual_time", "world_time_s"]
 
@@ -120,7 +120,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.stopped = 0
         """How many processes are paused."""
         self.drifting = False
-        """Some process has a time of its own."""
+        """Some process has its own clock."""
 
     def time(self) -> float:
         if self.drifting and (process := _PROCESS.get()) is not None:

@@ -11,7 +11,7 @@ import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final  # Any: messages of any method, and gRPC's context
 
 from waltz_log.core.ports import AnyMethod, Stream
 from waltz_log.errors import PermissionDenied, ProtocolViolation
@@ -47,7 +47,7 @@ class Gate:
 
     @property
     def server_context(self) -> ssl.SSLContext | None:
-        """For connections beside gRPC."""
+        """For direct connections."""
         return None if self._certificates is None else self._certificates.server_context()
 
     def identity(self, context: Any) -> Identity | None:
@@ -63,7 +63,7 @@ class Gate:
         return self._certificates.identify(uris, dns_names)
 
     def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
-        """The peer of a connection beside gRPC."""
+        """The peer of a direct connection."""
         return None if self._certificates is None else self._certificates.identify_connection(ssl_object)
 
     @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple  # Any: gRPC's call
 
 import grpc
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple  # Any: gRPC's options
 
 from waltz_log.errors import QuotaExceeded
 from waltz_log.security.identity import Identity, Role

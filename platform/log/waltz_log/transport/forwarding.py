@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any  # messages of any method, and gRPC's call
 
 import grpc
 import grpc.aio

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple  # Any: messages of any method
 
 from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Request, Response, Served, Service
 from waltz_log.core.status.server_statistics import ServerStatistics

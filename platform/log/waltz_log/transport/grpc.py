@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any  # see the docstring
 
 import grpc
 import grpc.aio

@@ -10,7 +10,7 @@ the calls of such a connection.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any  # gRPC's options and credentials
 
 import grpc
 import grpc.aio
@@ -21,7 +21,7 @@ from waltz_log.transport.methods import MAX_FRAME_BYTES
 __all__ = ["CHANNEL_OPTIONS", "GrpcChannels", "add_port", "credentials_of"]
 
 OLD_CHANNEL_S = 3600.0
-"""How long calls that began with an older certificate may go on. Streams end sooner: mounts and replication start again with each session."""
+"""How long calls that started with an older certificate may continue. Streams end sooner: mounts and replication start again with each session."""
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),

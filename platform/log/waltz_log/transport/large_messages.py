@@ -12,7 +12,7 @@ wrong with a message.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast  # Any: protobuf's descriptors and fields
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded

@@ -84,4 +84,4 @@ ReplicateStream: TypeAlias = Stream[pb.ReplicateRequest, pb.ReplicateResponse]
 ServedReplicateStream: TypeAlias = Stream[pb.ReplicateResponse, pb.ReplicateRequest]
 
 DIRECTLY = frozenset({REPLICATE})
-"""Streams that may have a connection of their own beside gRPC (`direct`). `DIRECT` asks for it with the first message of one of them."""
+"""Streams that may use a direct connection instead of gRPC (`direct`). `DIRECT` asks for it with the first message of one of them."""

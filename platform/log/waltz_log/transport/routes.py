@@ -8,7 +8,7 @@ procedure is routed by what its request says, and nothing about it can be forgot
 from __future__ import annotations
 
 from functools import cache, reduce
-from typing import Any
+from typing import Any  # messages of any method
 
 from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import error as StructError
 from struct import pack, unpack
-from typing import Any
 
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.errors import ProtocolViolation
@@ -14,7 +13,7 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["decode_view_page", "encode_view_page"]
 
 
-def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, next_transaction_id: int, done: bool) -> Any:
+def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, next_transaction_id: int, done: bool) -> pb.ReadViewResponse:
     count = len(records)
     return pb.ReadViewResponse(
         start=start,
@@ -31,7 +30,7 @@ def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, ne
     )
 
 
-def decode_view_page(page: Any) -> list[WalRecord]:
+def decode_view_page(page: pb.ReadViewResponse) -> list[WalRecord]:
     """Raises `ProtocolViolation` if the columns do not fit together."""
     count = len(page.transaction_ids) // 8
     try:

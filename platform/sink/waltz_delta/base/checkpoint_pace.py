@@ -1,9 +1,9 @@
 """Decides when a checkpoint of a table's log is due.
 
 A table that the sink creates has an interval of 100 commits, because Delta rebuilds the table's state within the commit at each multiple of the
-interval, for its statistics, even if another thread writes the checkpoint. On such a table the sink writes checkpoints more often than that, so that
-readers read few commits. It also pauses between two of them: a checkpoint needs seconds of processor time, and at a trigger of one second the two or
-three batches beside it are slow.
+interval, for its statistics, even if another thread writes the checkpoint. On such a table the sink writes checkpoints more often than that, so
+that readers read few commits. It also pauses between two of them: a checkpoint needs seconds of processor time, and at a trigger of one second, two
+or three batches are slow during that time.
 
 A user can choose another interval. The sink then observes it as Delta does: by commits, at any speed.
 """
@@ -22,7 +22,7 @@ TABLE_INTERVAL: Final = 100
 COMMITS_MIN: Final = 10
 """Delta's own default interval: fewer commits cost a reader little."""
 PAUSE_S: Final = 60.0
-"""At a trigger of one second, one batch in twenty or fewer runs beside a checkpoint."""
+"""At a trigger of one second, at most one batch in twenty runs during a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any  # py4j's objects have no types
 
 from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass

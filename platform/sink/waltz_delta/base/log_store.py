@@ -15,7 +15,7 @@ A changed setting does not stop a writer that was started before: Delta reads th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final  # Any: py4j's objects have no types
 from urllib.parse import urlsplit
 
 import structlog

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any  # py4j's objects have no types
 
 from pyspark import java_gateway
 from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -143,7 +143,7 @@ class DeltaPages:
 
     # ---- reads ---------------------------------------------------------------------------------------------------------------------------------
 
-    async def _read(self, call: Callable[..., T], *arguments: Any) -> T | str:
+    async def _read(self, call: Callable[..., T], *arguments: object) -> T | str:
         """In a thread. Text: why there is nothing."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):

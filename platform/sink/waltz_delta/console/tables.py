@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any  # pyarrow has no types
 
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.marks import marks_among

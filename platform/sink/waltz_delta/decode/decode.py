@@ -7,8 +7,8 @@ TIMESTAMP without a declared unit; a string for a number, unless `numeric_string
 three digits. As Spark reads JSON, a STRING accepts any value as its text (a number with a fraction as a double shows it), and a number for a DECIMAL
 is rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
 
-Fields keep the names that they have in the data. The columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and any others that the
-source was asked for) are beside them, so a field must not have one of those names. Sources: Spark's documentation of `from_json`, `from_avro` and
+Fields keep the names that they have in the data. The columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and any others that
+the source was asked for) are added, so a field must not have one of those names. Sources: Spark's documentation of `from_json`, `from_avro` and
 `from_protobuf`, mode PERMISSIVE; tests check what it does in each of these cases.
 """
 

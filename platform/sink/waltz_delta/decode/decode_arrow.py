@@ -10,7 +10,7 @@ Arrow casts any whole number to a timestamp without a unit, and any string to a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -69,7 +69,7 @@ def _decoded(batch: pa.RecordBatch, kept: Sequence[str], schema: pa.Schema, want
     whole = pa.concat_tables(tables) if tables else _loose(wanted).empty_table()
     of = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-    columns: list[Any] = [batch.column(name).take(pa.array(of)) for name in kept]
+    columns: list[object] = [batch.column(name).take(pa.array(of)) for name in kept]
     columns += [pa.array(within, pa.int32()), *whole.columns, pa.array(raw, pa.binary()), pa.array(problems, pa.string())]
     return pa.table([_cast(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
 

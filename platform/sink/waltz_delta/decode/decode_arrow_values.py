@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
 
 from waltz_delta.decode.decode_times import bounds_text, micros_of
 from waltz_delta.settings import EARLIEST, LATEST, DecodeSettings

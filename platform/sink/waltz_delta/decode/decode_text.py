@@ -51,6 +51,6 @@ def may_hold_exponent_string(text: Column) -> Column:
 
 
 def half_of_a_pair(text: Column) -> Column:
-    """Whether JSON text holds an escaped surrogate without its other half beside it, in a key or a string."""
+    """Whether JSON text holds an escaped surrogate without its other half, in a key or a string."""
     unpaired = f.regexp_replace(f.regexp_replace(text, _OTHER_ESCAPE, " "), _PAIR, " ")
     return f.coalesce(text.rlike(_HALF) & unpaired.rlike(_HALF), f.lit(False))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, get_args  # Any: argparse's keyword arguments
 
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.pipelines.metrics import METRICS_HOST

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from waltz_delta.jobs.audit_compare import Counted, Density, Difference
 
@@ -50,7 +49,7 @@ class Audited:
             known.checksum = (known.checksum + each.checksum) % (1 << 64)
             known.agrees = known.agrees and each.agrees
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "table": self.table,
             "mode": self.mode,

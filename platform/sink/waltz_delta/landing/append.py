@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -143,7 +142,7 @@ class _StagedAppend:
     spark: SparkSession
     watch: TableWatch
     transaction: internal.TableTransaction
-    written: Any
+    written: object
     versions: Mapping[str, int]
     batch: int
     metadata: str

@@ -70,8 +70,8 @@ class DeadLetters:
         fitting_columns(self.path, held, SCHEMA, "fail")
 
     def follow_restore(self, spark: SparkSession) -> None:
-        """If this table was restored together with the tables that its dead letters were meant for, the log is read again, and the dead letters must
-        come again too. From now on `write` compares the table's id with the present one and inspects the commits since."""
+        """If this table was restored together with the tables that its dead letters were meant for, the log is read again, and the dead letters
+        must be written again too. From now on `write` compares the table's id with the present one and inspects the commits since."""
         self._watch.begin(follow_restore(spark, self.path, self.cluster_key))
         self._watch.check(spark, internal.TableTransaction(spark, self.path), None)
 

@@ -13,7 +13,7 @@ log stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # keyword arguments of the base class, and values for pyspark's functions
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -69,7 +69,7 @@ class HistoryRule:
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         """Does nothing: the history itself holds the deletes that exclude older rows."""
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
         table = DeltaTable.forPath(spark, path)
         changes = self.changes(table.toDF(), source, columns)
         ends: dict[str, str | Column] = {

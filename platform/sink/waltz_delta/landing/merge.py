@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.errors import KeyMoved
@@ -62,7 +61,7 @@ class MergedTable:
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
         return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
 
-    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any], *, copied: bool) -> int:
+    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], DataFrame], *, copied: bool) -> int:
         """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. `copied`: the source is a copy that stays the same
         however often it is read, so Delta makes none of its own. Returns the version of the commit that set the marks, or a later one if another
         driver set them first. Raises `LostRace` if another writer committed first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -46,7 +46,7 @@ class MergeRule(Protocol):
         """Writes what must be stored outside of the table before the MERGE of `source`. Idempotent. May raise `LostRace`."""
         ...
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Runs the MERGE of `source`, which is held, into these columns of the table. Returns Delta's result; may raise `LostRace`."""
         ...
 
@@ -171,7 +171,7 @@ class _StagedMerge:
         """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
         another driver, or one that died, had written some under the same number."""
 
-        def execute() -> Any:
+        def execute() -> DataFrame:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
         try:

@@ -15,7 +15,7 @@ After a hard delete there is no row left to compare with. With the default seque
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # keyword arguments of the base class
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,7 +87,7 @@ class UpsertRule:
         if self._tombstones is not None:
             self._tombstones.remember(spark, source)
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
         place = [name for name in (ROW,) if name in source.columns]
         newest, deleted = newer(self._sequence, place), f.col(f"s.`{DELETED}`")
         values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns}

@@ -36,9 +36,9 @@ TRANSACTION_ID = "transaction_id"
 ROW = "row"
 """Index of a row within its transaction, if a transaction holds several."""
 DATA = "_waltz_data"
-"""The undecoded data, beside the decoded columns."""
+"""The undecoded data, next to the decoded columns."""
 PROBLEM = "_waltz_problem"
-"""Why the transaction did not decode, beside the decoded columns; null if it did."""
+"""Why the transaction did not decode, next to the decoded columns; null if it did."""
 
 Rows = Callable[[Mapping[int, int]], DataFrame]
 """Returns a batch's rows as a table gets them, without those at or below the given marks."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
 
 from waltz_delta.errors import PositionForgotten, PositionNotReached
 from waltz_delta.marks.marks import cluster_key_among, marks_among, merge_app_id

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar  # Any: JSON values
 
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.extras import explain_missing

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.marks.restores import standing_restore

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any  # JSON values
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession

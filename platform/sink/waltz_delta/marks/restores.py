@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any  # JSON values
 
 from waltz_delta.errors import RestoreOvertaken
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any  # JSON values, and pyspark's events
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -132,16 +132,16 @@ class PipelineListener(StreamingQueryListener):
     def __init__(self, board: StatusBoard) -> None:
         self._board = board
 
-    def onQueryStarted(self, event: Any) -> None:
+    def onQueryStarted(self, event: object) -> None:
         """Ignored: the job reports its start itself, before Spark does."""
 
     def onQueryProgress(self, event: Any) -> None:
         self._board.progressed(json.loads(event.progress.json))
 
-    def onQueryIdle(self, event: Any) -> None:
+    def onQueryIdle(self, event: object) -> None:
         """Ignored: no news."""
 
-    def onQueryTerminated(self, event: Any) -> None:
+    def onQueryTerminated(self, event: object) -> None:
         """Ignored: the job reports the end itself, with the reason."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO  # Any: prometheus-client is optional, so not imported here
 
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_log.errors import InvalidSetting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -29,14 +29,14 @@ def checked_trigger(given: str) -> str:
     return text
 
 
-def _texts(given: Any) -> Any:
+def _texts(given: object) -> object:
     """Numbers, booleans and mappings of YAML as texts, because Spark's options are texts."""
     if not isinstance(given, dict):
         return given
     return {name: _text(value) for name, value in given.items()}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, date):  # or a datetime: YAML parses text that looks like one

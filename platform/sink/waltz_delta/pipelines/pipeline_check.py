@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any  # JSON values
 
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files

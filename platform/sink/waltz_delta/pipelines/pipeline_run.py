@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -235,7 +235,7 @@ def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> di
     options = settings.options
     by_topic = options.starting.topics
     left_open = options.starting_times is not None or by_topic
-    named: dict[str, Any] = {p: at for p, at in starting.items() if at >= 0 or not left_open or int(p) in options.starting.given}
+    named: dict[str, object] = {p: at for p, at in starting.items() if at >= 0 or not left_open or int(p) in options.starting.given}
     named |= {topic: said if isinstance(said, int) else {str(p): at for p, at in said.items()} for topic, said in by_topic.items()}
     return source | {"startingTransactionIds": json.dumps(named)} if named else source
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_delta.pipelines.pipeline import PipelineSettings
@@ -25,8 +25,8 @@ PAUSE_S = 5.0
 class Registry(Protocol):
     """The part of `SyncSubscribers` that is used here."""
 
-    def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> Any: ...
-    def report(self, name: str, marks: Mapping[int, int]) -> Any: ...
+    def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> object: ...
+    def report(self, name: str, marks: Mapping[int, int]) -> object: ...
     def close(self) -> None: ...
 
 

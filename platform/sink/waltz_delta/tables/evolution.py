@@ -7,7 +7,7 @@ here. A table may have columns that the rows lack (a user added them); they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -83,6 +83,6 @@ def _sql(kind: DataType) -> str:
     return str(kind.simpleString())
 
 
-def _shape(kind: Any) -> str:
+def _shape(kind: DataType) -> str:
     """The type without differences that are allowed between a table and its rows: whether inner values may be null."""
     return str(kind.simpleString()).lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any  # py4j's objects have no types
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 
 from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""The arguments of `waltz cluster`. The modules beside this one implement the commands. Imports next to nothing, like `main`."""
+"""The arguments of `waltz cluster`. The other modules of this folder implement the commands. Imports next to nothing, like `main`."""
 
 from __future__ import annotations
 

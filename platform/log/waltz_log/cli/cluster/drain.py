@@ -10,7 +10,7 @@ import asyncio
 import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any  # JSON values
 
 from waltz_log.cli.cluster.replica_moves import MoveRunner, able_nodes, read_replicas
 from waltz_log.cli.connecting import connected

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any  # keyword arguments that a settings model checks
 
 from waltz_log.cli.printing import cells, print_data, print_item
 from waltz_log.errors import InvalidRequest, InvalidSetting

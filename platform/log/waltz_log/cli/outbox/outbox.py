@@ -1,7 +1,7 @@
 """`waltz outbox status|list|retry|drop`: inspects the directory of an outbox and decides about its dead letters.
 
-`status` works beside a running service, from the statistics file that it writes. The others work on a directory that no service has open: `list`
-changes nothing there; `retry` and `drop` open it as an outbox.
+`status` works while the service runs: it reads the statistics file that the service writes. The others work on a directory that no service has
+open: `list` changes nothing there; `retry` and `drop` open it as an outbox.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.client import DeadLetter, Intent, OutboxStatistics
@@ -58,7 +57,7 @@ def status(directory: Path, *, output: str) -> int:
         found = read_statistics(disk)
         if found is None:
             raise InvalidRequest(reason=f"a process holds {directory}, but no outbox has written its statistics there yet")
-        fields: dict[str, Any] = {"running": True, **to_json(found)}
+        fields: dict[str, object] = {"running": True, **to_json(found)}
     else:
         with OutboxDirectory.read_only(disk, now_ms) as outbox:
             pending = outbox.pending()
@@ -114,13 +113,13 @@ def listing(directory: Path, *, pending: bool, output: str) -> int:
     return OK
 
 
-def _dead(dead: DeadLetter) -> dict[str, Any]:
+def _dead(dead: DeadLetter) -> dict[str, object]:
     fields = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
     return fields | (_intent(dead.intent) if dead.intent is not None else {"unreadable": dead.body.hex()})
 
 
-def _intent(intent: Intent) -> dict[str, Any]:
-    fields: dict[str, Any] = {"partition": intent.partition, "key": intent.key}
+def _intent(intent: Intent) -> dict[str, object]:
+    fields: dict[str, object] = {"partition": intent.partition, "key": intent.key}
     if intent.handler:
         return fields | {"handler": intent.handler, "arguments": intent.arguments}
     try:
@@ -129,11 +128,11 @@ def _intent(intent: Intent) -> dict[str, Any]:
         return fields | {"header": intent.header, "data_hex": intent.payload.hex()}
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show(rows: list[dict[str, object]]) -> None:
     print_table(("id", "state", "partition", "key", "tries", "what", "reason"), [_cells(row) for row in rows])
 
 
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+def _cells(row: dict[str, object]) -> tuple[object, ...]:
     what = f"{row['handler']}({json.dumps(row['arguments'])})" if "handler" in row else str(row.get("data", row.get("data_hex", "unreadable")))
     shown = what if len(what) <= DATA_SHOWN_BYTES else f"{what[:DATA_SHOWN_BYTES]}…"
     return (row["id"], row["state"], row.get("partition"), row.get("key", ""), row["tries"], shown, row["reason"])

@@ -1,7 +1,7 @@
 """`waltz storage`: bare, it runs a storage node; with a subcommand it inspects a storage directory, or does to it what the subcommand's name says.
 
-Only `migrate` changes a directory, and `backup` and `restore` make new ones; everything else opens it read-only, beside a running node too. Imports
-next to nothing, like `main`.
+Only `migrate` changes a directory, and `backup` and `restore` make new ones; all other commands open it read-only, also while the node runs.
+Imports next to nothing, like `main`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def describe(directory: Directory) -> int:
 
 @storage_app.command("migrate")
 def migrate(directory: Directory, output: Output = "table") -> int:
-    """Convert a directory that Java Waltz 0.13 wrote. The old control file is kept beside the new one. No node may use the directory."""
+    """Convert a directory that Java Waltz 0.13 wrote. The old control file is kept next to the new one. No node may use the directory."""
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.migrate_directory(directory, checked_output(output))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from waltz_log.cli.printing import print_data, print_item
 from waltz_log.core.formats.backup_manifest import MANIFEST
@@ -72,10 +71,10 @@ def _time(time_ms: int | None) -> str:
     return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _rows(columns: dict[str, int], rows: Iterable[dict[str, Any]]) -> None:
+def _rows(columns: dict[str, int], rows: Iterable[dict[str, object]]) -> None:
     """Prints rows as they come, each column in its width (negative: to the left)."""
 
-    def line(values: Iterable[Any]) -> str:
+    def line(values: Iterable[object]) -> str:
         cells = [
             f"{'-' if value is None else value!s:{'<' if width < 0 else '>'}{abs(width)}}"
             for value, width in zip(values, columns.values(), strict=True)
@@ -129,15 +128,15 @@ def dump_control_file(directory: Path, partition: int | None, output: str) -> in
     return FAILED if findings else OK
 
 
-def _entry(found: StorageDirectory, place: int, entry: ControlEntry) -> dict[str, Any]:
+def _entry(found: StorageDirectory, place: int, entry: ControlEntry) -> dict[str, object]:
     fence = None if found.fence is None or place >= len(found.fence.sessions) else found.fence.sessions[place]
     return {"partition": entry.partition, "current": entry.current, "fence": fence, "structs": [dict(row) for row in _structs(found, place, entry)]}
 
 
-def _structs(found: StorageDirectory, place: int, entry: ControlEntry) -> Iterator[dict[str, Any]]:
+def _structs(found: StorageDirectory, place: int, entry: ControlEntry) -> Iterator[dict[str, object]]:
     fence = None if found.fence is None or place >= len(found.fence.sessions) else found.fence.sessions[place]
     for which, mark in enumerate(entry.structs):
-        row: dict[str, Any] = {"partition": entry.partition, "struct": which + 1}
+        row: dict[str, object] = {"partition": entry.partition, "struct": which + 1}
         row |= {name: None if mark is None else getattr(mark, name) for name in ("session", "low_water_mark", "local_low_water_mark")}
         row |= {"fence": fence, "state": "invalid" if mark is None else "current" if which == entry.current else "older"}
         if found.java is not None:
@@ -158,7 +157,7 @@ def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last
         raise InvalidSetting(name="from", reason=f"is above --to: {first} > {last}", nearest=None)
     disk, where, segment_id = _open_segment(segment)
     columns: dict[str, int]
-    rows: Iterator[dict[str, Any]]
+    rows: Iterator[dict[str, object]]
     if part == "header":
         header = read_segment_header(disk, where, segment_id)
         columns = {"cluster_key": 36, "partition": 9, "first_transaction_id": 20, "creation_time_ms": 16}
@@ -183,7 +182,7 @@ def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last
     return OK
 
 
-def _records(disk: Disk, where: str, segment: int, first: int | None, last: int | None, view: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+def _records(disk: Disk, where: str, segment: int, first: int | None, last: int | None, view: str, data_bytes: int) -> Iterator[dict[str, object]]:
     for record in dump_records(disk, where, segment, from_id=first, to_id=last, data=view != "none"):
         row = {name: getattr(record, name) for name in record.__slots__ if name != "data"}
         if view != "none":
@@ -241,7 +240,7 @@ def verify_one(segment: Path, output: str) -> int:
     check = SegmentCheck(disk, where, key, partition, first, following=following, known_good=known_good)
     for _ in check.run():
         pass
-    row: dict[str, Any] = {"partition": partition, "segment": first, "last_transaction_id": check.last_id, "records": check.records}
+    row: dict[str, object] = {"partition": partition, "segment": first, "last_transaction_id": check.last_id, "records": check.records}
     row |= {"data_bytes": check.data_bytes, "findings": [asdict(finding) for finding in check.findings]}
     notes = [f"{check.tail_bytes} bytes behind the last acknowledged transaction, being written or torn by a crash"] if check.tail_bytes else []
     if output != "table":
@@ -263,14 +262,14 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
     findings: list[Finding] = list(small)
     pacer = Pacer(mib_per_s)
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[dict[str, object]]:
         for report in verify_directory(disk, partitions, pacer):
             findings.extend(report.findings)
             notes.extend(report.notes)
             row = asdict(report)
             yield row | {"findings": len(report.findings)}
 
-    def views() -> Iterator[dict[str, Any]]:
+    def views() -> Iterator[dict[str, object]]:
         for report in verify_views(disk, partitions, pacer):
             findings.extend(report.findings)
             yield asdict(report) | {"findings": len(report.findings)}

@@ -1,11 +1,11 @@
-"""`waltz subscribers`: who is registered, how far behind each is, and what is kept for it; removes one that is gone permanently."""
+"""`waltz subscribers`: which subscribers are registered, how far behind each is, and what is kept for it; removes one that is gone permanently."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any  # JSON values
 
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber

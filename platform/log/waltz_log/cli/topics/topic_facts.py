@@ -3,7 +3,7 @@ subscribers and their lag."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any  # JSON values
 
 from waltz_log.coordination.subscribers import read_retained, read_subscribers
 from waltz_log.coordination.survey import Survey, survey

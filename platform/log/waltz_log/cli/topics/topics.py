@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast  # Any: JSON values, and policies that a model checks
 
 from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.ranges import format_ranges, parse_ranges

@@ -1,6 +1,6 @@
 """One transaction as `waltz read` and `waltz tail` print it: a line for people, JSON, YAML, or a format string with the letters of kcat.
 
-Text is UTF-8. Other bytes are shown with escapes, and in JSON and YAML as base64 under a name of its own. A format string writes the bytes unchanged,
+Text is UTF-8. Other bytes are shown with escapes, and in JSON and YAML as base64 under another name. A format string writes the bytes unchanged,
 except on a terminal: there they are escaped, so that no payload is executed.
 """
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from waltz_log.cli.printing import print_item, printable
 from waltz_log.errors import InvalidSetting
@@ -140,12 +140,12 @@ def _line(row: Row) -> str:
     return f"{row.partition} {row.transaction_id} {_time(row.timestamp_ms)} header={row.header}{key} {_shown(row.data)}"
 
 
-def _fields(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = {"partition": row.partition, "transaction_id": row.transaction_id, "timestamp": _time(row.timestamp_ms)}
+def _fields(row: Row) -> dict[str, object]:
+    found: dict[str, object] = {"partition": row.partition, "transaction_id": row.transaction_id, "timestamp": _time(row.timestamp_ms)}
     return found | {"header": row.header} | _text("key", row.key) | _text("data", row.data)
 
 
-def _text(name: str, data: bytes | None) -> dict[str, Any]:
+def _text(name: str, data: bytes | None) -> dict[str, object]:
     if data is None:
         return {}
     try:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
-from typing import Any
 
 from waltz_log.cli.printing import print_data, print_line
 from waltz_log.client.inspection.tracing import TableVersion, TransactionTrace, trace
@@ -86,7 +85,7 @@ def _lookup() -> TableLookup:
     raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_command('spark')}", nearest=None)
 
 
-def as_json(found: TransactionTrace, held: TableVersion | None) -> dict[str, Any]:
+def as_json(found: TransactionTrace, held: TableVersion | None) -> dict[str, object]:
     """Times in ISO 8601, UTC. `table` is null without `--table`."""
     shown = asdict(found)
     shown["timestamp"] = _time(shown.pop("append_time_ms"))

@@ -1,4 +1,5 @@
-"""The arguments of `waltz append`, `read`, `tail` and `trace`. The modules beside this one implement them. Imports next to nothing, like `main`."""
+"""The arguments of `waltz append`, `read`, `tail` and `trace`. The other modules of this folder implement them. Imports next to nothing, like
+`main`."""
 
 from __future__ import annotations
 

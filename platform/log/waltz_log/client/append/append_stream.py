@@ -32,7 +32,7 @@ FRAMES_TOGETHER = 8
 """The number of full frames that a durable client records on disk with one write."""
 
 MOVE_GRACE_S = 0.5
-"""How long an owner that is no longer assigned may go on answering what is in flight before its stream is left."""
+"""How long an owner that is no longer assigned may answer what is in flight. Then the client leaves its stream."""
 
 LAST_WORDS_S = 0.2
 """How long to wait for the peer's reason after a write failed. Only the text of errors depends on it."""
@@ -60,7 +60,7 @@ class Signals:
         self.work = asyncio.Event()
         """Something is in the window's queue."""
         self.paced = asyncio.Event()
-        """A whole frame is there, or nothing more is to be waited for."""
+        """A whole frame is ready, or there is nothing more to wait for."""
 
 
 class AppendStream:
@@ -148,8 +148,8 @@ class AppendStream:
         return frame if frame is None or not self._quota_refusals else frame._replace(quota_refusals=self._quota_refusals)
 
     async def _send_recorded(self, frame: AppendColumns, sending: Callable[[list[SentFrame]], Awaitable[None]]) -> None:
-        """Records the frame and the full frames that wait behind it on disk, then sends them. One record for all, because a sync takes longer than a
-        frame."""
+        """Records the frame, and the full frames that wait after it, on disk. Then sends them. One record for all, because a sync takes longer than
+        a frame."""
         window, frames = self._window, [frame]
         while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
             another = self._pack()

@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import Any
+from typing import Any  # Future is invariant
 
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.pending_rows import PendingRows, RowOutcomes, UnsentRows
@@ -158,7 +158,7 @@ class AppendWindow:
     # ---- out -----------------------------------------------------------------------------------------------------------------------------------
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> AppendColumns | None:
-        """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
+        """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None if nothing is left to send."""
         runs, size = self._pop_unsent(now)
         if not runs:
             return None

@@ -1,16 +1,16 @@
 """Appending much in one call: one result for all of it, which says by ranges what is in the log, and by position what is not.
 
 What is handed in may be columns, a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is read in order, as there is
-room in the partition's window. A batch that is there as a whole is refused as a whole if a row of it can never be appended. Entries of an iterator
-and drafts stand for themselves. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was
-closed. No object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
+room in the partition's window. A complete batch is refused as a whole if one of its rows can never be appended. Entries of an iterator and drafts
+stand for themselves. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was closed. No
+object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar  # Any: the application's own function
 
 import structlog
 

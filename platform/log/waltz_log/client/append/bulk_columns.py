@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from operator import index, sub
-from typing import Any, Never, TypeAlias
+from typing import Any, Never, TypeAlias  # Any: Arrow is not imported here
 
 from waltz_log.client.append.packing import whole_mark
 from waltz_log.client.append.rows import Bodies, ListedBodies, RowLocks, Rows

@@ -1,9 +1,9 @@
-"""What a bulk append reads: a batch that is there as a whole, which is checked as a whole, or entries that come one after the other."""
+"""What a bulk append reads: a complete batch, which is checked as a whole, or entries that arrive one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias  # Any: Arrow is not imported here
 
 from waltz_log.client.append.bulk_columns import BulkColumns, checked_rows
 from waltz_log.client.append.rows import Rows

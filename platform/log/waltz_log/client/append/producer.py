@@ -54,7 +54,7 @@ __all__ = ["SEQUENCE_MAX", "DurableClient", "Producer"]
 log = structlog.get_logger(__name__)
 
 SEQUENCE_MAX = 2**31 - 1
-"""The record holds a sequence in four bytes; a client that used them up in a partition goes on there under another client id."""
+"""The record holds a sequence in four bytes; a client that used them up in a partition continues there under another client id."""
 
 STRIKES_MAX = 3
 """Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""

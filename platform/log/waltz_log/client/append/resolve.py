@@ -5,7 +5,8 @@ after a mount newer than the sending, or after a flush on the same stream. For a
 which fences the connection that the other process may still have. If that process lives, it mounts again above this mount and continues. That keeps
 the answer final: a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
 
-How far the log was searched in vain is kept in the error's `since`: asked again after a deadline that was too short, the search goes on there.
+How far the log was searched in vain is kept in the error's `since`: if `resolve` is called again after a deadline that was too short, the search
+continues there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Ranges: TypeAlias = list[tuple[int, int, int]]
 """First sequence, count, first transaction id."""
 
 PAUSE_S = 0.05
-"""Between two questions to an owner that is not ready to answer for good."""
+"""The pause between two requests to an owner that cannot give a final answer yet."""
 
 
 async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple  # Any: Arrow is not imported here
 
 from waltz_log.errors import InvalidRequest
 
@@ -48,7 +48,7 @@ class BinaryColumn:
 class ListColumn(NamedTuple):
     """`values`: the array of what all lists hold; `counts`: how many of them each row has."""
 
-    values: Any
+    values: object
     counts: list[int]
 
 

@@ -57,7 +57,7 @@ class _Loop:
         self.thread.join(timeout=10)
 
 
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     if isinstance(context.get("exception"), BlockingIOError):
         # gRPC's poller, shared with another loop of the process, woke this one for nothing.
         log.debug("poller woke for another loop")
@@ -142,7 +142,7 @@ class Background:
 
     def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         """What the source gives, to a thread that blocks. The source is closed with it, also when a wait for it was interrupted."""
-        reading: list[asyncio.Task[Any]] = []
+        reading: list[asyncio.Task[object]] = []
 
         async def advance() -> T:
             reading[:] = [task for task in (asyncio.current_task(),) if task is not None]

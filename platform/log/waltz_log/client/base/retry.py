@@ -1,8 +1,8 @@
 """How long to wait before trying again, and whether there may be another try at all.
 
-Values with the randomness they are given; they never sleep. Pauses grow, are capped and have full jitter, so that many clients do not come back
-at the same moment. A budget is shared by all calls of a client, so that where nothing works each of them is not made many times over: retries
-are what turns a brown-out into an outage.
+Values with the randomness they are given; they never sleep. Pauses increase up to a limit and have full jitter, so that many clients do not return
+at the same moment. All calls of a client share a budget. So if nothing works, each of them is not repeated many times: retries are what turns a
+brown-out into an outage.
 """
 
 from __future__ import annotations

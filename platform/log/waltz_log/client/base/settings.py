@@ -1,4 +1,4 @@
-"""Settings of a client. Values only; the coordinator, the network and the randomness are given to the client beside them."""
+"""Settings of a client. Values only; the coordinator, the network and the randomness are separate arguments of the client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fetches transactions by id from the owner of a partition (Client-Server Communication, Transaction Data Request).
 
-Each id is asked for once, in rising order and as many as fit in one request; an answer holds the first of them, and the next request continues behind
-it. Everything is checked as in a feed, and an answer that is damaged is requested again (docs/decisions, 32).
+Each id is asked for once, in rising order and as many as fit in one request; an answer holds the first of them, and the next request continues
+after them. Everything is checked as in a feed, and an answer that is damaged is requested again (docs/decisions, 32).
 """
 
 from __future__ import annotations

@@ -168,8 +168,8 @@ class ClusterInspector:
         return found
 
     def view_ends(self, sessions: Mapping[int, int], principal: str = "") -> dict[int, dict[str, int]]:
-        """Where the compacted view of each partition ends, by the address of each replica that has one: the log goes on with that id. `sessions`: of
-        the partitions' bounds."""
+        """Where the compacted view of each partition ends, by the address of each replica that has one: the log continues with that id. `sessions`:
+        of the partitions' bounds."""
         return self._background.call(self._view_ends(sessions, principal))
 
     async def _view_ends(self, sessions: Mapping[int, int], principal: str) -> dict[int, dict[str, int]]:

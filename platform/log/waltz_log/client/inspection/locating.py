@@ -1,7 +1,7 @@
 """Asks storage nodes where something is in the log: from which id on a time holds, how many bytes a range has.
 
 A replica answers for what it holds, so one that is not clean in the session of the bound, or holds less than the bound, is passed over; the next is
-asked, round after round, until the time is over. Never above the committed mark: what lies beyond it may still be cut away.
+asked, round after round, until the time is over. Never above the committed mark: transactions above it may still be truncated.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ CALL_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PartitionContents:
-    """`first`, `last`: ids; `last` is `first` - 1 in an empty one. Bytes and times (ms since 1970) are None where nothing is there or not known."""
+    """`first`, `last`: ids; `last` is `first` - 1 in an empty one. Bytes and times (ms since 1970) are None if there are none or they are not
+    known."""
 
     partition: int
     first: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any
+from typing import Any  # keyword arguments of a protobuf message
 
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.topics.catalogue import TopicEpoch
@@ -33,7 +33,7 @@ def resolving_above(newest: int) -> int:
 
 
 def recovering_above(resolving: int) -> int:
-    """The mount sequence after which a living client goes on, once another process resolved an outcome for it."""
+    """The mount sequence after which a living client continues when another process has resolved an outcome for it."""
     return (resolving >> EPOCH_BITS) + 1 << EPOCH_BITS
 
 

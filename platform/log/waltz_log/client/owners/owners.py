@@ -132,7 +132,8 @@ class Owners:
         await self._drop_channels(self._assignment.every_address)
 
     async def _grow(self, coordinator: Coordinator) -> None:
-        """Partitions were added to the log while this view of it was open. If another cluster is there now, its owners refuse the cluster key."""
+        """Partitions were added to the log while this view of it was open. If another cluster answers at the address now, its owners refuse the
+        cluster key."""
         found = await coordinator.get(CLUSTER)
         grown = None if found is None else ClusterParameters.from_bytes(found.data)
         if grown is not None and grown.key == self.parameters.key:

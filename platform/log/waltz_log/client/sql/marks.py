@@ -31,7 +31,7 @@ class Marks:
         )
 
     def create(self, engine: Engine) -> None:
-        """The table, unless it is there."""
+        """Creates the table unless it exists."""
         try:
             self._table.metadata.create_all(engine)
         except DBAPIError:

@@ -1,4 +1,4 @@
-"""Settings of an application on an SQL database. Values only; the engine is given beside them."""
+"""Settings of an application on an SQL database. Values only; the engine is a separate argument."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A topic as an application uses it: appends that find their partition, feeds with key and value apart (Partitioned WAL;
 docs/guides/topics.md).
 
-The name is looked up once, when the handle is made; from then on the log is addressed by partition. What is promised of appends and feeds is what the
-client promises of log partitions, because that is what they are. Nothing that does not begin with a key goes into a keyed topic through here, and
+The name is looked up once, when the handle is made; from then on the log is addressed by partition. Appends and feeds have the guarantees of log
+partitions, because the partitions of a topic are log partitions. Nothing that does not begin with a key goes into a keyed topic through here, and
 nothing that does not is passed over when it is read.
 """
 
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack  # Any: entries of any source, and the application's functions
 
 from waltz_log.client.append.bulk import append_all
 from waltz_log.client.append.bulk_receipt import NotInLog
@@ -241,8 +241,8 @@ class TopicHandle:
         self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
     ) -> TopicFeed:
         """Lists of records, each of one partition and in its order, without end, gap or repeat: of one partition or of all. `after`: the id before
-        the first record wanted; by partition if all are read. `until`: by partition, the id to read up to, such as `high_water_marks`; the feed ends
-        when all partitions are there.
+        the first record wanted; by partition if all are read. `until`: by partition, the id to read up to, such as `high_water_marks`; the feed
+        ends when all partitions have reached it.
 
         `compacted`, in a compaction topic: if `after` lies within the compacted view, the feed starts with the view's newest value of each key,
         and continues with the log. Raises `EnvelopeBroken`, `TopicDeleted`, and the errors of `WaltzClient.feed_batches`."""

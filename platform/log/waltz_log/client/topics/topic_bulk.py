@@ -1,7 +1,7 @@
 """Appending much to a topic in one call: each entry to its partition, in the order of the source within each, one result for all of it.
 
-Each partition has a `BulkAppend` of its own, so what is said there holds here; positions are those of the call. Nothing more is read for any
-partition once it ends for one. Nothing is kept per entry but its position.
+Each partition has its own `BulkAppend`, so its rules apply here; positions are those of the call. Nothing more is read for any partition once it
+ends for one. Nothing is kept per entry but its position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias  # Any: entries of any source; Arrow is not imported here
 
 from waltz_log.client.append.bulk import BulkAppend, call_hook
 from waltz_log.client.append.bulk_columns import HEADERS, BulkColumns
@@ -147,7 +147,7 @@ class TopicBulk:
         await self._enqueue_dealt({partition: self._as_rows(drafts) for partition, drafts in dealt.items()})
 
     def _as_rows(self, drafts: list[Draft]) -> Rows | list[Draft]:
-        """As columns where nothing speaks against it."""
+        """As columns if possible."""
         most = self._settings.record_bytes_max
         for data, header, write, read, append, mark in drafts:
             if write or read or append or mark is not None or type(header) is not int or header not in HEADERS or len(data) > most:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol  # Any: a decorator of the application's functions
 
 from waltz_log.client.append.bulk import BulkAppend
 from waltz_log.client.append.bulk_receipt import Appended, NotInLog

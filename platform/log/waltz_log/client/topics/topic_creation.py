@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias  # Any: keyword arguments of a topic
 
 from waltz_log.client.inspection.partition_contents import PartitionContents, PartitionsAsked, is_empty
 from waltz_log.coordination.topics import change_catalogue, pool_of, read_catalogue, write_catalogue
@@ -76,8 +76,8 @@ class TopicPlan:
 async def plan_topic(
     coordinator: Coordinator, network: Network, plan: TopicPlan, *, now_ms: Callable[[], int], timeout_s: float = 10.0
 ) -> tuple[Topic, list[PartitionContents]]:
-    """What `create_topic` would make as things are now, and what its partitions hold; no contents where the topic is there already. Changes nothing.
-    Raises `InvalidRequest` only for what could never be made, so that a dry run shows what is in the way."""
+    """What `create_topic` would make as things are now, and what its partitions hold; no contents if the topic exists. Changes nothing. Raises
+    `InvalidRequest` only for what could never be made, so that a dry run shows what is in the way."""
     asked = PartitionsAsked(coordinator, network, timeout_s)
     try:
         catalogue, pool = await read_catalogue(coordinator), await pool_of(coordinator)
@@ -197,7 +197,7 @@ async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequen
 
 
 async def _judge(asked: PartitionsAsked, plan: TopicPlan, bounds: Mapping[int, pb.Bound]) -> None:
-    """Raises `InvalidRequest` where the plan does not say what becomes of what is there."""
+    """Raises `InvalidRequest` if the plan does not say whether existing data is kept or discarded."""
     full = {each: bound.high_water_mark + 1 - bound.first_transaction_id for each, bound in bounds.items() if not is_empty(bound)}
     if not full or plan.existing == "keep":
         return

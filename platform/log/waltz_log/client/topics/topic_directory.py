@@ -1,7 +1,7 @@
 """Names of topics to what they are, as the catalogue says: asked once for each name, watched from then on.
 
-A topic never changes what it is, so the only news of one that matters is that it was deleted; another one of its name is another topic. A watch that
-is interrupted begins again; until then the last known holds.
+A topic never changes what it is, so the only news of one that matters is that it was deleted; a later topic of the same name is another topic. A
+watch that is interrupted begins again; until then the last known holds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # Future is invariant
 
 from waltz_log.client.topics.topic_directory import KnownTopic
 from waltz_log.client.topics.topic_records import TopicFeed, TopicRecord

@@ -24,7 +24,7 @@ AppendNowait: TypeAlias = Callable[[int, Draft, float], Awaitable[asyncio.Future
 log = structlog.get_logger(__name__)
 
 HOOK_S = 10.0
-"""After so long `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed for good."""
+"""After so long `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed permanently."""
 
 
 class Completions:
@@ -72,7 +72,7 @@ class Sending:
             raise
 
     def complete(self) -> None:
-        """Lets `apply` go on."""
+        """Lets `apply` continue."""
         future, self._future = self._future, None
         if future is not None:
             completed = self._completions.sending.pop(future)

@@ -23,7 +23,7 @@ Apply: TypeAlias = Callable[[list[Transaction]], Awaitable[None] | None]
 """Given every batch once, in order. A plain function runs in the event loop: keep it short, or give a coroutine function."""
 
 Again: TypeAlias = Callable[[Exception], Awaitable[int | None]]
-"""Given what ended the feed or `apply`: the mark that the state is at, to go on from there, or None to end with the error."""
+"""Given what ended the feed or `apply`: the mark of the state, to continue from there, or None to end with the error."""
 
 
 class Follower:

@@ -1,6 +1,6 @@
 """An application mounted at the log, and the contexts submitted to it.
 
-Each partition has one follower that applies the feed; where applying fails and the application wants to go on, the feed begins again from the mark
+Each partition has one follower that applies the feed; if applying fails and the application wants to continue, the feed starts again from the mark
 that the application states. Each context is one task, of which there are `contexts_max` at most: past that `submit` waits. What a hook raises is
 logged and changes nothing: the outcome is what the log says.
 """
@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -193,7 +193,7 @@ class Submitting:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _call_hook(hook: Callable[..., Any], *arguments: object) -> None:
+async def _call_hook(hook: Callable[..., object], *arguments: object) -> None:
     try:
         result = hook(*arguments)
         if inspect.isawaitable(result):

@@ -13,7 +13,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias
+from typing import Concatenate, ParamSpec, TypeAlias
 
 from waltz_log.client.transactions.admission import Ticket
 from waltz_log.client.transactions.attempts import Attempts, Execution, Feeding
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 EXPECTED_MAX = 8_192
 """Calls with different arguments whose locks are remembered, of each decorated function: some MB. The arguments themselves are not kept."""
 
-Body: TypeAlias = Callable[Concatenate["TransactionContext", P], Any]
+Body: TypeAlias = Callable[Concatenate["TransactionContext", P], object]
 
 
 class TransactionContext:

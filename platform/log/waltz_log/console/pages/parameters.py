@@ -18,7 +18,7 @@ TEXT_MAX = 4096
 """Characters of a search."""
 
 CURSOR_PARTITIONS_MAX = 256
-"""Partitions that one list goes through. Each has a place of its own in the address of the next page."""
+"""Partitions that one list goes through. Each has its own parameter in the address of the next page."""
 
 
 def text_of(values: Mapping[str, str], name: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any  # a template's values
 from urllib.parse import urlencode
 
 from starlette.requests import Request

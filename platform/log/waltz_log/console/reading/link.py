@@ -1,4 +1,4 @@
-"""The console's connection to a cluster: one coordinator session, made again when it ends, and a channel for each node.
+"""The console's connection to a cluster: one coordinator session, opened again when it ends, and a channel for each node.
 
 A cluster that does not answer is normal here. Nothing waits for it but the call that needs it, and that call says so.
 """

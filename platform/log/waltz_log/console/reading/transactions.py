@@ -71,8 +71,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of a search or of a list. `cursor`: by partition the id below which it goes on; empty at the end. `searched`: transactions compared;
-    `problems`: partitions that could not be read, and why."""
+    """A page of a search or of a list. `cursor`: for each partition, the id below which it continues; empty at the end. `searched`: transactions
+    compared; `problems`: partitions that could not be read, and why."""
 
     entries: tuple[Entry, ...]
     cursor: Mapping[int, int]
@@ -223,7 +223,8 @@ class TransactionReader:
     async def _blocks(
         self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False
     ) -> AsyncGenerator[pb.Block, None]:
-        """From the first replica that answers; another one goes on where it ends. Raises the last replica's error if none returns anything more."""
+        """From the first replica that answers; another one continues where it ends. Raises the last replica's error if none returns anything
+        more."""
         said: WaltzError = Unavailable(reason="no replica is registered")
         for address in self._replicas(sample, partition):
             request = pb.ReadRequest(
@@ -263,7 +264,8 @@ class TransactionReader:
     async def search(
         self, sample: Sample, partitions: Sequence[int], criteria: Criteria, count: int, before: Mapping[int, int], budget_s: float
     ) -> Found:
-        """Compares transactions, the newest of each partition first, until `count` match or the time is over; then `cursor` says where to go on."""
+        """Compares transactions, the newest of each partition first, until `count` match or the time is over; then `cursor` says where to
+        continue."""
         until = monotonic() + budget_s
         bounds = await self.bounds(sample, partitions)
         problems = {each: "no owner answers, and nothing is known of it yet" for each in partitions if each not in bounds}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 from uuid import UUID
 
 from waltz_log.core.formats.control_format import SessionMark
@@ -23,7 +23,7 @@ FORMAT: Final = "waltz-backup-1"
 
 @dataclass(frozen=True, slots=True)
 class BackupFile:
-    """`linked`: the node's own file under a second name. It may grow or be cut there only under a name of its own."""
+    """`linked`: the node's own file under a second name. It may grow or be truncated there only under another name."""
 
     path: str
     size: int
@@ -73,5 +73,5 @@ class BackupManifest:
             raise CorruptData(where=MANIFEST, offset=0, transaction_id=-1, reason=f"unusable manifest: {error}") from None
 
 
-def _checksum(fields: dict[str, Any]) -> str:
+def _checksum(fields: dict[str, object]) -> str:
     return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

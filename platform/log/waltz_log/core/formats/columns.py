@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate
 from struct import Struct, pack, unpack
-from typing import Any, Final
+from typing import Any, Final  # Any: dtypes that are made at run time
 from zlib import crc32
 
 import numpy as np
@@ -231,7 +231,7 @@ def _id_words(first: int, count: int) -> NDArray[np.uint32]:
 
 @cache
 def _before_four_bytes() -> np.uint32:
-    """What becomes the checksum of four zero bytes after four more: shifts repeat after 2**32 - 1 bytes, so going on is going back."""
+    """What becomes the checksum of four zero bytes after four more: shifts repeat after 2**32 - 1 bytes, so shifting further reverses a shift."""
     return np.uint32(shift(np.array([crc32(bytes(4))], dtype=np.uint32), 2**32 - 1 - 4)[0])
 
 

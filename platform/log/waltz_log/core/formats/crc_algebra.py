@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any  # what a ufunc returns
 from zlib import crc32
 
 import numpy as np

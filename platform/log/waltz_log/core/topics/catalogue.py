@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, get_args  # Any: JSON values
 
 from waltz_log.core.topics.access import check_access_properties
 from waltz_log.core.topics.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
@@ -167,9 +167,9 @@ class Catalogue:
         keeps_existing: bool = False,
     ) -> tuple[Catalogue, Topic]:
         """The catalog with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `log_partitions`: which of
-        them, in this order; the lowest free ones by default. Whether they are empty is the caller's to know. `properties`: by name, or
-        by range and name (`0-3:name`) for some of the topic's partitions (`core.topics.partition_properties`). Raises `InvalidRequest`
-        where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
+        them, in this order; the lowest free ones by default. Whether they are empty is the caller's to know. `properties`: by name, or by range and
+        name (`0-3:name`) for some of the topic's partitions (`core.topics.partition_properties`). Raises `InvalidRequest` if another topic has that
+        name, if two names have the same hash, or if too few log partitions are free."""
         kind = _TYPES.get(type)
         if kind is None:
             raise InvalidSetting.unknown(type, _TYPES, what="type of topic")
@@ -238,7 +238,7 @@ class Catalogue:
         return replace(self, topics={**self.topics, topic.name: made}, pending=left), made
 
     def withdrawn(self, topic: Topic) -> tuple[Catalogue, Topic]:
-        """The catalog without the pending topic. Unchanged if another one of its name replaced it."""
+        """The catalog without the pending topic. Unchanged if another topic of the same name replaced it."""
         if self.pending.get(topic.name) != topic:
             return self, topic
         return replace(self, pending={name: each for name, each in self.pending.items() if name != topic.name}), topic
@@ -253,7 +253,7 @@ class Catalogue:
         """Pending topics by their log partitions."""
         return {each: topic for topic in self.pending.values() for each in topic.partitions}
 
-    def with_policies(self, name: TopicName, changes: Mapping[str, Any]) -> tuple[Catalogue, Topic]:
+    def with_policies(self, name: TopicName, changes: Mapping[str, object]) -> tuple[Catalogue, Topic]:
         """Raises `NoSuchTopic` for an unknown topic, `InvalidSetting` for an unknown policy."""
         found = self.find(name)
         changed = replace(found, policies=found.policies.changed(changes))
@@ -275,7 +275,7 @@ class Catalogue:
                     raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which the catalog already has: choose another name")
 
     def to_bytes(self) -> bytes:
-        value: dict[str, Any] = {"topics": _rows(self.topics), "retired": list(self.retired)}
+        value: dict[str, object] = {"topics": _rows(self.topics), "retired": list(self.retired)}
         value |= {"pending": _rows(self.pending)} if self.pending else {}
         value |= {"epochs": self.epochs} if self.epochs else {}
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
@@ -286,7 +286,7 @@ class Catalogue:
         return cls(_topics(found["topics"]), tuple(found["retired"]), _topics(found.get("pending", ())), found.get("epochs", 0))
 
 
-def _rows(topics: Mapping[TopicName, Topic]) -> list[list[Any]]:
+def _rows(topics: Mapping[TopicName, Topic]) -> list[list[object]]:
     return [
         [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms, *_more(t)]
         for _, t in sorted(topics.items())
@@ -301,9 +301,9 @@ def _topics(rows: Iterable[Sequence[Any]]) -> dict[TopicName, Topic]:
     return {topic.name: topic for topic in topics}
 
 
-def _more(topic: Topic) -> list[dict[str, Any]]:
+def _more(topic: Topic) -> list[dict[str, object]]:
     """Optional fields, by name: a topic without them needs no space for them in the coordinator's megabyte."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if topic.partition_properties:
         found["partition_properties"] = [each.to_json() for each in topic.partition_properties]
     if topic.epoch:

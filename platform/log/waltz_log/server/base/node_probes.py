@@ -28,7 +28,7 @@ PROBE_TIMEOUT_S = 1.0
 
 
 async def answers(network: Network, address: str, cluster_key: bytes, partition: int) -> bool:
-    """Whether the storage node at the address answers a ping, over a connection of its own."""
+    """Whether the storage node at the address answers a ping, over a separate connection."""
     channel = network.connect(address)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):

@@ -18,7 +18,7 @@ class Pulse:
         self._error: BaseException | None = None
 
     def notify(self) -> None:
-        """Something changed: every waiter whose condition holds goes on."""
+        """Something changed: every waiter whose condition is true continues."""
         if not self._waiting:
             return
         for future, condition in list(self._waiting.items()):

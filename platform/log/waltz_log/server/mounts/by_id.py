@@ -1,8 +1,8 @@
 """Transactions by id, for clients that read a feed of headers and need the data of some (Client-Server Communication, Transaction Data
 Request).
 
-From memory where they are there, from a replica elsewhere; never above what the caller found committed. One answer is bounded in bytes and in reads
-of replicas, so it comes in time; the client asks again for the rest.
+From memory if it holds them, otherwise from a replica; never above what the caller found committed. One answer is bounded in bytes and in reads of
+replicas, so it comes in time; the client asks again for the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reads runs of stored transactions of a partition from its replicas; equal reads that meet are made once (the original's transaction fetcher).
 
 Each run is one bounded answer of one replica. So many reads at once and no more: those beyond wait their turn, in this partition alone. A replica
-that does not answer in time counts as failed for the read, which goes on at another. Decides no bound: what may be read is the caller's to know.
+that does not answer in time counts as failed for the read, which continues at another replica. Decides no bound: what may be read is the caller's
+to know.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Mount:
     # ---- the writer ----------------------------------------------------------------------------------------------------------------------------
 
     async def write(self, target: int) -> None:
-        """Feeds up to `target`, says that the partition is ready, and goes on with answers and feed until it is cancelled."""
+        """Feeds up to `target`, says that the partition is ready, and continues with answers and feed until it is cancelled."""
         store = self._store
         if self._fed > target or (self.feed != pb.FEED_NONE and self._fed < store.first_transaction_id - 1):
             raise OutOfRange(partition=store.partition, asked=self._fed + 1, first=store.first_transaction_id, last=target)

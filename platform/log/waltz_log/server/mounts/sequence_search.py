@@ -81,7 +81,7 @@ class SequenceSearch:
 
 
 async def _headers(store: StoreSession, first: int, last: int) -> AsyncGenerator[tuple[int, npt.NDArray[np.void]], None]:
-    """Runs of record headers with the id of each run's first, from memory where they are there, else from a replica."""
+    """Runs of record headers with the first id of each run, from memory if it holds them, otherwise from a replica."""
     position = first
     while position <= last:
         block: Block | None = store.window.find(position)

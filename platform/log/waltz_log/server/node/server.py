@@ -2,8 +2,8 @@
 
 Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
 when its coordinator session ends. As one worker of a server it serves those of the server's partitions that fall to it, and its supervisor is the
-member of the cluster: a worker that starts again goes on with the generation that the server has, in new store sessions, which fence what its
-predecessor may have left behind.
+member of the cluster: a worker that restarts continues with the generation of the server, in new store sessions. These fence what its predecessor
+may have left.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # Future is invariant
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.locks.locks import LockStatistics

@@ -361,7 +361,7 @@ class Partition:
             else:
                 raise ProtocolViolation(reason=f"unexpected message on a mounted stream kind={kind}")
         if not mount.client_id:
-            # A reader has nothing more to say; it goes on reading.
+            # A reader has nothing more to say; it continues to read.
             await asyncio.get_running_loop().create_future()
         await serving.decided()
         serving.append.answer_queued(mount)

@@ -86,7 +86,7 @@ class Renewal:
             return False
         able = following.intersection(wanted)
         if len(able) < majority(len(wanted)):
-            # With these replicas the partition could not accept appends yet. They are filled first, beside the session, and count once they hold
+            # With these replicas the partition could not accept appends yet. They are filled first, during the session, and count once they hold
             # everything.
             await store.fill(frozenset(wanted).difference(store.assigned))
             if len(able | store.nearly_filled(wanted)) < majority(len(wanted)):

@@ -1,4 +1,4 @@
-"""The fill of one replica: its progress, rate and remaining time, and its pace beside the appends (`core.fill_pace`).
+"""The fill of one replica: its progress, rate and remaining time, and its pace during appends (`core.fill_pace`).
 
 A fill continues over several store sessions: the replica keeps what was copied (docs/decisions/0022), and this object keeps the measured rate. It
 does not decide what is copied or kept.

@@ -104,7 +104,7 @@ class PartitionMemory:
         budget.join(self)
 
     def begin(self, high_water_mark: int) -> None:
-        """The log goes on above the mark. Nothing was appended here before."""
+        """The log continues above the mark. Nothing was appended here before."""
         assert self.window.held_bytes == 0, "the window begins anew only where it is empty"
         self.window = BlockWindow(high_water_mark)
         self._committed = high_water_mark

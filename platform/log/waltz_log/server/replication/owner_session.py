@@ -27,7 +27,7 @@ __all__ = ["BlockSource", "OwnerSession"]
 
 
 class BlockSource(Protocol):
-    """A replica that another one is copied from."""
+    """A replica from which another one is copied."""
 
     def runs(
         self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0

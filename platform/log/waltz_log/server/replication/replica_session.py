@@ -1,7 +1,7 @@
 """A replica session: the owner's side of one replica, from connecting through recovery to the stream of blocks
 (Waltz Server, Recovery Procedure, step 5).
 
-A replica that fails is tried again with growing pauses and comes back by catching up; it never ends the store session. Only a fence does.
+A replica that fails is retried with increasing pauses and returns by catching up; it never ends the store session. Only a fence does.
 """
 
 from __future__ import annotations
@@ -441,15 +441,15 @@ class ReplicaSession:
         return self._reached
 
     async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:
-        """One call beside the stream of blocks."""
+        """One call, separate from the stream of blocks."""
         return await self._calls.call(method, request)
 
     def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
-        """A stream of answers beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
+        """A stream of answers, separate from the stream of blocks. Raises `ConnectionLost` if there is no connection."""
         return self._calls.read(method, request)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        """A stream beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
+        """A stream, separate from the stream of blocks. Raises `ConnectionLost` if there is no connection."""
         return self._calls.open(method)
 
     async def probe(self) -> None:

@@ -65,7 +65,7 @@ class Recovery:
 
     def classify(self, name: str, report: ReplicaReport) -> Classification:
         """What to do with the replica first. Raises `CoordinatorBehind` if it holds transactions of a partition that the metadata has never seen:
-        the metadata was lost, and to go on would truncate the log."""
+        the metadata was lost, and continuing would truncate the log."""
         if self.first_ever:
             if report.last_transaction_id >= 0:
                 raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=report.session)

@@ -189,7 +189,7 @@ class StoreSession:
             await self._write_metadata(decided_metadata(self._recorded.current, recovery.source(mark), mark))
 
     def resolved_at(self, high_water_mark: int) -> None:
-        """The recovery decided the mark: the log goes on from here."""
+        """The recovery decided the mark: the log continues from here."""
         self.resolved = self.committed = high_water_mark
         if self.window.last_transaction_id != high_water_mark:
             assert not self._state.current.renewing, "a session that was closed in order goes on where it closed"
@@ -366,7 +366,8 @@ class StoreSession:
         return frozenset(name for name, replica in self._replicas.items() if replica.live)
 
     async def fill(self, names: frozenset[str]) -> None:
-        """Fills these replicas beside those assigned, and no others: what they acknowledge counts nothing until `renew` goes on over them."""
+        """Fills these replicas in addition to those assigned, and no others: their acknowledgments do not count until `renew` continues with
+        them."""
         for name in sorted(self._learners.keys() - names):
             task = self._learners.pop(name)
             task.cancel()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -298,7 +297,7 @@ class StorageNode:
         await self.views.close()
         partitions, self._partitions = self._partitions, {}
         control, self._control = self._control, None
-        results: list[Any] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
+        results: list[object] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
         for error in results:
             if isinstance(error, BaseException):
                 log.error("partition did not close", error=repr(error))

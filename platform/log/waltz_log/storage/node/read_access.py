@@ -89,7 +89,7 @@ class ReadAccess:
 
     def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
         """Raises `NotAllowed` if the topic names its readers, this principal is none of them, and the caller is not the owner of `newest_session`,
-        the newest session that the replica has seen; `Fenced` if such a caller names an older session of its own."""
+        the newest session that the replica has seen; `Fenced` if such a caller names an older session."""
         known = self._opened.get(partition)
         if known is None:
             return

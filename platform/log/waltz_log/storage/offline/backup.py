@@ -4,7 +4,7 @@ Works from outside, on the files alone, and neither waits for the node nor delay
 
 - The control file is read before any data and the fences after all of it: the marks of the copy never promise more than its data holds.
 - A closed segment is hard-linked if source and target share a file system, else copied. Before a node writes to a file that has other names, it
-  replaces it by a copy of its own. If a link came too late for that, the segment after it is gone or changed: the partition is copied again.
+  replaces the file with a copy. If a link came too late for that, the segment after it is gone or changed: the partition is copied again.
 - The last segment is copied up to the end of its index, which was acknowledged, at a record border; index before data, as the node writes them.
 - Every copy is verified, record by record, before it counts: a backup never holds corruption.
 

@@ -1,4 +1,4 @@
-"""Creates a directory atomically: it is filled under another name beside the target, and renamed last.
+"""Creates a directory atomically: it is filled under another name next to the target, and renamed last.
 
 If a killed process left the other directory, the next one that creates the same target removes it, but not while it is still being filled (the
 directory's lock shows that). If the work fails, nothing is left.

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -158,7 +158,7 @@ class PartitionStore:
         log.error("partition task failed unexpectedly", partition=self.partition, exc_info=error)
         self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
 
-    async def _guarded(self, work: Awaitable[Any]) -> None:
+    async def _guarded(self, work: Awaitable[object]) -> None:
         """Stops the partition if the disk fails."""
         try:
             await work
@@ -268,7 +268,7 @@ class PartitionStore:
 
     @property
     def trimmable(self) -> int:
-        """The last transaction that may be trimmed: everything up to it is known to be committed, and recovery does not go back behind it."""
+        """The last transaction that may be trimmed: everything up to it is known to be committed, and recovery never truncates below it."""
         return self._sessions.committed
 
     async def holdings(self) -> list[SegmentFacts]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar  # Any: Future is invariant
 
 import structlog
 
@@ -33,7 +33,7 @@ class ReadShare:
         self._offload = offload
         self._places = asyncio.Semaphore(calls_max)
 
-    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+    async def __call__(self, call: Callable[..., T], /, *arguments: object) -> T:
         await self._places.acquire()
         work = asyncio.ensure_future(self._offload(call, *arguments))
         work.add_done_callback(self._ended)
@@ -66,7 +66,7 @@ class RangeReads:
     async def locate(self, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
         return await self._read(self._log.cuts, first if first <= last else self._log.first_id, locate, self._log, times_ms, first, last, max_bytes)
 
-    async def _read(self, cuts: int, first: int, call: Callable[..., T], *arguments: Any) -> T:
+    async def _read(self, cuts: int, first: int, call: Callable[..., T], *arguments: object) -> T:
         try:
             found = await self._offload(call, *arguments)
         except (OSError, WaltzError) as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Offload
@@ -22,7 +21,7 @@ class SessionMarks:
     """`guarded` awaits a write to the control files and stops the partition if it fails. `turn` is held during such a write."""
 
     def __init__(
-        self, partition: int, control: ControlFiles, turn: asyncio.Lock, offload: Offload, guarded: Callable[[Awaitable[Any]], Awaitable[None]]
+        self, partition: int, control: ControlFiles, turn: asyncio.Lock, offload: Offload, guarded: Callable[[Awaitable[object]], Awaitable[None]]
     ) -> None:
         self.partition = partition
         self.fence = control.fence(partition)

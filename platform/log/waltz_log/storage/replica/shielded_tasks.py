@@ -18,7 +18,7 @@ class ShieldedTasks:
 
     def __init__(self, broke: Callable[[BaseException], None]) -> None:
         self._broke = broke
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def __len__(self) -> int:
         """How many tasks are running."""
@@ -38,7 +38,7 @@ class ShieldedTasks:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, WaltzError):

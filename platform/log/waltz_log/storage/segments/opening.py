@@ -1,4 +1,4 @@
-"""Opens the files of a partition after a stop or a crash: what is there, what is torn, what is corrupt (docs/internals/storage.md).
+"""Opens the files of a partition after a stop or a crash: what is valid, what is torn, what is corrupt (docs/internals/storage.md).
 
 The rules, in order:
 

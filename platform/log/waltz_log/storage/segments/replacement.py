@@ -1,4 +1,4 @@
-"""A new copy of a closed segment, written beside the old one and renamed over it as a whole: how corruption is repaired from a peer.
+"""A new copy of a closed segment, written next to the old one and renamed over it as a whole: how corruption is repaired from a peer.
 
     replacement = Replacement(log, first)       # `log.closed()` lists them
     replacement.add(blocks)                     # as often as needed: verified, in order, from the segment's first id to its last
@@ -6,11 +6,11 @@
     replacement.put_in_place()                  # in the partition's turn: renamed over the old files, durable when it returns
     replacement.abandon()                       # instead, at any time before
 
-Decides nothing about where the transactions come from. Invariants: the files at their own names are whole at every moment, because the copy has names
-of its own until it is on the medium; a crash leaves temporary files that the next opening removes; readers that are at it go on in the old files or
-the new, which hold the same transactions at the same places. A failure before `put_in_place` leaves the log untouched.
+Decides nothing about where the transactions come from. Invariants: the files under the real names are complete at every moment, because the copy
+has other names until it is on disk; a crash leaves temporary files that the next opening removes; readers continue in the old files or the new
+ones, which hold the same transactions at the same offsets. A failure before `put_in_place` leaves the log untouched.
 
-Blocks; one thread at a time. Appends and readers go on beside it.
+Blocks; one thread at a time. Appends and readers continue at the same time.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ GREETING = 0x57
 VERSION = b"\x01"
 
 BUFFER_BYTES = 16 * 1024
-"""Of each accepted connection: what is received lands here. A frame that does not fit gets memory of its own and is received in place."""
+"""Of each accepted connection: what is received lands here. A frame that does not fit gets its own buffer and is received in place."""
 
 GREETING_BYTES_MAX = 256
 

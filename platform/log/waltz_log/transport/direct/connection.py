@@ -13,7 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic  # Any: messages of any method
 from weakref import WeakSet
 
 import structlog
