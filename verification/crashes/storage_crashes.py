@@ -27,7 +27,7 @@ __all__ = ["SCENARIOS", "crash"]
 
 
 class _Append(StorageLife):
-    """Data, index and times of one segment; several blocks a round; a close in good order and a start after it."""
+    """Data, index and times of one segment; several blocks a round; a close in order and a start after it."""
 
     async def steps(self) -> None:
         self.create(1)

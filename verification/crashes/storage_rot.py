@@ -131,7 +131,7 @@ def bits(sound: Sound, kind: str, count: int, random: Random) -> Iterator[tuple[
 
 
 async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) -> str:
-    """What became of one flipped bit. Raises `RotFound` where it is none of what may be."""
+    """What became of one flipped bit. Raises `RotFound` if it is none of what may be."""
     disk = sound.disk.fork()
     right = disk.content(path)
     corrupted = bytearray(right)
@@ -158,7 +158,7 @@ async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) ->
 
 
 async def _asked(node: StorageNode, sound: Sound, kind: str) -> str | None:
-    """Compares what the node reports with the truth. None where they agree."""
+    """Compares what the node reports with the truth. None if they agree."""
     await node.open(KEY)
     store = await node.partition(0)
     assert node.start >= 2, f"starts went back: {node.start}"

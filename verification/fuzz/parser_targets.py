@@ -1,7 +1,7 @@
 """What a fuzzer calls: every parser of the storage and the core, each with what must hold for any bytes at all.
 
 A target gets bytes and returns, or raises what a caller must not see: anything but the refusals that the parser's contract names, or an
-`AssertionError` where what was parsed is not what the bytes say. The dumbest correct parser is what the clever ones are compared with.
+`AssertionError` if what was parsed is not what the bytes say. The dumbest correct parser is what the clever ones are compared with.
 
 `SEEDS` are valid inputs for each, to begin from. Inputs that once found something are in `tests/fuzz/<target>/` and are tried by every test run.
 """
@@ -88,7 +88,7 @@ def segment_name(data: bytes) -> None:
 
 
 def _plainly(buffer: bytes, offset: int) -> int | None:
-    """Where the record at the offset ends, as the document says; None where it is not whole and right."""
+    """Where the record at the offset ends, as the document says; None if it is not whole and right."""
     rest = buffer[offset:]
     if len(rest) < RECORD_OVERHEAD_BYTES:
         return None

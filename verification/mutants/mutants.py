@@ -55,7 +55,7 @@ BACKED_UP_WHILE_OPENING = 1_850_200
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """`seed`: the first that noticed, None where none of them did."""
+    """`seed`: the first that noticed, None if none of them did."""
 
     bug: str
     seed: int | None

@@ -84,7 +84,7 @@ class _Fork:
 
 
 async def _fork(world: World, rng: Random) -> _Fork | None:
-    """A partition of three or five replicas, all of them up, with its owner and another server; None where there is none that no other fault has."""
+    """A partition of three or five replicas, all of them up, with its owner and another server; None if there is none that no other fault has."""
     partition = rng.randrange(world.mix.log_partitions)
     held = [*await world.assigned(partition)]
     addresses = {server.server.address: name for name, server in sorted(world.servers.items()) if server.server is not None}

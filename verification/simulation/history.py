@@ -38,7 +38,7 @@ def number_of(data: bytes) -> int:
 
 @dataclass(slots=True)
 class Attempt:
-    """One append as its client made it. `mark`: the high-water mark it said, None where it left that to the client."""
+    """One append as its client made it. `mark`: the high-water mark it said, None if it left that to the client."""
 
     number: int
     client: str

@@ -55,7 +55,7 @@ class _PlainTable:
         return self.last_foreign_writer(lock, client_id) if append.own else self.last_writer(lock)
 
     def winner(self, append: JudgedAppend, client_id: int) -> int | None:
-        """None where the append goes in."""
+        """None if the append goes in."""
         found = max((self.claim(append, lock, client_id) for lock in (*append.write, *append.read)), default=-1)
         return found if found > append.mark else None
 

@@ -12,7 +12,7 @@ __all__ = ["JudgedAppend", "JudgedFrame", "LockOrder", "RejectionSent"]
 
 @dataclass(frozen=True, slots=True)
 class JudgedAppend:
-    """One transaction as its frame carries it. Locks are the hashes on the wire. `number`: the attempt that its data names, None where it names none.
+    """One transaction as its frame carries it. Locks are the hashes on the wire. `number`: the attempt that its data names, None if it names none.
     Accepted: it has a transaction id. Rejected: it has a winner, and `holder` is the lock that it lost."""
 
     sequence: int

@@ -88,7 +88,7 @@ class RestoredCoordinator:
             world.history.complaints.append(f"27: no append within {LATE_S:g} s of the adoption: partitions={late}")
 
     async def _whole(self) -> bool:
-        """False where some replica is no clean member in time: one that lost its disk and has not copied all back cannot be adopted as it is."""
+        """False if some replica is no clean member in time: one that lost its disk and has not copied all back cannot be adopted as it is."""
         world = self._world
         deadline = world.now_s + LATE_S
         while world.now_s < deadline:

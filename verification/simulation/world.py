@@ -191,7 +191,7 @@ class World:
     # ---- storage nodes -----------------------------------------------------------------------------------------------------------------------------
 
     async def start_storage(self, name: str, *, replace: bool = False) -> None:
-        """Until it is up: a start that fails is tried again, as an operator's supervisor would. Raises `Fenced` where the directory is refused."""
+        """Until it is up: a start that fails is tried again, as an operator's supervisor would. Raises `Fenced` if the directory is refused."""
         while True:
             self._life += 1
             storage = StorageProcess(self, name, self._life)

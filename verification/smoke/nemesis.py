@@ -70,7 +70,7 @@ class Nemesis:
                 self._cluster.start(name)
 
     def heal(self, within_s: float, announce: Callable[[str], None]) -> None:
-        """Everything runs, and serves, when this returns. Raises `ClusterUnavailable` where that takes longer than `within_s`."""
+        """Everything runs, and serves, when this returns. Raises `ClusterUnavailable` if that takes longer than `within_s`."""
         announce("the outages are over")
         for name in sorted(self._stopped):
             self._cluster.resume(name)

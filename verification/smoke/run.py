@@ -112,7 +112,7 @@ class _Clients:
 
 
 def run(plan: SmokePlan, directory: Path, announce: Callable[[str], None]) -> Report:
-    """`directory` must be empty, and holds everything; `announce` is called with a line every few seconds. Raises `Unavailable` where the cluster or
+    """`directory` must be empty, and holds everything; `announce` is called with a line every few seconds. Raises `Unavailable` if the cluster or
     a client does not come to an end."""
     with LocalCluster(
         directory / "cluster",

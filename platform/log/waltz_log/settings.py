@@ -1,7 +1,7 @@
 """The base of all settings: frozen values, unknown keys refused with the nearest known one, read from YAML, then environment, then arguments.
 
 Each component declares its own model next to its code (`storage/base/settings.py`, `server/base/settings.py`, `client/base/settings.py`). Every
-field says how to choose it; units stand last in its name.
+field says how to choose it; units are last in its name.
 
 Every field can be given by the environment, whatever its type. A sequence is its elements separated by commas (`0,1,2`), or YAML (`[0, 1, 2]`); a
 mapping or a nested model is YAML, of which JSON is a part (`{a: 1}`). An empty value is None if the field may be None, and an empty sequence.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,10 +33,12 @@ from waltz_log.errors import InvalidSetting
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waltz_log.client.inspection.inspect import ClusterInspector
+
 __all__ = ["SCHEMA", "DefaultSource"]
 
 
-def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[object]:
+def _connect(cluster: str, timeout_s: float) -> ClusterInspector:
     from waltz_log.client.inspection.inspect import ClusterInspector
 
     return ClusterInspector(cluster, timeout_s=timeout_s)
@@ -344,7 +345,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.cover(ahead)
 
     def _until_ends(self, extents: dict[int, Extent]) -> dict[int, Extent]:
-        """The log up to where the query is to end. The end at a time is known once a transaction as new is committed, and then stays the same."""
+        """The log up to the end of the query. The end at a time is known once a transaction as new is committed, and then stays the same."""
         options = self._source.parsed
         if not options.bounded:
             return extents

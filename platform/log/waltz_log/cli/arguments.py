@@ -24,7 +24,7 @@ OUTPUTS = ("table", "json", "yaml")
 
 
 def checked_output(chosen: str) -> str:
-    """Raises `InvalidSetting` where it is none of them."""
+    """Raises `InvalidSetting` if it is none of them."""
     if chosen not in OUTPUTS:
         near = InvalidSetting.unknown(chosen, OUTPUTS).nearest
         raise InvalidSetting(name="--output", reason=f"is table, json or yaml, not {chosen!r}", nearest=near)

@@ -1,8 +1,8 @@
-"""The client of the log. What applications use stands in `__all__`.
+"""The client of the log. `__all__` lists what applications use.
 
-The outcomes of an append that are not a receipt stand here too; all other errors are in `waltz_log.errors`.
+The outcomes of an append that are not a receipt are here too; all other errors are in `waltz_log.errors`.
 
-Importing it brings neither numpy nor Spark nor Arrow. The names of the outbox, which stands above the client, are loaded when they are first used.
+Importing it brings neither numpy nor Spark nor Arrow. The names of the outbox, which imports the client, are loaded at their first use.
 """
 
 from __future__ import annotations

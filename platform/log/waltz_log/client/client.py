@@ -314,16 +314,16 @@ class WaltzClient:
         """Settles an append whose outcome was unknown. Returns its receipt, or None if it is not in the log and never will be.
 
         The error may come from another process, which may still run: that process loses its connection for appends to the partition, mounts again
-        and continues. Raises `Unavailable` if the log does not answer within `timeout_s` (`append_timeout_s` by default), and
-        `InvalidRequest` if the error stands for several appends (`resolve_range`)."""
+        and continues. Raises `Unavailable` if the log does not answer within `timeout_s` (`append_timeout_s` by default), and `InvalidRequest` if
+        the error is for several appends (`resolve_range`)."""
         if error.count != 1:
             raise InvalidRequest(reason=f"the error stands for several appends: use resolve_range: count={error.count}")
         found, deadline = await self._resolve(error, timeout_s)
         return await receipt_of(error, found, self._owners, self._settings, deadline)
 
     async def resolve_range(self, error: OutcomeUnknown, timeout_s: float | None = None) -> list[Appended]:
-        """Settles the `count` rows of a bulk append that an error stands for. Returns the ranges that are in the log, `first` counted from the first
-        row. The rest is not in the log and never will be."""
+        """Settles the `count` rows of a bulk append that failed with one error. Returns the ranges that are in the log, `first` counted from the
+        first row. The rest is not in the log and never will be."""
         found, _ = await self._resolve(error, timeout_s)
         return joined([Appended(first - error.sequence, count, transaction_id) for first, count, transaction_id in found])
 

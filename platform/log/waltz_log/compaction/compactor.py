@@ -216,7 +216,7 @@ def _contains(sorted_hashes: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> 
 def _places(
     file: ViewFile, chunks: Iterable[IndexChunk], hashes: NDArray[np.uint64], latest: Container[bytes]
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Where the records of a file stand, in order; and those among them whose keys have a later value."""
+    """The offsets of the records of a file, in order; and those among them whose keys have a later value."""
     offsets = np.empty(file.records, np.int64)
     dead: list[int] = []
     held = 0

@@ -23,7 +23,7 @@ from waltz_log.core.ports import Clock
 __all__ = ["Console", "Extension", "Link"]
 
 OLD_SAMPLES = 3
-"""After so many intervals without a new sample, pages warn that what they show is old."""
+"""After this many intervals without a new sample, pages warn that they show old data."""
 
 
 class Link(NamedTuple):

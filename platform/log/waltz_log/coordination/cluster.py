@@ -121,8 +121,8 @@ def grow_replicas(before: ReplicaAssignment, partitions: int, *, storages: Seque
 async def grow_cluster(
     coordinator: Coordinator, partitions: int, *, storages: Sequence[str] | None = None, replication: int | None = None, dry_run: bool = False
 ) -> tuple[ClusterParameters, ReplicaAssignment]:
-    """The cluster with so many partitions, and their replicas. Existing ones stay. A second call with the same number changes nothing. Raises
-    `InvalidRequest` if there is no cluster, for a lower number than before, or if the arguments do not fit together."""
+    """The cluster with this number of partitions, and their replicas. Existing ones stay. A second call with the same number changes nothing.
+    Raises `InvalidRequest` if there is no cluster, for a lower number than before, or if the arguments do not fit together."""
     while True:
         node, held = await coordinator.get(CLUSTER, latest=True), await coordinator.get(REPLICAS)
         if node is None or held is None:

@@ -8,7 +8,7 @@ __all__ = ["Flushing"]
 
 
 class Flushing(NamedTuple):
-    """So long after the first transaction that is not synced, or when there are so many bytes of them."""
+    """A sync is due this long after the first transaction that is not synced, or when this many bytes are not synced."""
 
     period_s: float
     bytes: int

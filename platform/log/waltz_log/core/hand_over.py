@@ -38,7 +38,7 @@ Reach = Mapping[int, Mapping[int, Collection[str]]]
 DOUBLINGS_MAX = 6
 
 CALM_PAUSES = 8
-"""If no server was avoided for so many pauses, the next hand-over of the partition starts with the shortest pause again."""
+"""If no server was avoided for this many pauses, the next hand-over of the partition starts with the shortest pause again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def majority_of(reached: Collection[str], replicas: Collection[str]) -> bool:
 
 
 def pause_s(moves: int, after_s: float) -> float:
-    """The pause after so many hand-overs. `after_s`: the setting `hand_over_after_s`."""
+    """The pause after this many hand-overs. `after_s`: the setting `hand_over_after_s`."""
     return after_s * 2.0 ** min(max(moves - 1, 0), DOUBLINGS_MAX) if moves else 0.0
 
 

@@ -112,7 +112,7 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
     def total_bytes(self) -> int: ...
     def writable(self) -> bool:
-        """Whether the directory may be written to. False where it was mounted read-only, as after an error of the disk."""
+        """Whether the directory may be written to. False if it was mounted read-only, as after an error of the disk."""
         ...
 
     def lock(self) -> None:
@@ -195,7 +195,7 @@ class Sender(Protocol[Sent_contra]):
     memory."""
 
     async def send(self, message: Sent_contra | Encoded[Sent_contra]) -> None:
-        """Raises the peer's `WaltzError` or `ConnectionLost` where the stream has ended."""
+        """Raises the peer's `WaltzError` or `ConnectionLost` if the stream has ended."""
         ...
 
     async def cancel(self) -> None:
@@ -207,7 +207,7 @@ class Receiver(Protocol[Received_co]):
     """The end of a message stream that receives."""
 
     async def receive(self) -> Received_co | None:
-        """The next message; None if the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
+        """The next message; None if the other end finished in order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
         ...
 
     async def cancel(self) -> None:
@@ -266,7 +266,7 @@ class CallMethod(Method[Request, Response]):
 
 @dataclass(frozen=True, slots=True)
 class ReadMethod(Method[Request, Response]):
-    """One request, a stream of answers, which ends in good order when the handler returns."""
+    """One request, a stream of answers, which ends in order when the handler returns."""
 
     kind = "read"
 
@@ -276,7 +276,7 @@ class ReadMethod(Method[Request, Response]):
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod(Method[Request, Response]):
-    """Messages in both directions. The stream ends in good order when the handler returns."""
+    """Messages in both directions. The stream ends in order when the handler returns."""
 
     kind = "stream"
 

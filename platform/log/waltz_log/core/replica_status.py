@@ -1,7 +1,7 @@
 """The state of one replica in one word: the words, their meanings, and when a partition can accept appends.
 
-The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds those that only a survey of every node can know.
-Each word stands for one state only; docs/guides/operations.md lists the same table.
+The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds those that only a survey of every node can
+know. Each word means one state only; docs/guides/operations.md lists the same table.
 """
 
 from __future__ import annotations

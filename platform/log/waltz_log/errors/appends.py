@@ -85,7 +85,7 @@ class QuotaExceeded(NotAppended):
 
 class OutcomeUnknown(WaltzError):
     """The transaction may be in the log or not. `since` is the transaction id above which the log has to be searched for it. `count` is above 1 if
-    the error stands for several transactions of a bulk append, with consecutive sequences from `sequence`.
+    the error is for several transactions of a bulk append, with consecutive sequences from `sequence`.
 
     To do: call `client.resolve`, or `client.resolve_range` if `count` is above 1. It reads the outcome from the log. Do not guess."""
 

@@ -65,7 +65,7 @@ CheckKind: TypeAlias = Literal["hash", "size"]
 
 ADD, UPDATE, ADD_TX, UPDATE_TX, DELETE_TX, DELETE, PREPARE, COMMIT, ROLLBACK = range(11, 20)
 UNHEALTHY: Final = 0
-"""What `scan` says of a place that begins like a record of this use of the file and is none."""
+"""What `scan` yields for a place that starts like a record of this use of the file and is none."""
 
 FILL: Final = b"J"
 """What a new file is filled with: no record's type, so that a search skips it."""
@@ -92,7 +92,7 @@ DELETE_BYTES: Final = DELETE_TX_BYTES - 8
 
 
 def check_seed(salt: bytes | None, file_id: int) -> int | None:
-    """What the checks of a file begin with; None, without a salt, stands for the check by size."""
+    """What the checks of a file begin with; None means the check by size, which needs no salt."""
     if salt is None:
         return None
     return int.from_bytes(blake2b(file_id.to_bytes(4, "big"), key=salt, digest_size=4).digest(), "big")
@@ -152,7 +152,7 @@ def summary_bytes(files: int) -> int:
 
 
 class Record(NamedTuple):
-    """What stands at `offset`. Fields that its kind does not have are 0 or empty, the record id -1; `counts` are those of a prepare or commit."""
+    """The record at `offset`. Fields that its kind does not have are 0 or empty, the record id -1; `counts` are those of a prepare or commit."""
 
     kind: int
     offset: int
@@ -165,7 +165,7 @@ class Record(NamedTuple):
 
 
 class AddRun(NamedTuple):
-    """Adds outside transactions that stand back to back, in columns. `offsets` has one more than there are records: where the run ends."""
+    """Adds outside of transactions without gaps between them, in columns. `offsets` has one more than there are records: where the run ends."""
 
     offsets: Sequence[int]
     record_ids: list[int]
@@ -293,7 +293,7 @@ def record_bytes(head: bytes) -> int:
 
 
 def _record_at(data: bytes, view: memoryview, offset: int, seed: int | None) -> Record:
-    """The record at a place with a right type and file id; `UNHEALTHY` where the rest is not, and then it ends after its first byte."""
+    """The record at a place with a right type and file id; `UNHEALTHY` if the rest is not, and then it ends after its first byte."""
     kind = data[offset]
     left = len(data) - offset
     unhealthy = Record(UNHEALTHY, offset, offset + 1)

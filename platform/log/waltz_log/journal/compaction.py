@@ -133,7 +133,7 @@ class Compactor:
         return self._settings.file_bytes - FILE_HEADER_BYTES
 
     def _choose(self, percent: int, before_serial: int, living_max: int) -> set[JournalFile]:
-        """Files whose live bytes together are at most that share of their size, and at most so many bytes; empty if there are none."""
+        """Files whose live bytes together are at most that share of their size, and at most this many bytes; empty if there are none."""
         chosen: set[JournalFile] = set()
         for file in sorted(self._ledger.files.values(), key=lambda each: (each.live_bytes, each.serial)):
             if file in chosen or file.serial >= before_serial:

@@ -64,7 +64,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """`check` and `salt` are None if there is no journal yet. `files` stand in no order."""
+    """`check` and `salt` are None if there is no journal yet. `files` have no order."""
 
     check: CheckKind | None
     salt: bytes | None

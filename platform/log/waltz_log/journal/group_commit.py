@@ -77,7 +77,7 @@ class GroupCommitJournal:
     # ---- changes ---------------------------------------------------------------------------------------------------------------------------------
 
     def add(self, record_id: int, user_type: int, body: bytes, *, sync: bool = True, on_done: OnDone | None = None) -> None:
-        """As `Journal.add`. With `sync` the call returns when the record is on the medium. With `on_done` it returns at once, and `on_done` is
+        """As `Journal.add`. With `sync` the call returns when the record is on the medium. With `on_done` it returns immediately, and `on_done` is
         called then. With neither, the record is on the medium within `flush_s`. Waits while `unsynced_bytes_max` bytes are not synced."""
         self._change(lambda: self._journal.add(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
 

@@ -4,7 +4,7 @@ One caller at a time; it blocks on its disk and starts no thread, task or timer,
 shell for many threads). Appending only buffers: what was appended before a `sync` is on the medium when that returns, and nothing is sure before. A
 buffer or a file that is full is written, but that acknowledges nothing.
 
-Invariants: the books (ledger.py) are changed only together with the record that says so; what the caller did wrong, or no room for it, changes
+Invariants: the ledger (ledger.py) changes only together with the record of the change; what the caller did wrong, or no room for it, changes
 nothing but the fate of the transaction it was for; a record that an open transaction changed is in its hands alone until it ends; a failed write or
 sync is final. Source: the layout; docs/internals/journal.md.
 """
@@ -137,7 +137,7 @@ class Journal:
             self._after_move()
 
     def _put(self, kind: int, record_id: int, user_type: int, body: bytes, size: int, transaction_id: int | None = None) -> tuple[JournalFile, int]:
-        """Appends an add or update of that size. Where it stands."""
+        """Appends an add or update of that size. Its file and offset."""
         check_ids(record_id, user_type)
         writer = self._writer
         writer.reserve(size, leaving_one=True)
@@ -371,7 +371,8 @@ class Journal:
         return self._writer
 
     def only_appends(self, size: int, adds: int) -> bool:
-        """Whether a call that appends so many bytes and adds certainly changes no file, frees none and syncs nothing. For `GroupCommitJournal`."""
+        """Whether a call that appends this many bytes and adds certainly changes no file, frees none and syncs nothing. For
+        `GroupCommitJournal`."""
         writer = self._writer
         return writer.fits(size) and not writer.moved and writer.free_bytes - size >= self._kept_bytes(adds or 1)
 

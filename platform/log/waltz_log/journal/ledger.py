@@ -1,4 +1,4 @@
-"""Which records live, where their parts stand, and which files can be done without.
+"""Which records are live, in which files their parts are, and which files are no longer needed.
 
 Pure bookkeeping: no I/O. It holds one place for each living record and no body, so its memory is bounded by what lives. The same calls are made
 while records are appended and while they are loaded, so that a restart judges as the running journal did.
@@ -159,7 +159,7 @@ class Ledger:
         going: list[JournalFile] = []
         progress = True
         while progress:
-            # Once through in the order of age is nearly always all: what cancels stands behind what it cancels.
+            # Once through in the order of age is nearly always all: a record that cancels comes after the record that it cancels.
             progress, stuck = False, []
             for file in waiting:
                 if all(other.gone for other in file.outlives):

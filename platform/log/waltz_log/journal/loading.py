@@ -1,10 +1,10 @@
 """What a journal's files hold: every healthy record read in the order of writing, and judged. Reads, never writes.
 
-Rules, as the layout has them: files in the order of their ids; records anywhere in a file, holes and records of an earlier use skipped; a transaction
-counts at the place of its commit, adds and updates first and deletes last, when it is complete. Complete means that in *every* file that its
-commit or prepare lists stand exactly as many of its records as listed, and none in a file that is not; a listed file that is gone was reclaimed and
-counts as safe. (The original counts in the file of the commit alone, and so can load half a transaction.) A prepared transaction without commit or
-rollback is in doubt and handed over with its records. Everything else of a transaction counts nothing.
+Rules, as the layout has them: files in the order of their ids; records anywhere in a file, holes and records of an earlier use skipped; a
+transaction counts at the place of its commit, adds and updates first and deletes last, when it is complete. Complete means that *every* file that
+its commit or prepare lists holds exactly as many of its records as listed, and no other file holds one; a listed file that is gone was reclaimed
+and counts as safe. (The original counts in the file of the commit alone, and so can load half a transaction.) A prepared transaction without commit
+or rollback is in doubt and handed over with its records. Everything else of a transaction counts nothing.
 
 Memory: one file at a time, what lives, and the records of transactions not yet decided. Source: "Reading Records", "Record Health", "Holes on
 Transactions"; docs/internals/journal.md.
@@ -76,7 +76,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A commit or prepare of a broken transaction, to be struck out: once the file with the hole is reclaimed, the transaction would appear
+    """A commit or prepare of a broken transaction, to be invalidated: once the file with the hole is reclaimed, the transaction would appear
     complete."""
 
     file: JournalFile
@@ -108,7 +108,7 @@ def load(disk: Disk, directory: Directory, settings: JournalSettings, mode: Lite
     try:
         found = _Loader(disk, directory, settings, mode).run()
         if mode == "write" and found.loaded is not None and found.loaded.failed_transactions:
-            # An opening whose sync failed may have struck one out only in memory. Such memory is not trusted.
+            # An opening whose sync failed may have invalidated one only in memory. Such memory is not trusted.
             found = _Loader(disk, directory, settings, mode, all_from_medium=True).run()
         return found
     finally:

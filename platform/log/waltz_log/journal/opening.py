@@ -1,7 +1,7 @@
-"""Opens a journal's directory: locks it, reads it, repairs what a crash or damage left, and determines where to continue. The records that it returns
-are on the medium first. Repairs, each harmless if a crash interrupts it: incomplete files are removed; files too short for a header are set aside; a
-header sealed by hash is corrected from the name; the commit or prepare of a broken transaction is struck out (its first byte becomes the fill byte),
-so that it never appears complete once the file with the hole is gone.
+"""Opens a journal's directory: locks it, reads it, repairs what a crash or damage left, and determines where to continue. The records that it
+returns are on the medium first. Repairs, each harmless if a crash interrupts it: incomplete files are removed; files too short for a header are set
+aside; a header sealed by hash is corrected from the name; the commit or prepare of a broken transaction is invalidated (its first byte becomes the
+fill byte), so that it never appears complete once the file with the hole is gone.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Ring:
         return self._ready.popleft()
 
     def make_ready(self, count: int) -> None:
-        """At least so many files are ready when it returns. `JournalFull` if there cannot be so many."""
+        """At least this many files are ready when it returns. `JournalFull` if that is not possible."""
         while len(self._ready) < count:
             planned = self.plan()
             if planned is None:
@@ -170,7 +170,7 @@ class Ring:
     # ---- what is not needed ----------------------------------------------------------------------------------------------------------------------
 
     def release(self, files: list[JournalFile]) -> None:
-        """They hold nothing that is needed, and are given in the order in which they may be overwritten. All that says so is on the medium."""
+        """They hold nothing that is needed, and are given in the order in which they may be overwritten. Every record that frees it is on disk."""
         self.in_use -= len(files)
         self._free.extend(files)
         while self._free and self.total > max(self._settings.files_pool, self._settings.files_min):

@@ -25,7 +25,7 @@ class JournalStatistics:
     """Living records."""
     live_bytes: Summed[int]
     data_bytes: Summed[int]
-    """Adds and updates that stand in files with data, living or not."""
+    """Adds and updates in files with data, live or not."""
     open_transactions: Summed[int]
     """Open and in doubt."""
     files_data: Summed[int]

@@ -1,4 +1,4 @@
-"""A transaction that is not decided: what it did, where that stands, and what it has its hands on.
+"""A transaction that is not decided: its operations, their files and offsets, and the records that it holds.
 
 Pure. The journal keeps one for each open or in-doubt transaction, loading one for each it meets. Bodies are not kept.
 """
@@ -22,7 +22,7 @@ class Element(NamedTuple):
 
 
 class Transaction:
-    """`counts`: its records in each file it touched, 0 if only its prepare stands; `lives`: whether a record it changed lives for it."""
+    """`counts`: its records in each file it touched, 0 if the file holds only its prepare; `lives`: whether a record it changed lives for it."""
 
     __slots__ = ("counts", "elements", "failure", "id", "lives", "prepared")
 

@@ -104,7 +104,7 @@ class Writer:
         return self._ring.spare * (self._settings.file_bytes - FILE_HEADER_BYTES) + self.file.size - self.position
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes can be appended without a change of the file."""
+        """Whether this many bytes can be appended without a change of the file."""
         return self.position + size <= self.file.size
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def serve_http(settings: HttpSettings, monitored: Monitored, certificates: Certi
 
 class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
-    block_on_close = False  # a request that waits for statistics must not hold up the end of the process
+    block_on_close = False  # a request that waits for statistics must not delay the end of the process
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
 
@@ -139,7 +139,7 @@ class _Server(ThreadingMixIn, HTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called while the exception is handled. A client that has gone is none of ours."""
+        """Called while the exception is handled. A client that has disconnected is not an error of this process."""
         if not isinstance(sys.exception(), OSError):
             log.exception("http request failed", client=str(client_address[0]))
 

@@ -32,10 +32,10 @@ DEADLINE_S = 2.0
 """For statistics: more than the workers of a node have to answer (`transport.forwarding.GATHER_TIMEOUT_S`), less than a scrape or a probe waits."""
 
 FRESH_S = 0.2
-"""Statistics are used again for so long, so that however many clients cost the event loop no more than five snapshots a second."""
+"""Statistics are reused for this long. So any number of clients costs the event loop at most five snapshots per second."""
 
 ALIVE_S = 30.0
-"""An event loop that did not run for so long is dead. Far above what a full disk, a large recovery or a paused machine costs: a prober of
+"""An event loop that did not run for this long counts as dead. Far above what a full disk, a large recovery or a paused machine costs: a prober of
 `/livez` kills the process."""
 
 
@@ -49,7 +49,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a request found. `statistics`: None where there were none in time, which one of the checks explains."""
+    """What a request found. `statistics`: None if there were none in time, which one of the checks explains."""
 
     phase: Phase
     checks: tuple[Check, ...]

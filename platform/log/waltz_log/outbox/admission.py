@@ -37,7 +37,7 @@ class Admission:
         return None
 
     async def reserve(self, size: int, timeout_s: float) -> None:
-        """Returns when so many bytes are reserved. Raises `OutboxFull`."""
+        """Returns when this many bytes are reserved. Raises `OutboxFull`."""
         why = "others wait" if self._waiters.queue else self._why_not(size)
         if why is None:
             self._add(size)

@@ -74,7 +74,7 @@ class Engine:
         self._tasks = [asyncio.create_task(self._keep_journal(), name="waltz outbox"), asyncio.create_task(self._tick(), name="waltz outbox ticks")]
 
     async def close(self) -> None:
-        """Stops forwarding at once; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
+        """Stops forwarding immediately; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
         await self._end()
         if self._writer is not None:
             await self._writer.close()

@@ -129,7 +129,7 @@ class Outbox:
         await self._engine.start()
 
     async def close(self) -> None:
-        """Stops forwarding at once; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
+        """Stops forwarding immediately; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
         await self._engine.close()
 
     async def abort(self) -> None:

@@ -25,7 +25,7 @@ LATER_DELAY_S = 0.05
 """How long a `later` change may wait for a `write` whose sync it can share."""
 
 ROUND_COUNT_MAX = 5_000
-"""Records of one round: a round must not hold up those that come after it for long."""
+"""Records of one round: a round must not delay the following ones for long."""
 
 
 def apply(journal: Journal, change: Change) -> None:
@@ -94,7 +94,7 @@ class JournalWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def abort(self) -> None:
-        """Ends at once. What was not written is lost, as after a crash. Waits for a call that runs on a thread."""
+        """Ends immediately. What was not written is lost, as after a crash. Waits for a call that runs on a thread."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

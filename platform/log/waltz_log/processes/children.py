@@ -57,7 +57,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C at the terminal is for the parent, which stops its children in good order
+                start_new_session=True,  # Ctrl-C at the terminal is for the parent, which stops its children in order
             ).result()
         return self._children[name].pid
 

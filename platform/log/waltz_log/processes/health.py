@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 __all__ = ["FRESH_S", "WATCHERS_MAX", "HealthService", "health_handler"]
 
 FRESH_S = 0.2
-"""An answer is used again for so long, so that probes cost no more than five snapshots of the statistics a second."""
+"""An answer is reused for this long, so probes cost at most five snapshots of the statistics per second."""
 
 WATCH_PAUSE_S = 1.0
 

@@ -1,4 +1,4 @@
-"""The life of a serving process: SIGTERM or SIGINT asks it to stop in order; a second signal ends it at once.
+"""The life of a serving process: SIGTERM or SIGINT asks it to stop in order; a second signal ends it immediately.
 
 A node prints one line on stdout when it serves (`ready ...`), so that its parent process can wait for it. It also notifies systemd if its unit has
 `Type=notify`. Its event loop is libuv's (decision 19).

@@ -206,7 +206,7 @@ class _Worker:
         ours, its = socket.socketpair()
         with its:
             command = (sys.executable, "-P", "-m", "waltz_log.processes.worker", str(its.fileno()), str(os.getpid()))
-            # Not of our session: Ctrl-C at the terminal is for the supervisor, which stops its workers in good order.
+            # Not of our session: Ctrl-C at the terminal is for the supervisor, which stops its workers in order.
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=sys.stderr.fileno(), pass_fds=(its.fileno(), *self._workers.inherit), start_new_session=True
             )

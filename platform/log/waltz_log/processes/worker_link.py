@@ -21,7 +21,7 @@ READY = "ready"
 """The worker serves."""
 
 GROW = "grow"
-"""The worker of a storage node needs space for so many partitions in the control files."""
+"""The worker of a storage node needs space for this many partitions in the control files."""
 
 LINE_BYTES_MAX = 1024 * 1024
 

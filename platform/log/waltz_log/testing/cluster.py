@@ -200,7 +200,7 @@ class MemoryCluster:
         self.servers[name] = (server, session)
 
     async def kill_server(self, name: str) -> None:
-        """Kills a server. Its coordinator session ends at once; in a real cluster it ends after the session timeout."""
+        """Kills a server. Its coordinator session ends immediately; in a real cluster it ends after the session timeout."""
         server, session = self.servers.pop(name)
         await server.abort()
         self.ensemble.expire(session)

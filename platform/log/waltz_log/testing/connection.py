@@ -69,7 +69,7 @@ class End:
         self.other: End
         self.error: WaltzError | None = None
         self.ended = False
-        """Nothing more arrives; in good order if there is no error."""
+        """Nothing more arrives; in order if there is no error."""
         self._serving = serving
         self._peer = peer
         self._send_type, self._receive_type = send_type, receive_type
@@ -147,7 +147,7 @@ class End:
         self._wake_writer()
 
     def transmit(self, what: Any) -> None:
-        """Data, the call itself, an end in good order or an error that ends it, to the other end."""
+        """Data, the call itself, an end in order or an error that ends it, to the other end."""
         links = self.connection.network.links
         if links is None:
             self.other.arrive(what)

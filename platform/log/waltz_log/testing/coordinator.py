@@ -133,7 +133,7 @@ class MemoryEnsemble:
         return self._changed_s[change]
 
     def get(self, path: str, change: int | None = None) -> _Stored | None:
-        """The node after so many changes; None: after all."""
+        """The node after this many changes; None: after all."""
         if change is None or change >= self.changes:
             return self._nodes.get(path)
         past = self._past.get(path)
@@ -200,7 +200,7 @@ class MemoryCoordinator:
         self._timeout_s = timeout_s
         self._lag_s = lag_s
         self._seen = 0
-        """So many changes its follower has applied for certain: it read or wrote so much."""
+        """The number of changes that its follower has certainly applied, because the session read or wrote them."""
         self.connected = True
         self.ended = False
         self.lags = False

@@ -1,8 +1,8 @@
 """The disk port in memory: it keeps what was synced and may lose, tear or reorder the rest when its machine dies.
 
 A file's bytes and a directory's names are synced separately, as POSIX has it: a new, renamed or removed name is sure only after its directory was
-synced. Every change that was not synced stands by itself in `pending()`, in the order of the changes; `survivor` gives the disk as the next start
-finds it after any fate of each of them, so that a test can go through them (`verification/crashes/crashes.py`) or draw them (`crash`).
+synced. `pending()` lists every change that was not synced separately, in order; `survivor` gives the disk as the next start finds it after any fate
+of each of them, so that a test can go through them (`verification/crashes/crashes.py`) or draw them (`crash`).
 
 A failed sync is final, as on Linux. What it should have written stays visible to a process that has the file open, and is never written by a later
 sync, even one that succeeds. A process that opens the file for writing again sees the medium.

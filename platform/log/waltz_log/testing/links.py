@@ -1,8 +1,8 @@
 """The links between the hosts of an in-memory network: how long messages need, which direction is cut, what is repeated.
 
-A stream transport loses nothing and changes no order within a connection. Loss becomes delay: a lost packet is sent again later and holds up all that
-was sent after it. A cut link holds everything back. An end that waits across it for longer than its patience treats the connection as broken. Decides
-nothing itself: the fault injector sets the values, the network reads them.
+A stream transport loses nothing and changes no order within a connection. Loss becomes delay: a lost packet is sent again later and delays
+everything that was sent after it. A cut link holds everything back. An end that waits across it for longer than its patience treats the connection
+as broken. Decides nothing itself: the fault injector sets the values, the network reads them.
 """
 
 from __future__ import annotations

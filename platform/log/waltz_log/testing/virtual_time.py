@@ -30,7 +30,8 @@ Ts = TypeVarTuple("Ts")
 _PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("simulated process", default=None)
 
 CANCELLED_TIMERS_MAX = 256
-"""Timers that were cancelled stay in the queue up to their time; beyond so many of them, when they are the larger part, they are thrown out."""
+"""Timers that were cancelled stay in the queue up to their time; if there are more than this many, and they are the larger part, they are
+removed."""
 
 
 class _NoSelector(selectors.SelectSelector):
@@ -73,7 +74,7 @@ class SimulatedProcess:
             loop.again(self._waiting)
 
     def drift(self, rate: float) -> None:
-        """From now on the process's own time passes so much faster than the loop's."""
+        """From now on the clock of the process runs faster than that of the loop, by this factor."""
         loop = _loop()
         self._drifted_at_s = (loop.now_s, self.own_time_s(loop.now_s))
         self._rate = rate

@@ -26,7 +26,7 @@ OLD_CHANNEL_S = 3600.0
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
-    # A peer that vanished without a word is noticed within 15 s, a living but idle one is left alone.
+    # A peer that vanished is detected within 15 s. A live but idle one is not disturbed.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),

@@ -1,4 +1,4 @@
-"""The remote procedures, as values: who offers what. The messages stand in `waltz.proto`."""
+"""The remote procedures, as values: who offers what. The messages are in `waltz.proto`."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class CheckpointPace:
     commits_min: int
     """With fewer commits since the last checkpoint, none is due."""
     pause_s: float
-    """With `commits_min` commits, one is due after so many seconds."""
+    """With `commits_min` commits, one is due after this many seconds."""
     commits_max: int
-    """With so many commits, one is due at once. It bounds what a reader has to read."""
+    """With this many commits, one is due immediately. It bounds what a reader has to read."""
 
     def is_due(self, commits: int, passed_s: float) -> bool:
         """`commits` and `passed_s`: since the last checkpoint."""

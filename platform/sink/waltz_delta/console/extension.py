@@ -1,6 +1,6 @@
 """The pages: pipelines with their lag, tables with their marks and rows, dead letters; and for a transaction the rows that it became.
 
-Files are read in one thread, so that a slow disk holds up no other page, and pages say what was not read in time.
+Files are read in one thread, so that a slow disk delays no other page, and pages name what was not read in time.
 """
 
 from __future__ import annotations

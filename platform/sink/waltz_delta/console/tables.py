@@ -43,7 +43,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`places`: the partition and the transaction of each row, None where the table does not say."""
+    """`places`: the partition and the transaction of each row, None if the table does not say."""
 
     columns: tuple[str, ...]
     values: tuple[tuple[str, ...], ...]

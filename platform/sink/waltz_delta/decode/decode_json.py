@@ -191,7 +191,7 @@ class _Values:
 
 
 class _DecimalStrings:
-    """Finds strings that stand for a DECIMAL and are not allowed to. Read as VARIANT."""
+    """Finds strings in place of a DECIMAL that are not allowed. Read as VARIANT."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._lossless = settings.numeric_strings == "lossless"

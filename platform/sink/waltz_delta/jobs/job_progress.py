@@ -15,7 +15,7 @@ LINE_INTERVAL_S = 10.0
 
 class Progress(Protocol):
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """This many more are done."""
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _answers(node: ServerState | StorageState, drained: Collection[str]) -> str:
 
 
 def _show_workers(console: Console, found: Survey) -> None:
-    """One line for each worker process; nothing where all nodes are one process."""
+    """One line for each worker process; nothing if all nodes are one process."""
     from rich.table import Table
 
     table = Table("worker", "process", "restarts", "processor time", "memory at most", "calls passed on", box=None)
@@ -150,7 +150,7 @@ def _show_errors(console: Console, found: Survey) -> None:
 
 
 def _show_fills(console: Console, found: Survey) -> None:
-    """One line for each replica that is being filled; nothing where none is."""
+    """One line for each replica that is being filled; nothing if none is."""
     from rich.table import Table
 
     table = Table("partition", "replica", "being filled", box=None)
@@ -164,7 +164,7 @@ def _show_fills(console: Console, found: Survey) -> None:
 
 
 def _show_locks(console: Console, found: Survey) -> None:
-    """One line for each partition where transactions met; nothing where none did."""
+    """One line for each partition where transactions met; nothing if none did."""
     from rich.table import Table
 
     table = Table("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)", box=None)

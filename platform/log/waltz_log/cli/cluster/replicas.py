@@ -29,7 +29,7 @@ POLL_EVERY_S = 0.25
 """While a replica is being filled."""
 
 RENEWAL_PATIENCE_S = 3.0
-"""So long a change that would leave no majority is judged again: while a store session is renewed, no replica is recorded as clean."""
+"""For this long, a change that would leave no majority is judged again: while a store session is renewed, no replica is recorded as clean."""
 
 
 async def run(

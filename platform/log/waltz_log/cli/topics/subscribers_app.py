@@ -1,4 +1,4 @@
-"""The arguments of `waltz subscribers`. What it does stands in `subscribers`; imports next to nothing, like `main`."""
+"""The arguments of `waltz subscribers`. `subscribers` does the work; imports next to nothing, like `main`."""
 
 from __future__ import annotations
 

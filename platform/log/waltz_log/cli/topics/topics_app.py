@@ -1,4 +1,4 @@
-"""The arguments of `waltz topic`. What it does stands in `topics`; imports next to nothing, like `main`."""
+"""The arguments of `waltz topic`. `topics` does the work; imports next to nothing, like `main`."""
 
 from __future__ import annotations
 

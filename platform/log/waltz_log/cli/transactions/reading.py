@@ -218,8 +218,8 @@ async def _expect_within(client: WaltzClient, partition: int, after: int, mark: 
 async def _from_what_is_kept(
     read: Callable[[Mapping[int, int]], AsyncGenerator[Row, None]], positions: dict[int, int], of_log: Mapping[int, int], *, asked: bool
 ) -> AsyncGenerator[Row, None]:
-    """From the first transaction that each partition still has, and says so where that is not the first there was. A transaction that is trimmed
-    during the read is an error, and so is a requested one that does not exist. `of_log`: the partitions by those of the log, which errors name."""
+    """From the first transaction that each partition still has. A message says if older ones were trimmed. A transaction that is trimmed during the
+    read is an error, and so is a requested one that does not exist. `of_log`: the partitions by those of the log, which errors name."""
     while True:
         try:
             async with aclosing(read(positions)) as rows:

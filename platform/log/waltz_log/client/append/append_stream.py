@@ -25,8 +25,8 @@ from waltz_log.transport.methods import MountStream
 __all__ = ["AppendStream", "Mounted", "Signals"]
 
 FRAMES_UNANSWERED = 2
-"""With so many frames unanswered a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up:
-throughput falls tenfold."""
+"""If this many frames are unanswered, a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up: throughput falls
+tenfold."""
 
 FRAMES_TOGETHER = 8
 """The number of full frames that a durable client records on disk with one write."""

@@ -216,7 +216,7 @@ class AppendWindow:
         return NotAppended(partition=self.partition, reason=reason) if self.over_quota is None else copy(self.over_quota)
 
     def _cut(self, rows: UnsentRows, limit: int, count: int, now: float, *, whole: bool) -> UnsentRows | None:
-        """Of the rows at the head of the queue those that fit, `count` at most; None where none do, or none are to be sent. `whole`: one fits
+        """Of the rows at the head of the queue those that fit, `count` at most; None if none do, or none are to be sent. `whole`: one fits
         always."""
         if rows.deadline <= now:
             rows.fail(self._late(LATE_UNSENT))

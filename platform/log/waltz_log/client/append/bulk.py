@@ -2,8 +2,8 @@
 
 What is handed in may be columns, a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is read in order, as there is
 room in the partition's window. A complete batch is refused as a whole if one of its rows can never be appended. Entries of an iterator and drafts
-stand for themselves. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was closed. No
-object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
+are checked one by one. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was closed.
+No object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BulkAppend:
         return self._ended
 
     async def enqueue(self, source: Source) -> None:
-        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` where a batch is refused."""
+        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` if a batch is refused."""
         if isinstance(source, AsyncIterable):
             async for entry in source:
                 await self._enqueue_entry(entry)

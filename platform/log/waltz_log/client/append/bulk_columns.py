@@ -49,7 +49,7 @@ class BulkColumns:
     high_water_mark: int | None = None
 
     def __len__(self) -> int:
-        """Rows, or 0 where the data are no column at all."""
+        """Rows, or 0 if the data are no column at all."""
         return len(self.data) if hasattr(self.data, "__len__") else 0
 
     def part(self, start: int, stop: int) -> BulkColumns:
@@ -76,7 +76,7 @@ class BulkColumns:
 
 
 def checked_rows(source: BulkColumns | Sequence[bytes], record_bytes_max: int, locks_max: int) -> Rows:
-    """Raises `InvalidBatch`, and `InvalidRequest` for a mark or a lock name that is none."""
+    """Raises `InvalidBatch`, and `InvalidRequest` for a mark or a lock name that is not valid."""
     columns = source if isinstance(source, BulkColumns) else BulkColumns(source)
     bodies = _bodies(columns.data, DATA)
     count = len(bodies.offsets) - 1

@@ -27,8 +27,8 @@ ROWS_TOGETHER = 32_768
 
 
 def batches_of(source: Source) -> list[BulkColumns] | None:
-    """The source as batches that are checked as a whole before anything is sent; None: it is one of entries that come one after the other, or of
-    drafts, which stand for themselves. Raises `InvalidBatch` for a record batch with other columns."""
+    """The source as batches that are checked as a whole before anything is sent; None: its entries arrive one after the other, or are drafts, which
+    are checked one by one. Raises `InvalidBatch` for a record batch with other columns."""
     if isinstance(source, BulkColumns):
         return [source]
     if arrow.is_batch(source):
@@ -61,7 +61,7 @@ def checked(batches: Iterable[BulkColumns], record_bytes_max: int, locks_max: in
 
 
 def entries_of(source: Source) -> Iterator[Entry]:
-    """The entries of a source that is none of batches."""
+    """The entries of a source that has no batches."""
     if isinstance(source, bytes | str) or not hasattr(source, "__iter__"):
         raise InvalidRequest(reason=f"to append in bulk is a list, an iterator or a record batch, not {type(source).__name__}")
     entries: Iterator[Entry] = iter(source)  # type: ignore[arg-type]  # it has `__iter__`

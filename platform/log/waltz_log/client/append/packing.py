@@ -57,7 +57,8 @@ def pack_checked(future: asyncio.Future[Receipt], data: bytes, header: int) -> P
 
 
 def whole_mark(mark: object) -> int:
-    """A mark that a caller gave. Any kind of whole number will do; what is none would be found out only when the frame is made, with others in it."""
+    """A mark that a caller gave. Any whole number is accepted. Anything else would fail only when the frame is packed, together with other
+    appends."""
     try:
         if isinstance(mark, bool):
             raise TypeError
@@ -70,14 +71,14 @@ def whole_mark(mark: object) -> int:
 
 
 def checked_timeout(timeout_s: float) -> float:
-    """A deadline that a caller gave, in seconds from now; 0: nothing is sent. Raises `InvalidRequest` where it is negative or not a number."""
+    """A deadline that a caller gave, in seconds from now; 0: nothing is sent. Raises `InvalidRequest` if it is negative or not a number."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise InvalidRequest(reason=f"a timeout is a number of seconds, 0 or more: timeout_s={timeout_s!r}")
     return timeout_s
 
 
 def check_draft(data: object, header: object, record_bytes_max: int) -> None:
-    """Says what is wrong with data or header, where something is. For what is not plainly right: any kind of whole number will do."""
+    """Says what is wrong with data or header, where something is. For what is not plainly right: any whole number is accepted."""
     if not isinstance(data, bytes):
         raise InvalidRequest(reason=f"data must be bytes, not {type(data).__name__}")
     if len(data) > record_bytes_max:

@@ -31,7 +31,7 @@ def encode_in_columns(
     client_id: int, generation: int, partition: int, first_sequence: int, headers: int | Sequence[int], bodies: Sequence[bytes | memoryview]
 ) -> tuple[bytes, bytes]:
     """The columns `lengths` and `records` of an append frame: ids zero, sequences from `first_sequence`. `headers`: one for each record, or one for
-    all. `struct.error` or `OverflowError` where a number does not fit its field; callers check what users give before."""
+    all. `struct.error` or `OverflowError` if a number does not fit its field; callers check what users give before."""
     encode = encode_one_by_one if len(bodies) < FEW_RECORDS else _encoder()
     return encode(client_id, generation, partition, first_sequence, headers, bodies)
 

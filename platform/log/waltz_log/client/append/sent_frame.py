@@ -1,4 +1,4 @@
-"""A frame that was sent and is not wholly decided: what stands in it, how it is encoded, and what the owner's answers settle.
+"""A frame that was sent and is not wholly decided: its contents, how it is encoded, and what the owner's answers settle.
 
 A frame has parts: runs of single appends, and ranges of rows of bulk appends. Both make the same bytes of the same transactions. An append or a row
 is *answered* once the owner has said what became of it; it may have an outcome before, such as a deadline that passed.
@@ -29,7 +29,7 @@ Unsent: TypeAlias = PendingAppend | UnsentRows
 """What waits in a window's queue."""
 
 Unknown: TypeAlias = Callable[[int, int], OutcomeUnknown]
-"""The error of so many consecutive sequences, from the first one."""
+"""The error of this many consecutive sequences, from the first one on."""
 
 
 LATE_TURN = "no turn at its locks before the deadline"

@@ -18,7 +18,7 @@ SEARCH_PART = 0.5
 
 
 class SequenceQuery:
-    """`committed` (first sequence, count, first transaction id) rises with the answers; `since` is up to where they reach."""
+    """`committed` (first sequence, count, first transaction id) rises with the answers; `since` is the id up to which they reach."""
 
     def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes) -> None:
         self.committed: list[tuple[int, ...]] = []

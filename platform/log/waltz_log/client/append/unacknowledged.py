@@ -37,7 +37,7 @@ def unacknowledged(producer: Producer) -> list[Unacknowledged]:
 
 
 def _contents(unsent: Unsent) -> list[tuple[int, bytes]]:
-    """Header and data of each transaction. What only asks for its turn is none."""
+    """Header and data of each transaction. A request for a turn is not an append."""
     if isinstance(unsent, PendingAppend):
         return [] if unsent.mark == TURN_MARK else [(unsent.header, unsent.data)]
     rows, start, stop = unsent.pending.rows, unsent.start, unsent.stop

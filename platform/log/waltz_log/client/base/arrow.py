@@ -65,7 +65,7 @@ def first_null(array: Any) -> int | None:
 
 
 def binary_column(array: Any) -> BinaryColumn | None:
-    """Of an array of bytes or text, whatever stands under its nulls; None: it is of another type."""
+    """Of an array of bytes or text. Values under nulls are arbitrary; None: it is of another type."""
     code = _OFFSETS.get(str(array.type))
     if code is None:
         return None
@@ -78,7 +78,7 @@ def binary_column(array: Any) -> BinaryColumn | None:
 
 
 def list_column(array: Any) -> ListColumn | None:
-    """Of an array of lists, whatever stands under its nulls; None: it is of another type."""
+    """Of an array of lists. Values under nulls are arbitrary; None: it is of another type."""
     name = str(array.type)
     if not name.startswith(("list<", "large_list<")):
         return None

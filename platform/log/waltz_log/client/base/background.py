@@ -176,7 +176,7 @@ class Background:
 
 
 class BlockingFace(Protocol[A]):
-    """An object for code that blocks: what it stands for, and the thread in which that lives."""
+    """An object for code that blocks: the object that it represents, and the thread of that object."""
 
     @property
     def asynchronous(self) -> A: ...

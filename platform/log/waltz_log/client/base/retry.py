@@ -13,7 +13,7 @@ __all__ = ["Backoff", "RetryBudget", "pause_s"]
 
 
 def pause_s(tries: int, base_s: float, cap_s: float, rng: random.Random) -> float:
-    """The pause after so many tries that were followed by a pause: anything between nothing and the bound, which doubles with each."""
+    """The pause after this many attempts with pauses: anything between nothing and the bound, which doubles with each."""
     return rng.random() * min(cap_s, base_s * 2.0 ** min(tries, 32))
 
 

@@ -23,7 +23,7 @@ _CHECKSUM = struct.Struct(">I")
 def decode_feed(frame: pb.FeedFrame, partition: int, expected: int, *, data: bool) -> list[Transaction]:
     """The transactions of a frame, whose first id must be `expected`.
 
-    Raises `ProtocolViolation` for a gap, a repeat, another partition or columns that do not fit; `CorruptData` where a checksum does not match.
+    Raises `ProtocolViolation` for a gap, a repeat, another partition or columns that do not fit; `CorruptData` if a checksum does not match.
     """
     found: list[Transaction] = []
     decode = _records if data else _headers

@@ -35,8 +35,8 @@ async def feed_batches(
 ) -> AsyncGenerator[list[Transaction], None]:
     """Non-empty lists of transactions from `after + 1` on, without end. Waits for an owner without a limit.
 
-    Raises `OutOfRange` where `after` is beyond the log or before its first retained transaction, `CorruptData` and `ProtocolViolation` where the
-    owner sends what it must not, `TopicDeleted` where the partition is not that topic's any more, `ClusterKeyMismatch` where it belongs to another
+    Raises `OutOfRange` if `after` is beyond the log or before its first retained transaction, `CorruptData` and `ProtocolViolation` if the
+    owner sends what it must not, `TopicDeleted` if the partition is not that topic's any more, `ClusterKeyMismatch` if it belongs to another
     cluster.
     """
     backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)

@@ -37,7 +37,7 @@ time is damaged at its source."""
 
 
 def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
-    """What a caller asks for. Any kind of whole number will do. Raises `InvalidRequest`."""
+    """What a caller asks for. Any whole number is accepted. Raises `InvalidRequest`."""
     found: list[int] = []
     for each in transaction_ids:
         try:
@@ -56,7 +56,7 @@ async def fetch_transactions(
     owners: Owners, partition: int, transaction_ids: Sequence[int], timeout_s: float, topic: TopicEpoch | None = None
 ) -> list[Transaction]:
     """The transactions in the order asked for. `topic`: which the partition must belong to, else `TopicDeleted`. Raises `OutOfRange`, `NotAllowed`,
-    `InvalidRequest` where they are larger than `BYTES_MAX`, `CorruptData` and `ProtocolViolation` after `TRIES_MAX` damaged answers in a row, and
+    `InvalidRequest` if they are larger than `BYTES_MAX`, `CorruptData` and `ProtocolViolation` after `TRIES_MAX` damaged answers in a row, and
     after `timeout_s` the last error of the owners, or `Unavailable`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

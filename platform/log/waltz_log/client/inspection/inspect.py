@@ -148,7 +148,7 @@ class ClusterInspector:
         ]
 
     def owners(self) -> dict[int, str | None]:
-        """The address of each partition's owner as it is assigned now; None where it has no owner."""
+        """The address of each partition's owner as it is assigned now; None if it has no owner."""
         return {partition: self._owners.address(partition) for partition in range(self.parameters.partitions)}
 
     def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:

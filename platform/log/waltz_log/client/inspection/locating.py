@@ -53,7 +53,7 @@ class Place:
 async def locate(
     channel: Callable[[str], Channel], replicas: Mapping[int, Sequence[str]], key: bytes, questions: Mapping[int, Question], timeout_s: float
 ) -> dict[int, Place]:
-    """One answer for each partition. Raises `OutOfRange` where a range begins below every replica's log, `Unavailable` where none answers in time."""
+    """One answer for each partition. Raises `OutOfRange` if a range begins below every replica's log, `Unavailable` if none answers in time."""
     found = await asyncio.gather(*(_ask(channel, replicas.get(p, ()), key, p, question, timeout_s) for p, question in questions.items()))
     return dict(zip(questions, found, strict=True))
 

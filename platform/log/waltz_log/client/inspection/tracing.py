@@ -78,7 +78,7 @@ class TransactionTrace:
 class TableVersion:
     """Where a Delta table holds the transaction; `waltz_delta` finds it. `version`: the first version that holds it, or an older one if not `exact`,
     because the table's log was cleaned up; None if the table does not hold it yet. `mark`: the last transaction of the partition that the newest
-    version holds, -1: none; None where the table holds the transaction."""
+    version holds, -1: none; None if the table holds the transaction."""
 
     path: str
     version: int | None

@@ -52,7 +52,7 @@ class Owners:
         self._closed = False
 
     async def open(self) -> None:
-        """Raises `ClusterUnavailable` where there is no cluster."""
+        """Raises `ClusterUnavailable` if there is no cluster."""
         self._coordinator = await self._connect()
         try:
             found = await self._coordinator.get(CLUSTER, latest=True)

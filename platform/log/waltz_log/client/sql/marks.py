@@ -40,7 +40,7 @@ class Marks:
                 raise
 
     def open(self, engine: Engine, partition: int, cluster_key: UUID) -> int:
-        """The mark of a partition, -1 where it had none. Raises `ClusterKeyMismatch` where it counts the transactions of another cluster."""
+        """The mark of a partition, -1 where it had none. Raises `ClusterKeyMismatch` if it counts the transactions of another cluster."""
         while True:
             with engine.connect() as connection:
                 row = connection.execute(select(self._table.c.high_water_mark, self._table.c.cluster_key).where(*self._at(partition))).one_or_none()
@@ -59,7 +59,7 @@ class Marks:
         return int(connection.execute(select(self._table.c.high_water_mark).where(*self._at(partition))).scalar_one())
 
     def advance(self, connection: Connection, partition: int, known: int, to: int) -> bool:
-        """Moves the mark and keeps others from moving it until the database transaction ends; False where it is not at `known`."""
+        """Moves the mark and keeps others from moving it until the database transaction ends; False if it is not at `known`."""
         where = (*self._at(partition), self._table.c.high_water_mark == known)
         return connection.execute(update(self._table).where(*where).values(high_water_mark=to)).rowcount == 1
 

@@ -54,7 +54,7 @@ async def compacted_batches(
                     yield batch
                 if page.done:
                     position = max(position, page.bound - 1)
-        if until is not None and position >= until:  # whether or not a record stands there: the end of a key goes from the view
+        if until is not None and position >= until:  # whether or not it has a record: the end of a key goes from the view
             return
         try:
             async with aclosing(follow(position)) as batches:

@@ -96,7 +96,7 @@ class TopicBulk:
         return any(bulk.ended for bulk in self._bulks.values())
 
     async def enqueue(self, source: Source) -> None:
-        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` where a batch is refused."""
+        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` if a batch is refused."""
         if isinstance(source, AsyncIterable):
             async for entry in source:
                 await (self._enqueue_batches([entry]) if _is_batch(entry) else self._enqueue_entries([entry]))
@@ -133,7 +133,7 @@ class TopicBulk:
     # ---- entries, one after the other --------------------------------------------------------------------------------------------------------------
 
     async def _enqueue_entries(self, entries: Iterable[Any]) -> None:
-        """Those of each partition together, and the partitions at once, so that a full one holds up none of them."""
+        """Enqueues the entries of each partition together, and all partitions in parallel, so that a full one does not delay the others."""
         dealt: dict[int, list[Draft]] = {}
         for entry in entries:
             position = self._next_positions(1)

@@ -92,8 +92,8 @@ async def plan_topic(
 
 
 async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPlan, *, now_ms: Callable[[], int], timeout_s: float = 10.0) -> Topic:
-    """The topic; the one there is where it is the same. Raises `InvalidRequest` where it cannot be made so, above all where a partition holds data
-    and the plan does not say what becomes of them, and `Unavailable` where an owner or the coordinator does not answer in time. Then nothing has
+    """The topic; the one there is where it is the same. Raises `InvalidRequest` if it cannot be made so, above all where a partition holds data
+    and the plan does not say what becomes of them, and `Unavailable` if an owner or the coordinator does not answer in time. Then nothing has
     changed, unless the error says that it is not known: in that case repeat the command."""
     asked = PartitionsAsked(coordinator, network, timeout_s)
     reserved: list[Topic] = []
@@ -179,7 +179,7 @@ async def _all_bounds(asked: PartitionsAsked, chosen: Sequence[int], closed_in: 
 
 
 async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequence[int], plan: TopicPlan) -> tuple[int, ...]:
-    """The lowest free partitions that are empty. Raises `InvalidRequest` where there are too few."""
+    """The lowest free partitions that are empty. Raises `InvalidRequest` if there are too few."""
     free = catalogue.free(pool, plan.name)
     bounds = await asked.bounds(free)
     empty = [each for each in free if each in bounds and is_empty(bounds[each])]

@@ -27,7 +27,7 @@ NEWEST_MAX = 65_536
 could have been avoided here."""
 
 CONTESTED_COMMITS = 16
-"""After so many transactions of this client in a row without a conflict with another client, their locks count as uncontested."""
+"""After this many consecutive transactions of this client without a conflict with another client, their locks count as uncontested."""
 
 
 class Ticket:

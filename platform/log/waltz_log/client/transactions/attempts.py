@@ -133,7 +133,7 @@ class Attempts:
     ) -> Receipt | None:
         """`execute` is given the number of the execution, from 1. `declared`: what it will lock, where that is known or expected. `needs` is called
         with what an execution locked, where that is not what was expected. `decided` is called when the transaction is in the log, before it is
-        applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or `GaveUp` where a limit ended the
+        applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or `GaveUp` if a limit ended the
         retries."""
         progress = _Progress(following.partition, asyncio.get_running_loop())
         turns = _Turns(following, deadline, progress, needs)

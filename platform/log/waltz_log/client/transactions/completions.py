@@ -24,7 +24,7 @@ AppendNowait: TypeAlias = Callable[[int, Draft, float], Awaitable[asyncio.Future
 log = structlog.get_logger(__name__)
 
 HOOK_S = 10.0
-"""After so long `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed permanently."""
+"""After this time, `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed permanently."""
 
 
 class Completions:

@@ -80,7 +80,7 @@ def lock_prefix(name: str) -> bytes:
 
 @lru_cache(maxsize=65_536)  # some MB; applications lock the same names again and again
 def lock_hash(lock: tuple[str, str | int]) -> bytes:
-    """The eight bytes that stand for a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
+    """The eight bytes that represent a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
     if not isinstance(lock, tuple) or len(lock) != 2 or not isinstance(lock[0], str) or not isinstance(lock[1], str | int):
         raise InvalidRequest(reason=f"a lock is a name and a key, text or number: {lock!r}")
     try:

@@ -36,7 +36,7 @@ class Conflict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Per second since the point before: transactions `appended` and appends that were `rejected`. None where it is not known."""
+    """Per second since the point before: transactions `appended` and appends that were `rejected`. None if it is not known."""
 
     time_ms: int
     appended: float | None

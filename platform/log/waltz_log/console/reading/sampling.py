@@ -37,7 +37,7 @@ RARE = 5
 """How much rarer."""
 
 FIRST_WAIT_S = 5.0
-"""A page that comes before the first survey waits so long for it."""
+"""A page that is requested before the first survey waits this long for it."""
 
 
 @dataclass(frozen=True)

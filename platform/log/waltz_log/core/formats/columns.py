@@ -156,7 +156,7 @@ def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transac
 
 
 class _Framing:
-    """Where the records of a run stand. Where all are of one length, as they often are, rows are cut out of the bytes instead of gathered."""
+    """The positions of the records of a run. Where all are of one length, as they often are, rows are cut out of the bytes instead of gathered."""
 
     def __init__(self, sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self.sizes = sizes

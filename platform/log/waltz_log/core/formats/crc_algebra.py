@@ -92,7 +92,7 @@ def _apply(values: NDArray[np.uint32], table: NDArray[np.uint32], digits: NDArra
 
 
 def shift(values: NDArray[np.uint32], following: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-    """`values[i]` after `following[i]` zero bytes, 0 <= following < 2**32; a number stands for all of them."""
+    """`values[i]` after `following[i]` zero bytes, 0 <= following < 2**32; one number represents all of them."""
     if isinstance(following, int):
         return _apply(values, _table_of(following))
     largest = int(following.max(initial=0))
@@ -106,7 +106,7 @@ def shift(values: NDArray[np.uint32], following: NDArray[np.int64] | int) -> NDA
 
 @lru_cache(maxsize=32)
 def _stride_table(stride: int) -> NDArray[np.uint32]:
-    """As `_shift_table`, for digits of so many bytes each."""
+    """As `_shift_table`, for digits of this many bytes each."""
     table = np.empty((16, _TABLE), dtype=np.uint32)
     table[0] = _identity()
     one = _table_of(stride)
@@ -147,8 +147,8 @@ def _word_tables(words: int) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
 
 
 def crc_of_words(columns: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The CRC-32 of rows that stand in columns: u4[words, n], each row's bytes being its words, big-endian. n > 0. Words that are the same in all
-    rows, as most of a header's are, cost next to nothing."""
+    """The CRC-32 of rows that are stored as columns: u4[words, n], each row's bytes being its words, big-endian. n > 0. Words that are the same in
+    all rows, as most of a header's are, cost next to nothing."""
     count = columns.shape[1]
     varying = np.flatnonzero((columns != columns[:, :1]).any(axis=1))
     alike = columns[:, 0].astype(">u4")

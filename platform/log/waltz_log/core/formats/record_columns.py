@@ -1,7 +1,7 @@
 """The records of a frame encoded at once, with numpy: the bytes of `records.encode_records`, in about half of its time.
 
 Only the checksum of its data reads a record by itself. Headers are made in columns, and each closing checksum follows from those of header and data
-(`crc_algebra`), without the data. What stands between the data of two records is cut out of those columns, and one join puts all of it together.
+(`crc_algebra`), without the data. The bytes between the data of two records are slices of those columns, and one join combines everything.
 """
 
 from __future__ import annotations

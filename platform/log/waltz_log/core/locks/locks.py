@@ -91,7 +91,7 @@ class LockTable:
         return self._floor if found is None or found < self._floor else found
 
     def newest(self, entries_max: int) -> tuple[int, dict[int, int]]:
-        """A floor, and every lock that was written above it with its last writer: the newest of them, so many at most."""
+        """A floor, and every lock that was written above it with its last writer: the newest of them, at most this many."""
         found = [(writer, lock) for lock, writer in (self._old | self._young).items() if writer > self._floor]
         found.sort(reverse=True)
         floor = self._floor

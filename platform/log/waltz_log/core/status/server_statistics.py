@@ -120,7 +120,7 @@ class ConflictStatistics:
 @dataclass(frozen=True, slots=True)
 class LockTableStatistics:
     """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another; `entries_max`: the
-    bound of `entries`, 0 where it is not known; `recent`: the last rejected appends, oldest first, so many at most as
+    bound of `entries`, 0 if it is not known; `recent`: the last rejected appends, oldest first, so many at most as
     `server.ordering.conflicts` keeps."""
 
     entries: Summed[int]

@@ -1,8 +1,8 @@
 """Which worker process of a node owns a partition (Partitioned WAL, High Level Architecture: requests are sharded).
 
 The jump consistent hash of the partition's number. Every process of the node, and every peer that knows the number of workers, computes the same
-worker without a request. With one worker more, only one partition in so many moves. The number is first spread over 64 bits by the odd number nearest
-to 2^64 over the golden ratio, which distributes consecutive partitions more evenly than their hashes alone. Never changes, like the formats. Pure.
+worker without a request. With one more worker, only one partition in n moves. The number is first spread over 64 bits by the odd number nearest to
+2^64 over the golden ratio, which distributes consecutive partitions more evenly than their hashes alone. Never changes, like the formats. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def worker_of(partition: int, workers: int) -> int:
 
 
 class Shard(NamedTuple):
-    """One worker of so many."""
+    """One worker of several."""
 
     worker: int
     workers: int

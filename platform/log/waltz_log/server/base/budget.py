@@ -38,7 +38,7 @@ class Budget:
         self.changed(-holder.held_bytes)
 
     def changed(self, difference: int) -> None:
-        """A holder has so many bytes more, or less."""
+        """A holder has this many bytes more, or less."""
         self.held_bytes += difference
         if self.held_bytes > self.bytes_max:
             self._fit()

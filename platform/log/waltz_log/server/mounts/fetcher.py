@@ -1,6 +1,6 @@
 """Reads runs of stored transactions of a partition from its replicas; equal reads that meet are made once (the original's transaction fetcher).
 
-Each run is one bounded answer of one replica. So many reads at once and no more: those beyond wait their turn, in this partition alone. A replica
+Each run is one bounded answer of one replica. A limited number of reads at a time: those beyond wait their turn, in this partition alone. A replica
 that does not answer in time counts as failed for the read, which continues at another replica. Decides no bound: what may be read is the caller's
 to know.
 """
@@ -42,7 +42,7 @@ class Fetcher:
 
     async def fetch(self, first: int, *, headers_only: bool, last: int | None = None) -> Run:
         """Committed transactions from `first` on, up to `last` if that is given, one answer of about `feed_bytes_max`. Raises what ended the session,
-        `NotOwner` where that was closed meanwhile, or `Unavailable` where no replica serves them."""
+        `NotOwner` if that was closed meanwhile, or `Unavailable` if no replica serves them."""
         if self._closed:
             raise self._over()
         read = self.start(first, headers_only=headers_only, last=last)

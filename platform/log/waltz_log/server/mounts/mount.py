@@ -1,7 +1,7 @@
 """One mounted client of a partition: its answers and its feed, sent by one writer (Client-Server Communication, Mounting a partition).
 
-Answers go before feed, so that an append is not held up by a reader that lags behind, also while its next frame is read from a replica. A client that
-does not read stops only its own writer: one frame waits for it, and a bounded number of answers, above which nothing more is read from it
+Answers precede the feed. So a reader that lags does not delay an append, even while its next frame is read from a replica. A client that does not
+read stops only its own writer: one frame waits for it, and a bounded number of answers, above which nothing more is read from it
 (`wait_for_capacity`).
 """
 
@@ -136,7 +136,7 @@ class Mount:
         await self._drained.wait_for(lambda: not self._outgoing)
 
     async def wait_for_capacity(self, answers_max: int) -> None:
-        """Returns when fewer answers than so many wait to be read, flushes in the queue counted; raises what ended the mount."""
+        """Returns when fewer than this many answers wait to be read, including flushes in the queue; raises what ended the mount."""
         await self._drained.wait_for(lambda: len(self._outgoing) + self._flushes < answers_max or self.failed is not None)
         if self.failed is not None:
             raise self.failed

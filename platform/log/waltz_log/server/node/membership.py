@@ -92,7 +92,7 @@ class Membership:
             log.warning("left without notifying the coordinator", server_id=self.server_id, reason=str(error) or "no answer in time")
 
     async def end(self) -> None:
-        """Without a word to the coordinator."""
+        """Does not notify the coordinator."""
         if self._governing is not None:
             self._governing.cancel()
             await asyncio.gather(self._governing, return_exceptions=True)

@@ -1,6 +1,6 @@
 """The log server: joins the cluster, owns what is assigned to it, answers clients (Waltz Server).
 
-Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
+Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in order; those of a killed server move
 when its coordinator session ends. As one worker of a server it serves those of the server's partitions that fall to it, and its supervisor is the
 member of the cluster: a worker that restarts continues with the generation of the server, in new store sessions. These fence what its predecessor
 may have left.
@@ -147,7 +147,7 @@ class LogServer:
             await self._membership.leave()
 
     async def abort(self) -> None:
-        """Ends at once, without a word to the coordinator."""
+        """Ends immediately and does not notify the coordinator."""
         await self._halt()
 
     async def _halt(self) -> None:

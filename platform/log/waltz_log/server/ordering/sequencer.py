@@ -288,7 +288,7 @@ def _ranges(sequences: Sequence[int] | npt.NDArray[np.int64], first_id: int) -> 
 
 
 def _without(refused: npt.NDArray[np.bool_], marks: array[int], counts: bytes, locks: array[int]) -> tuple[array[int], bytes, array[int]]:
-    """The columns of a frame without the refused transactions. Rare: the loop costs nothing in good order."""
+    """The columns of a frame without the refused transactions. Rare: the loop costs nothing in order."""
     kept_marks, kept_counts, kept_locks = array("q"), bytearray(), array("q")
     at = 0
     for position, is_refused in enumerate(refused.tolist()):

@@ -87,7 +87,7 @@ class AppendTask:
         self._queue_bytes = 0
         self._in_flight: deque[_InFlight] = deque()
         self._received = 0
-        """So many of the oldest in flight are answered, as a majority has received them."""
+        """The number of the oldest appends in flight that are answered, because a majority has received them."""
         self._wake = Pulse()
         self._settle_wake = Pulse()
         self._capacity = Pulse()
@@ -107,7 +107,7 @@ class AppendTask:
     # ---- what streams hand in ------------------------------------------------------------------------------------------------------------------
 
     async def submit(self, mount: Mount, message: pb.AppendFrame) -> None:
-        """Queues a frame; waits while the queue is full, which holds up this client alone. Raises what ended the mount meanwhile."""
+        """Queues a frame; waits while the queue is full, which delays only this client. Raises what ended the mount meanwhile."""
         await self._capacity.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
         if mount.failed is not None:
             raise mount.failed

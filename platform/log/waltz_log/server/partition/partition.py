@@ -221,7 +221,7 @@ class Partition:
         await self._conclude(serving, timeout_s)
 
     async def _conclude(self, serving: OpenPartition, timeout_s: float) -> None:
-        """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
+        """Records where the session closed. A coordinator that does not answer must not delay the end: without the mark the next owner votes."""
         try:
             async with asyncio.timeout(timeout_s):
                 store = serving.store
@@ -265,7 +265,7 @@ class Partition:
             self._topics.expect_allowed(self.partition, "read", mount.principal)
 
     def lacks_majority(self) -> Stranded | None:
-        """What to publish where no majority of the replicas answers, or blocks in flight have not got on since this was asked last; None otherwise.
+        """What to publish if no majority of the replicas answers, or if blocks in flight have made no progress since the last call; None otherwise.
         Full disks are no reason: another owner would meet the same."""
         store = self._store
         if store is None or self._closing or store.full:

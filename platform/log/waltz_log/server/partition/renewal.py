@@ -1,5 +1,5 @@
-"""When an open store session is followed by the next one of the same owner: after so many transactions, when its replicas change, and when only the
-low-water mark keeps what retention would trim.
+"""When an open store session is followed by the next one of the same owner: after a number of transactions, when its replicas change, and when only
+the low-water mark prevents retention from trimming.
 
 A new session raises the low-water marks, which shortens recovery. It also raises the session numbers, which lets recovery detect a replica that was
 restored from an older copy (Waltz Server, Recovery Procedure; docs/internals/recovery.md). Waits for a moment at which it is a short pause: a
@@ -28,7 +28,7 @@ COORDINATOR_TIMEOUT_S = 1.0
 """A coordinator that does not answer a read in this time would not answer the write in a short pause either."""
 
 FILLED_WITHIN_S = 0.5
-"""So long appends wait for the end of the log to reach replicas that are being filled. Longer, and it is tried again later."""
+"""How long appends wait until replicas that are being filled have the end of the log. Longer, and it is tried again later."""
 
 
 class Renewal:

@@ -1,4 +1,4 @@
-"""What each replica of a store session holds, on disk and in memory, and up to where a majority of the assigned replicas holds it. Pure.
+"""What each replica of a store session holds, on disk and in memory, and the id up to which a majority of the assigned replicas holds it. Pure.
 
 A replica's ids only rise until it loses data (`forget`). What a learner holds is kept apart: it counts for no mark.
 """

@@ -16,7 +16,7 @@ class BlockWindow:
         self._blocks: list[Block] = []
         self._firsts: list[int] = []
         self._given_up = 0
-        """So many of the oldest are gone; the lists are cut in runs, so that giving one up costs a constant in the long run."""
+        """The number of the oldest blocks that are gone; the lists are cut in runs, so that giving one up costs a constant in the long run."""
         self._last = last_transaction_id
         self.held_bytes = 0
 

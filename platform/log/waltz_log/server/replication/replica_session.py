@@ -453,7 +453,7 @@ class ReplicaSession:
         return self._calls.open(method)
 
     async def probe(self) -> None:
-        """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
+        """Asks whether this session is still the newest the replica has seen; `Fenced` if it is not."""
         await self._calls.open_session()
 
     async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:

@@ -40,7 +40,7 @@ CLEARING_PAUSE_S: Final = 1.0
 """Between two rounds while what a deleted topic left is removed."""
 
 PHASES: Final = 16
-"""Partitions begin their rounds at so many moments of the pause, not all at once."""
+"""Partitions start their rounds at this many different moments of the pause, not all at once."""
 
 
 class Upkeep:

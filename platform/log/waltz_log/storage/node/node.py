@@ -216,7 +216,8 @@ class StorageNode:
             return self._partitions[partition]
 
     async def grow_control_file(self, partitions: int) -> None:
-        """Adds space for so many partitions, if there was space for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
+        """Adds space for this many partitions, if there was space for fewer. Raises `InvalidRequest` for more than a log can have,
+        `StorageFailed`."""
         if partitions <= self.control.header.partitions:
             return
         if partitions > PARTITIONS_MAX:

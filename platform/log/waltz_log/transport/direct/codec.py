@@ -1,10 +1,10 @@
 """The codec of a direct stream: frames on one TCP connection that carries one message stream and nothing else. Blocks are sent to replicas on such
 streams (decision 20).
 
-A frame is a kind (1 byte), a length (4 bytes, big-endian) and so many bytes. The calling end begins with a greeting that names the procedure. Then
-messages go both ways until the caller sends END, after which it only receives. The serving end closes with a STATUS. Flow control is that of TCP: an
-end that does not consume messages stops reading, and its peer's `send` waits. Each end pings a peer that has been silent for a while, and closes the
-connection if there is no answer.
+A frame is a kind (1 byte), a length (4 bytes, big-endian) and that many bytes. The calling end begins with a greeting that names the procedure.
+Then messages go both ways until the caller sends END, after which it only receives. The serving end closes with a STATUS. Flow control is that of
+TCP: an end that does not consume messages stops reading, and its peer's `send` waits. Each end pings a peer that has been silent for a while, and
+closes the connection if there is no answer.
 
 A caller is not trusted until the handler has accepted its opening: the first message, which carries the cluster key and the session. Until then the
 serving end buffers a few hundred bytes for it, reads nothing beyond the opening, and closes the connection if the opening does not arrive in time.
@@ -70,7 +70,7 @@ class Wire(asyncio.BufferedProtocol):
     def __init__(self, greeted: Callable[[Wire, str], None] | None = None, handshake_s: float = HANDSHAKE_S) -> None:
         self._handshake_s = handshake_s
         self.status: bytes | None = None
-        """What the stream ended with: nothing where it ended in good order, else an encoded `WaltzError`."""
+        """What the stream ended with: nothing if it ended in order, else an encoded `WaltzError`."""
         self.lost: str | None = None
         self.finished = False
         """The other end sends nothing more."""
@@ -327,7 +327,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def error(self, address: str) -> WaltzError:
-        """Why nothing more comes, where the stream did not end in good order."""
+        """Why nothing more comes, where the stream did not end in order."""
         if self.status:
             told = decode(self.status.decode("utf-8", "replace"))
             return told if told is not None else ProtocolViolation(reason=f"unknown status from {address}")

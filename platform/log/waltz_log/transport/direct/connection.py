@@ -49,7 +49,7 @@ PROMISE_S = 10.0
 """How long a place is reserved for a peer that was sent the port."""
 
 AGAIN_S = 60.0
-"""After a peer could not be reached directly it is not tried so again for so long: waiting for it would hold up each recovery."""
+"""If a peer could not be reached directly, a direct connection is not tried again for this long: waiting for it would delay each recovery."""
 
 
 class _DirectStream(Generic[Sent, Received]):
