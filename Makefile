@@ -117,7 +117,7 @@ alerts: setup ## faults in a real cluster under a real Prometheus: each alert wi
 
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m verification.crashes.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
-	$(if $(ONLY),,$(BIN)/python -m verification.crashes.storage_rot --count $(if $(filter-out 0,$(SHORT)),500,10000))
+	$(if $(ONLY),,$(BIN)/python -m verification.crashes.storage_corruption --count $(if $(filter-out 0,$(SHORT)),500,10000))
 
 outbox-kills: setup ## kill a forwarding service a hundred times while the log fails too
 	$(BIN)/pytest -q -m slow tests/integration/log/test_outbox_kills.py

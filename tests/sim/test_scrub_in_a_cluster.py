@@ -112,7 +112,7 @@ async def _never_spreads() -> None:
     try:
         async for _ in store.read(0, -1, 0, 119, 1 << 20):
             pass
-        raise AssertionError("rot was served")
+        raise AssertionError("corrupt data was served")
     except CorruptData:
         pass
     await client.close()

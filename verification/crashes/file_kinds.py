@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from verification.crashes.storage_rot import PADDING
+from verification.crashes.storage_corruption import PADDING
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE
 from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES
 

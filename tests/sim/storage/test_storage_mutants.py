@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pytest
 
 from verification.crashes.crashes import SHORT, CrashFound, enumerate_crashes
+from verification.crashes.storage_corruption import CorruptionFound, flips
 from verification.crashes.storage_crashes import SCENARIOS, crash
 from verification.crashes.storage_model import StorageLife, append, block_of, check, silent_logs
-from verification.crashes.storage_rot import CorruptionFound, flips
 from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import DiskFile

@@ -203,7 +203,7 @@ async def test_corruption_stays_and_is_reported_if_the_peer_is_corrupt_at_the_sa
             assert (reported.found, reported.repaired, reported.damaged_segments) == (1, 0, 1)
             assert "no peer serves" in reported.damaged[path.removesuffix(".seg")]
             assert "corrupt data" in reported.damaged[path.removesuffix(".seg")]
-            assert (found.files(0), found.files(1)) == (before, other), "rot stays where it is and does not spread"
+            assert (found.files(0), found.files(1)) == (before, other), "corruption stays where it is and does not spread"
 
 
 async def test_a_second_peer_serves_what_the_first_has_lost() -> None:

@@ -9,7 +9,7 @@ it knows, read from end to end and appended to. What came of it is one of
     fell back    the append time of the block before holds, or the creation time of the segment (times: as docs/reference/formats.md has it)
     padding      no reader checks the byte: allowed only where `PADDING` says so
 
-and anything else fails. `python -m verification.crashes.storage_rot` flips 10,000 bits in each kind of file.
+and anything else fails. `python -m verification.crashes.storage_corruption` flips 10,000 bits in each kind of file.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def bits(sound: Sound, kind: str, count: int, random: Random) -> Iterator[tuple[
 
 
 async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) -> str:
-    """What became of one flipped bit. Raises `RotFound` if it is none of what may be."""
+    """What became of one flipped bit. Raises `CorruptionFound` if it is none of what may be."""
     disk = sound.disk.fork()
     right = disk.content(path)
     corrupted = bytearray(right)
@@ -198,7 +198,7 @@ async def _appended(node: StorageNode, sound: Sound) -> None:
 
 
 async def flips(kind: str, count: int, seed: int = 1, **settings: Any) -> Counter[str]:
-    """How often what came of so many flips. Raises `RotFound`."""
+    """How often what came of so many flips. Raises `CorruptionFound`."""
     settings = (TAIL_SETTINGS if kind == TAIL else {}) | settings
     with silent_logs():
         before = await sound(**settings)

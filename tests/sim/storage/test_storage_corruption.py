@@ -1,4 +1,4 @@
-"""Flipped bits in every kind of file of a storage node: refused, healed or harmless, never served (verification/crashes/storage_rot.py)."""
+"""Flipped bits in every kind of file of a storage node: refused, healed or harmless, never served (verification/crashes/storage_corruption.py)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from verification.crashes.storage_corruption import KINDS, PADDING, CorruptionFound, bits, flip, flips, main, sound
 from verification.crashes.storage_model import silent_logs
-from verification.crashes.storage_rot import KINDS, PADDING, CorruptionFound, bits, flip, flips, main, sound
 from waltz_log.testing.disk import SimulatedDisk
 
 ALLOWED = {
