@@ -230,9 +230,9 @@ class ReadOnlyFileSystemDisk(FileSystemDisk):
 class ThreadOffload:
     """Runs blocking calls on dedicated threads, so that a slow disk never occupies threads that other work needs.
 
-    A call wakes one thread, the one that became idle last. Threads that share a queue wake each other to find it empty, and the futures and locks of
-    an executor cost as much as the rest of the hop. That matters because a storage node makes a call for each write round. A call that has begun is
-    completed. A call whose caller was cancelled is not begun."""
+    A call wakes one thread, the one that became idle last. Threads that share a queue wake each other and find it empty. The futures and locks of
+    an executor cost as much as the rest of the call. That matters because a storage node makes a call for each write round. A call that has begun
+    is completed. A call whose caller was cancelled is not begun."""
 
     def __init__(self, threads: int) -> None:
         self._turn = Lock()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any  # Any: tests connect to another inspector
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
@@ -33,12 +34,10 @@ from waltz_log.errors import InvalidSetting
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltz_log.client.inspection.inspect import ClusterInspector
-
 __all__ = ["SCHEMA", "DefaultSource"]
 
 
-def _connect(cluster: str, timeout_s: float) -> ClusterInspector:
+def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
     from waltz_log.client.inspection.inspect import ClusterInspector
 
     return ClusterInspector(cluster, timeout_s=timeout_s)

@@ -42,8 +42,8 @@ def place_replicas(partitions: int, storages: Sequence[str], replication: int) -
     """No node holds more than one partition more than another. Raises `InvalidRequest` if the arguments do not fit together.
 
     In each full round of as many partitions as there are nodes, a partition starts one node after the partition before it, which spreads a failed
-    node's load over its neighbors. The last, incomplete round deals its replicas in turns instead: one node at a time would give the nodes in the
-    middle of that round up to `replication` more than those at its edges."""
+    node's load over its neighbors. The last, incomplete round distributes its replicas one by one instead: one node at a time would give the nodes
+    in the middle of that round up to `replication` more than those at its edges."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidRequest(reason=f"partitions must be 1 to {PARTITIONS_MAX}, not {partitions}")
     for name in storages:

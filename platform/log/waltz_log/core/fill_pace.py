@@ -1,8 +1,8 @@
 """How a server process shares its time between appends and the filling of replicas. Pure: the time is an argument.
 
-A fill works in turns of about one run of blocks. After each turn it rests, so that appends have the machine to themselves for most of the time
-whenever turns slow them down. How much they do is measured all the time: the rate of appends during turns is compared with the rate during rests.
-All fills of a process rest for each other's turns, so that ten fills cost what one costs.
+A fill works for about one run of blocks (a *turn*), and then pauses. So whenever turns slow down appends, appends have the machine for most of the
+time. How much they do is measured all the time: the rate of appends during turns is compared with the rate during rests. All fills of a process
+rest for each other's turns, so that ten fills cost what one costs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Appends that did not succeed: what became of the transaction."""
+"""Appends that did not succeed: the outcome of the transaction."""
 
 from __future__ import annotations
 

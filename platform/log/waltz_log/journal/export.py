@@ -67,8 +67,9 @@ def _line(**fields: object) -> str:
 
 
 def import_lines(journal: Journal, lines: Iterable[str]) -> tuple[int, int]:
-    """Fills a journal that holds nothing, and syncs. How many records and transactions in doubt that gave. `InvalidRequest` if the journal holds
-    something or has begun transactions of such ids, or where a line is not one of an export; the journal holds a part then, to be thrown away."""
+    """Fills a journal that holds nothing, and syncs. The number of records and of transactions in doubt that were imported. `InvalidRequest` if the
+    journal holds something or has begun transactions of such ids, or where a line is not one of an export; the journal then holds a part; remove
+    it."""
     loaded = journal.loaded
     if loaded.records or loaded.prepared or len(journal):
         raise InvalidRequest(reason="the journal is not empty")

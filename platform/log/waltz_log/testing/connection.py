@@ -1,6 +1,6 @@
-"""One call or stream of the in-memory network: two ends, the messages under way between them, and the handler that serves it.
+"""One call or stream of the in-memory network: two ends, the messages in transit between them, and the handler that serves it.
 
-Each end learns for itself that the connection is over. What arrived before can still be read. What is under way when an end breaks is lost, so that
+Each end learns for itself that the connection is over. What arrived before can still be read. Messages in transit are lost when an end breaks, so
 each side has seen a prefix of what the other sent. The called end reads its messages in the context of the process that listens.
 """
 
@@ -164,7 +164,7 @@ class End:
         call_at_world_time(self._arrival_s, self.other.arrive, what, context=OUTSIDE)
 
     def release(self) -> None:
-        """The link is open again: what was held back goes on its way."""
+        """The link is open again: held messages are sent now."""
         links = self.connection.network.links
         held, self._held = self._held, deque()
         if links is not None:
@@ -204,7 +204,7 @@ class End:
         asyncio.get_running_loop().call_later(delay_s, self.break_off, "connection broke", context=OUTSIDE)
 
     def break_off(self, reason: str) -> None:
-        """This end breaks by itself. The other one learns by its own patience at the latest."""
+        """This end breaks by itself. The other end detects it at the latest by its own timeout."""
         if self.error is None:
             self.end(ConnectionLost(address=self._peer, reason=reason))
             links = self.connection.network.links

@@ -1,7 +1,7 @@
 """Faults for tests of applications: what happens to the next append of a client of an in-memory cluster, and whether feeds continue.
 
 Each fault is one that a real cluster has, made at the moment that a test asks for: a refusal is sent as a server sends it, a rival's transaction is
-really in the log, and what became of an append whose answer was lost is what `resolve` says. Nothing here changes the client's code.
+really in the log, and `resolve` returns the outcome of an append whose answer was lost. Nothing here changes the client's code.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ _OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te", PASSED_ON
 
 @dataclass
 class Forwarded:
-    """What this worker passed on since it started; `open_calls` are under way."""
+    """What this worker passed on since it started; `open_calls` are in progress."""
 
     calls: int = 0
     open_calls: int = 0

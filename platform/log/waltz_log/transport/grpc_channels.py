@@ -1,7 +1,7 @@
 """gRPC's channels and ports with the options and the certificates that all connections of the platform have.
 
-A channel keeps the certificate that it was made with, so `GrpcChannels` makes a new one when the files have changed. Calls under way finish on the
-channel that they began on.
+A channel keeps the certificate that it was made with, so `GrpcChannels` makes a new one when the files have changed. Calls in progress finish on
+the channel on which they started.
 
 gRPC negotiates TLS 1.3 between two ends of the platform. Its Python interface cannot refuse an older version in the handshake, so `admitted` refuses
 the calls of such a connection.

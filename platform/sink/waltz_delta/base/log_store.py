@@ -1,10 +1,10 @@
 """Decides whether this sink can write a table safely: the table's store must let exactly one writer create a version, and the table's log must hold
 every commit.
 
-Delta's protocol requires that a commit is created only if it does not exist ("Delta Log Entries" in PROTOCOL.md). Without that, two drivers can both
-write version N. The one that wrote first loses its rows, and no mark can save them, because both saw the marks of version N - 1. The table's scheme
-and Spark's configuration decide which class of Delta creates commits (Delta's `DelegatingLogStore`). A class is trusted only for the schemes that it
-is made for, and an unknown class never.
+Delta's protocol requires that a commit is created only if it does not exist ("Delta Log Entries" in PROTOCOL.md). Without that, two drivers can
+both write version N. The writer that came first loses its rows. No mark can prevent this, because both saw the marks of version N - 1. The table's
+scheme and Spark's configuration decide which class of Delta creates commits (Delta's `DelegatingLogStore`). A class is trusted only for the schemes
+that it is made for, and an unknown class never.
 
 A catalog-managed table keeps commits elsewhere before they are published in `_delta_log`. A writer that reads only `_delta_log` misses commits, so
 such a table is refused, whatever the store.

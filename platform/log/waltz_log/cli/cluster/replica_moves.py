@@ -1,4 +1,4 @@
-"""Runs moves of replicas for `waltz drain` and `waltz rebalance`: several at once, each recorded in the coordinator while it is under way.
+"""Runs moves of replicas for `waltz drain` and `waltz rebalance`: several at once, each recorded in the coordinator while it is in progress.
 
 A command that is killed leaves its records. The next one that moves replicas first completes what was begun, then plans the rest again. A move whose
 target has gone since is cancelled: a replica that was never filled holds nothing.

@@ -87,7 +87,7 @@ def _plan(
 
 
 def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing: str | None) -> None:
-    """What is in the log partitions, and what becomes of it."""
+    """What the log partitions hold, and whether it is kept or discarded."""
     fates = {
         "keep": "stays; nothing is ever removed from this partition",
         "discard": "is removed for good",

@@ -20,7 +20,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 __all__ = ["TABLES", "as_json", "as_lines", "run", "show"]
 
 TABLES = "waltz.tables"
-"""Entry points that find a transaction in a table: `delta` is the one of the Delta sink."""
+"""Entry points that find a transaction in a table: `delta` is the plugin of the Delta sink."""
 
 TableLookup = Callable[[str, int, int, str], TableVersion]
 """Of a path, a partition, a transaction id and the cluster key."""

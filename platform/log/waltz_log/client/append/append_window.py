@@ -173,7 +173,8 @@ class AppendWindow:
         return columns._replace(traces=frame.traces(self.traced)) if self.traced else columns
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
-        """What goes into the next frame, single appends in runs, and its size. Drops on the way what its caller gave up or what is late."""
+        """What goes into the next frame, single appends in runs, and its size. Drops appends that their caller gave up, and those whose deadline
+        has passed."""
         queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES), self._batch_bytes or self._frame_bytes)
         left = self._batch_transactions or self._max_pending + 1
         runs: list[list[PendingAppend] | UnsentRows] = []
@@ -315,7 +316,7 @@ class AppendWindow:
 
     def resend(self, found: Iterable[tuple[int, ...]], failure: WaltzError | None) -> None:
         """Everything in flight is decided: `found` (first sequence, count, first id) is in the log. The rest never will be, and goes back to the
-        head of the queue, in order. An append whose rejection was lost on the way is rejected again, because its mark stays and locks only rise.
+        head of the queue, in order. An append whose rejection was lost in transit is rejected again, because its mark stays and locks only rise.
         `failure`: the server refused these bytes, and they are not sent again."""
         for first, count, transaction_id in found:
             self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke

@@ -1,4 +1,4 @@
-"""What became of a call that appended in bulk: by ranges what is in the log, and by position what is not. Values; nothing here talks to a server."""
+"""The outcome of a bulk append: by ranges what is in the log, and by position what is not. Values; nothing here talks to a server."""
 
 from __future__ import annotations
 

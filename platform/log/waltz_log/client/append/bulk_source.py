@@ -20,10 +20,10 @@ Source: TypeAlias = "BulkColumns | Iterable[Entry] | AsyncIterable[Entry] | Any"
 """Columns, one Arrow record batch or table, or entries, one after the other."""
 
 ENTRIES_TOGETHER = 512
-"""Entries read from an iterator before others have a turn of the event loop: about a millisecond."""
+"""Entries read from an iterator before other tasks of the event loop run: about a millisecond."""
 
 ROWS_TOGETHER = 32_768
-"""Rows checked before others have a turn: some milliseconds."""
+"""Rows checked before other tasks run: some milliseconds."""
 
 
 def batches_of(source: Source) -> list[BulkColumns] | None:

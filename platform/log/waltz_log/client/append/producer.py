@@ -242,7 +242,7 @@ class Producer:
             raise Unavailable(reason=f"no mount before the deadline: partition={self.partition} last={self._reason}") from None
 
     async def settle(self, sequence: int, deadline: float) -> None:
-        """Returns once the owner has decided the sequence, whatever became of it: in this mount, or by fencing the one it was sent on."""
+        """Returns once the owner has decided the sequence, whatever the outcome is: in this mount, or by fencing the one it was sent on."""
         while True:
             await self.mounted(deadline)
             serving = self._serving

@@ -5,8 +5,8 @@ after a mount newer than the sending, or after a flush on the same stream. For a
 which fences the connection that the other process may still have. If that process lives, it mounts again above this mount and continues. That keeps
 the answer final: a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
 
-How far the log was searched in vain is kept in the error's `since`: if `resolve` is called again after a deadline that was too short, the search
-continues there.
+The error's `since` records how far the log was searched without a result: if `resolve` is called again after a deadline that was too short, the
+search continues there.
 """
 
 from __future__ import annotations

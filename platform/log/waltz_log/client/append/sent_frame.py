@@ -1,7 +1,7 @@
 """A frame that was sent and is not wholly decided: its contents, how it is encoded, and what the owner's answers settle.
 
 A frame has parts: runs of single appends, and ranges of rows of bulk appends. Both make the same bytes of the same transactions. An append or a row
-is *answered* once the owner has said what became of it; it may have an outcome before, such as a deadline that passed.
+is *answered* once the owner has reported its outcome; it may have an outcome before, such as a deadline that passed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SentAppends:
         return earliest
 
     def give_back(self, failure: WaltzError | None) -> list[Unsent]:
-        """What is to be sent again. `failure`: fails all of it instead."""
+        """The appends to send again. `failure`: fails all of it instead."""
         undecided = [append for _, append in self.undecided()]
         if failure is None:
             return [*undecided]

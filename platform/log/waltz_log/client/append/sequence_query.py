@@ -14,7 +14,7 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["SequenceQuery"]
 
 SEARCH_PART = 0.5
-"""Of a call's deadline. The rest is for the way there and back, and for what was sent before to be decided."""
+"""Of a call's deadline. The rest of the time is for the round trip, and for the owner to decide what was sent before."""
 
 
 class SequenceQuery:

@@ -150,7 +150,7 @@ class Background:
 
         async def end() -> None:
             if reading:
-                await asyncio.wait(reading)  # one that was interrupted is on its way out; closed meanwhile, the source would complain
+                await asyncio.wait(reading)  # a task that was interrupted is about to end; closed meanwhile, the source would complain
             await source.aclose()
 
         try:

@@ -26,8 +26,8 @@ from waltz_log.transport.versions import expect_spoken
 __all__ = ["feed_batches"]
 
 TRIES_MAX = 3
-"""How often in a row, without a transaction between, a feed may meet what another owner might not show, before it is an error: a transport that calls
-a cut connection a violation, an owner that was deposed and lags behind, a frame that changed on its way."""
+"""How often in a row, without a transaction between, a feed may meet what another owner might not show, before it is an error: a transport that
+calls a cut connection a violation, an owner that was deposed and lags behind, a frame that was damaged in transit."""
 
 
 async def feed_batches(
@@ -67,7 +67,7 @@ async def feed_batches(
             if position < error.first - 1 or tries >= TRIES_MAX:
                 raise
         except (CorruptData, ProtocolViolation):
-            # A frame that changed on its way is sent again; what arrives damaged time after time is damaged where it comes from.
+            # A frame that was damaged in transit is sent again; what arrives damaged time after time is damaged where it comes from.
             tries += 1
             if tries >= TRIES_MAX:
                 raise

@@ -32,8 +32,8 @@ BYTES_MAX = 256 * 1024 * 1024
 """Data of one call, which holds all of it in memory."""
 
 TRIES_MAX = 3
-"""How many damaged answers in a row end a call, as in a feed: what changed on its way arrives intact the next time, and what is damaged time after
-time is damaged at its source."""
+"""How many damaged answers in a row end a call, as in a feed: data that was damaged in transit arrives intact the next time, and data that is
+damaged repeatedly is damaged at its source."""
 
 
 def checked_ids(transaction_ids: Iterable[int]) -> list[int]:

@@ -34,7 +34,8 @@ JUDGE_MAX_S: Final = 30.0
 instead of failing because a server withdrew the topic."""
 
 Existing: TypeAlias = Literal["keep", "discard"]
-"""What becomes of data that partitions hold: `keep`: it stays, and with it everything appended later; `discard`: retention removes it first."""
+"""Whether data that partitions hold is kept or discarded: `keep`: it stays, and with it everything appended later; `discard`: retention removes it
+first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ async def plan_topic(
 
 
 async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPlan, *, now_ms: Callable[[], int], timeout_s: float = 10.0) -> Topic:
-    """The topic; the one there is where it is the same. Raises `InvalidRequest` if it cannot be made so, above all where a partition holds data
-    and the plan does not say what becomes of them, and `Unavailable` if an owner or the coordinator does not answer in time. Then nothing has
-    changed, unless the error says that it is not known: in that case repeat the command."""
+    """The topic; the one there is where it is the same. Raises `InvalidRequest` if it cannot be made so, for example because a partition holds data
+    and the plan does not say whether it is kept or discarded, and `Unavailable` if an owner or the coordinator does not answer in time. Then
+    nothing has changed, unless the error says that it is not known: in that case repeat the command."""
     asked = PartitionsAsked(coordinator, network, timeout_s)
     reserved: list[Topic] = []
 
@@ -130,7 +131,7 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
 
 
 async def _closed_bounds(asked: PartitionsAsked, plan: TopicPlan, chosen: Sequence[int], version: int) -> dict[int, pb.Bound]:
-    """What the partitions hold now that they are closed to appends, where the plan says what becomes of that."""
+    """What the partitions hold now that they are closed to appends, if the plan keeps or discards existing data."""
     try:
         async with asyncio.timeout(JUDGE_MAX_S):
             bounds = await _all_bounds(asked, chosen, closed_in=version)

@@ -229,7 +229,7 @@ class Attempts:
 
 
 class _Turns:
-    """The ticket of one logical transaction, as it learns what it locks."""
+    """The ticket of one logical transaction, which records its locks when they become known."""
 
     def __init__(self, following: Feeding, deadline: float, progress: _Progress, needs: Callable[[Ticket], None]) -> None:
         self._following = following

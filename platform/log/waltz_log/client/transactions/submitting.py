@@ -82,7 +82,7 @@ class Submitting:
                 self.followers[partition] = await self._follow(partition, partial(self._apply, partition), after, again)
 
     async def unmount(self, partitions: Collection[int]) -> None:
-        """Feeds them no more; contexts of theirs that are under way end as their outcome says, new ones are refused."""
+        """Feeds them no more; their contexts in progress end with their outcome, and new ones are refused."""
         for partition in partitions:
             follower = self.followers.pop(partition, None)
             if follower is not None:

@@ -12,7 +12,7 @@ __all__ = ["ForwardingStatistics", "WorkerStatistics"]
 @snapshot
 @dataclass(frozen=True, slots=True)
 class ForwardingStatistics:
-    """What a worker passed on to others since it started; `open_calls` are under way."""
+    """What a worker passed on to others since it started; `open_calls` are in progress."""
 
     calls: Summed[int]
     open_calls: Summed[int]

@@ -38,7 +38,7 @@ class Fetcher:
         self._closed = False
         self.reads = 0
         self.joined = 0
-        """Reads that found an equal one under way."""
+        """Reads that found an equal one in progress."""
 
     async def fetch(self, first: int, *, headers_only: bool, last: int | None = None) -> Run:
         """Committed transactions from `first` on, up to `last` if that is given, one answer of about `feed_bytes_max`. Raises what ended the session,
@@ -55,7 +55,7 @@ class Fetcher:
         return NotOwner(partition=self._store.partition, reason="store session ended")
 
     def start(self, first: int, *, headers_only: bool, last: int | None = None) -> asyncio.Task[Run]:
-        """The read under way, begun here if there was none."""
+        """The read in progress, started here if there was none."""
         key = (first, headers_only, last)
         task = self._reads.get(key)
         if task is not None:
@@ -119,8 +119,8 @@ class Fetcher:
         return Run(tuple(blocks)) if blocks else None
 
     def _expect_whole(self, name: str, blocks: Iterable[Block]) -> None:
-        """The replica verified them before it sent them: what does not verify now changed on its way. It must not stay in a cache, from which every
-        reader would get it again. Raises `ConnectionLost`."""
+        """The replica verified them before it sent them: data that does not verify now was damaged in transit. It must not stay in a cache, from
+        which every reader would get it again. Raises `ConnectionLost`."""
         partition = self._store.partition
         for block in blocks:
             try:

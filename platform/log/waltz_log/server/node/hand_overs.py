@@ -39,7 +39,7 @@ class HandOvers:
             await self._coordinator.wait_children(paths.STRANDED, [])
 
     async def apply(self, assignment: Assignment) -> Assignment:
-        """The assignment with what is to be handed over, and without what is over."""
+        """The assignment with the hand-overs that are due, and without those that have ended."""
         stranded = await read_stranded(self._coordinator)
         self._busy = bool(stranded or assignment.handed_over)
         if not self._busy:

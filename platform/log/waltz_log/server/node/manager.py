@@ -1,7 +1,7 @@
 """The cluster manager: keeps the assignment of partitions to living servers (Client-Server Communication, Generation Number).
 
-Every server runs one; the one that holds the ephemeral node is in office. Its only output is a compare-and-set of the assignment, so that two who
-both believe to be in office cannot do harm: safety rests on generations and sessions in storage, never on this node.
+Every server runs one; the server that holds the ephemeral node is the manager. Its only output is a compare-and-set of the assignment, so that two
+who both believe to be in office cannot do harm: safety rests on generations and sessions in storage, never on this node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The spans of traced appends at their owner: in the queue, at the locks, on the way to a majority; and the newest of them, for readers.
+"""The spans of traced appends at their owner: in the queue, at the locks, until a majority has it; and the newest of them, for readers.
 
 Exists only where a server traces. Clients that trace send contexts beside their records, so nothing is made for an append that is not traced.
 """
@@ -47,8 +47,8 @@ class AppendTraces:
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT_MAX)
 
     def order(self, frames: Sequence[ReceivedFrame], sequenced: Sequenced, began_s: float, ended_s: float) -> list[TracedAppend]:
-        """Records what became of the traced appends of a block, which was ordered between these two times, and adds the contexts for the replicas to
-        the block. Returns those that are in it: `settle` them."""
+        """Records the outcome of the traced appends of a block, which was ordered between these two times, and adds the contexts for the replicas
+        to the block. Returns those that are in it: `settle` them."""
         in_flight: list[TracedAppend] = []
         for frame, sequence, context in _traced(frames, sequenced):
             append = self._tracer.start("waltz.server.append", context, frame.received_s, partition=self._partition)

@@ -18,7 +18,7 @@ from waltz_log.core.ports import Coordinator
 __all__ = ["HANDED_MAX", "HandedLocks", "read_handed_locks", "write_handed_locks"]
 
 HANDED_MAX = 8192
-"""16 bytes each: 128 KiB, far below what a node of the coordinator may hold. What is on its way at a hand-over was decided a moment ago."""
+"""16 bytes each: 128 KiB, far below what a node of the coordinator may hold. Transactions in flight at a hand-over were decided a moment ago."""
 
 _HEAD = struct.Struct(">qqq")
 _ROW = struct.Struct(">qq")

@@ -48,7 +48,7 @@ class Appender(Protocol):
 
 @dataclass(slots=True)
 class Answers:
-    """What became of transactions of one client, as packed columns come later: ranges committed (first sequence, count, first id), rejected
+    """The outcome of transactions of one client; they become packed columns later: ranges committed (first sequence, count, first id), rejected
     (sequence, winner), refused (sequence, reason), refused because their mark is above the log (sequence, the highest mark that existed then).
     `in_memory`: a majority has received the committed ones, and has not synced them yet."""
 

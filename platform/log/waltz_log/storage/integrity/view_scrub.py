@@ -1,8 +1,8 @@
 """Finds corruption in the compacted views of a node, as the scrub does in its segments and at the same pace.
 
-If a second check confirms a finding, it is repaired: an index is rebuilt from the records, `metadata` from the view in memory. Corrupt records cannot
-be rebuilt here: the partition's owner learns of them (`Views.judge`) and sends the view of an intact replica; until then they are not served. A view
-may change at any time. Each check covers one file of it, held open; a file that replaced it is checked in the next pass.
+If a second check confirms a finding, it is repaired: an index is rebuilt from the records, `metadata` from the view in memory. Corrupt records
+cannot be rebuilt here: the node reports them to the partition's owner (`Views.judge`), which sends the view of an intact replica; until then they
+are not served. A view may change at any time. Each check covers one file of it, held open; a file that replaced it is checked in the next pass.
 """
 
 from __future__ import annotations

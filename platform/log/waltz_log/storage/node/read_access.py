@@ -62,7 +62,7 @@ class ReadAccess:
 
     def expect_same_owner(self, partition: int, session: int, token: bytes, clean_session: int) -> None:
         """Raises `ReplicaFenced` if the session was opened with another token: only its owner may change the readers. `clean_session`: the newest
-        session in which the replica was clean; from it the caller of the RPC can conclude whether an owner or a stranger opened the session
+        session in which the replica was clean; from it the caller of the RPC can conclude whether an owner or another process opened the session
         before."""
         if len(token) > TOKEN_BYTES_MAX:
             raise ProtocolViolation(reason=f"owner token is too long: bytes={len(token)} limit={TOKEN_BYTES_MAX}")

@@ -1,6 +1,6 @@
 """Which segment the records of a write round go to: pure arithmetic over blocks and sizes.
 
-A block that does not fit the rest of a segment begins the next one, so that readers rarely meet a block in two pieces; one that is larger than a
+A block that does not fit the rest of a segment begins the next one, so that readers rarely find a block in two parts; one that is larger than a
 whole segment is divided between records. No segment is larger than its limit, and a record that no segment could hold is refused before anything is
 written.
 """

@@ -170,7 +170,7 @@ class Views:
         return {entry.view.folder: entry.damage for entry in self._entries.values() if entry.view is not None and entry.damage}
 
     def judge(self, partition: int, damage: str) -> None:
-        """Records the result of a check, "" for no damage. The partition's owner learns of damage and sends another replica's view."""
+        """Records the result of a check, "" for no damage. The node reports damage to the partition's owner, which sends another replica's view."""
         if (entry := self._entries.get(partition)) is not None:
             entry.damage = damage
 
