@@ -2,7 +2,7 @@
 
 Each is measured against the default beside it, in turns, so that both meet the machine's good and bad moments. `topics.quorum_memory` is what
 a client sees through a whole cluster: where one machine with few cores carries all replicas, processor time decides there and hardly the disk.
-`topics.node_quorum_memory` is a storage node's part alone, from a verified block to its acknowledgement, for that is where a sync is made or not.
+`topics.node_quorum_memory` is a storage node's part alone, from a verified block to its acknowledgment, for that is where a sync is made or not.
 """
 
 from __future__ import annotations

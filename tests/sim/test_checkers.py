@@ -9,7 +9,7 @@ import pytest
 
 from verification.simulation.checkers import CHECKERS, check
 from verification.simulation.history import (
-    Acknowledgement,
+    Acknowledgment,
     Attempt,
     Evidence,
     History,
@@ -65,7 +65,7 @@ def _sound() -> Evidence:
     log = [_transaction(at, reported=f"k={at + 1}") for at in range(3)]
     loser = Attempt(3, "d", "locker", 0, started_s=2.1, timeout_s=1.0, mark=1, write=("a",), answers=1)
     loser.ended_s, loser.outcome, loser.winner = 2.6, "rejected", 2
-    acknowledged = [Acknowledgement(at + 0.3, name, 1, 0, at) for at in range(3) for name in ("x", "y", "z")]
+    acknowledged = [Acknowledgment(at + 0.3, name, 1, 0, at) for at in range(3) for name in ("x", "y", "z")]
     history = History(
         attempts=[*(_attempt(number) for number in range(3)), loser],
         seen=[Seen("r", 1, 0, 4.0, -1, log)],
@@ -222,7 +222,7 @@ def _acknowledged_after_a_failed_rename(evidence: Evidence) -> None:
 
 
 def _never_synced(evidence: Evidence) -> None:
-    evidence.history.acknowledgments += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
+    evidence.history.acknowledgments += [Acknowledgment(6.0, "x", 1, 0, 2, 3), Acknowledgment(6.9, "x", 1, 0, 2, 4)]
 
 
 def _reported_before_a_majority_received(evidence: Evidence) -> None:

@@ -27,7 +27,7 @@ FAILED_ONCE = {
     294: "a storage node met a full disk while it made room for more partitions, and nobody started it anew",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
     300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
-    300417: "an acknowledgement was taken for one of when its owner had room for it, not of when it was made",
+    300417: "an acknowledgment was taken for one of when its owner had room for it, not of when it was made",
     302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",
     303131: "the run read a topic acknowledged from memory before its last period was over",
     510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",

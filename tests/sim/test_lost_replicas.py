@@ -193,7 +193,7 @@ def test_a_restored_copy_is_truncated_to_its_mark_before_it_is_filled() -> None:
     run_in_virtual_time(_own_tail())
 
 
-async def _acknowledgement_is_gone(change: Change) -> None:
+async def _acknowledgment_is_gone(change: Change) -> None:
     cluster = MemoryCluster(servers=1)
     await cluster.start()
     client = await cluster.connect(SETTINGS)
@@ -219,7 +219,7 @@ async def _acknowledgement_is_gone(change: Change) -> None:
 
 @pytest.mark.parametrize("change", [emptied, restored], ids=lambda change: change.__name__)
 def test_acknowledgments_of_a_replica_that_lost_its_data_do_not_count(change: Change) -> None:
-    run_in_virtual_time(_acknowledgement_is_gone(change))
+    run_in_virtual_time(_acknowledgment_is_gone(change))
 
 
 def test_transactions_that_a_late_call_truncates_are_not_counted_as_clean() -> None:

@@ -11,7 +11,7 @@ SEEDS = 40
 
 NOTICED_BY = {
     "acknowledged_before_the_sync": "everything_heals",
-    "committed_at_one_acknowledgement": "no_reader_passes_the_majority",
+    "committed_at_one_acknowledgment": "no_reader_passes_the_majority",
     "received_at_one_replica": "no_reader_passes_the_majority",
     "readers_of_a_newer_session_served": "one_id_one_content",
     "locks_not_checked": "locks_are_serializable",

@@ -3,7 +3,7 @@
     python -m verification.crashes.storage_kills DIRECTORY [--kills 200] [--seed 1]
 
 The writer is a real process on the real file system, with the threads a node has. It writes its acknowledgments to a pipe: what stands there was
-acknowledged. A kill comes after some acknowledgements and a moment more, so it hits writes, rolls, truncations, marks and openings alike. Another
+acknowledged. A kill comes after some acknowledgments and a moment more, so it hits writes, rolls, truncations, marks and openings alike. Another
 process then opens the directory, and reads everything. Which records there must be follows from their ids and from which process wrote them.
 
 A killed process leaves the page cache as it is: this finds what depends on the order and the completeness of calls, not on missing syncs
@@ -32,7 +32,7 @@ __all__ = ["KillFound", "Noted", "forked", "kill_and_compare", "lines_of"]
 
 SEGMENT_BYTES = 16 * 1024
 ACKNOWLEDGED_MAX = 8
-"""So many acknowledgements at most before a kill: many kills find more than long runs."""
+"""So many acknowledgments at most before a kill: many kills find more than long runs."""
 
 LOG_MAX = 1500
 """Longer than that, the log is cut to a tenth, so that reading it does not use up the time for kills."""

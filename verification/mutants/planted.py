@@ -156,7 +156,7 @@ def cluster_key_not_compared() -> None:
 
 
 @bug
-def committed_at_one_acknowledgement() -> None:
+def committed_at_one_acknowledgment() -> None:
     """The first replica that has a block commits it."""
     change(acknowledgments, "committed_mark", lambda acknowledged, assigned: max(acknowledged.values(), default=None))
 

@@ -26,7 +26,7 @@ def received_at_one_replica() -> None:
 
 @bug
 def unsynced_claimed_to_be_on_disk() -> None:
-    """A replica counts what is only written: in acknowledgements, in the vote and in the mark that it is clean at."""
+    """A replica counts what is only written: in acknowledgments, in the vote and in the mark that it is clean at."""
 
     async def claim(self: WriteRounds) -> None:
         self._unsynced_bytes = 0

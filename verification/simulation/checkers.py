@@ -146,9 +146,9 @@ def no_reader_passes_the_majority(evidence: Evidence) -> Iterator[str]:
     reached: dict[int, dict[str, int]] = defaultdict(dict)
     received: dict[int, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, int, str, int]] = [
-        (each.at_s, 0, each.partition, each.storage, each.last) for each in evidence.history.acknowledgements
+        (each.at_s, 0, each.partition, each.storage, each.last) for each in evidence.history.acknowledgments
     ]
-    events += [(each.at_s, -1, each.partition, each.storage, max(each.last, each.received)) for each in evidence.history.acknowledgements]
+    events += [(each.at_s, -1, each.partition, each.storage, max(each.last, each.received)) for each in evidence.history.acknowledgments]
     events += [(each.at_s, 1, each.partition, each.reader, each.transactions[-1].transaction_id) for each in evidence.history.seen]
     events += [(each.at_s, 1, each.partition, each.client, each.mark) for each in evidence.history.marks]
     events += [
@@ -231,7 +231,7 @@ def a_failed_sync_is_final(evidence: Evidence) -> Iterator[str]:
     """14: a node whose sync of a partition failed acknowledges nothing more of it in this life."""
     for failed in evidence.history.syncs_failed:
         before = [-1]
-        for each in evidence.history.acknowledgements:
+        for each in evidence.history.acknowledgments:
             if (each.storage, each.life, each.partition) == (failed.storage, failed.life, failed.partition):
                 if each.at_s <= failed.at_s:
                     before.append(each.last)
@@ -243,7 +243,7 @@ def a_failed_sync_is_final(evidence: Evidence) -> Iterator[str]:
 def received_is_synced_in_time(evidence: Evidence) -> Iterator[str]:
     """23: what a node acknowledged from memory it has on disk once the topic's window is over, as long as it lives."""
     waiting: dict[tuple[str, int, int], list[tuple[float, int]]] = defaultdict(list)
-    for each in evidence.history.acknowledgements:
+    for each in evidence.history.acknowledgments:
         window_s = evidence.loss_window_s.get(each.partition)
         if window_s is None:
             continue

@@ -14,7 +14,7 @@ def a_failed_operation_is_final(evidence: Evidence) -> Iterator[str]:
     """14: a node of which a write, a rename or a sync of a directory of a partition failed acknowledges nothing more of it in this life."""
     for failed in evidence.history.operations_failed:
         before = [-1]
-        for each in evidence.history.acknowledgements:
+        for each in evidence.history.acknowledgments:
             if (each.storage, each.life, each.partition) == (failed.storage, failed.life, failed.partition):
                 if each.at_s <= failed.at_s:
                     before.append(each.last)

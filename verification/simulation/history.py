@@ -15,7 +15,7 @@ from verification.simulation.lock_orders import LockOrder
 from waltz_log.client import Transaction
 
 __all__ = [
-    "Acknowledgement",
+    "Acknowledgment",
     "Attempt",
     "Evidence",
     "History",
@@ -97,7 +97,7 @@ class MarkSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgment:
     """A storage node reported to an owner that it has everything up to here on disk, and up to `received` at least in memory.
     `at_s` is when it said so, which may be before the owner had room for it."""
 
@@ -187,7 +187,7 @@ class History:
     attempts: list[Attempt] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     marks: list[MarkSeen] = field(default_factory=list)
-    acknowledgements: list[Acknowledgement] = field(default_factory=list)
+    acknowledgments: list[Acknowledgment] = field(default_factory=list)
     metadata: list[MetadataWrite] = field(default_factory=list)
     reported_marks: list[MarkSent] = field(default_factory=list)
     replicas_opened: list[ReplicaOpened] = field(default_factory=list)

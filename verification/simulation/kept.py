@@ -220,7 +220,7 @@ class KeptTopics:
         return None
 
     def _holders(self, partition: int, last: int) -> int:
-        reported = self._world.history.acknowledgements
+        reported = self._world.history.acknowledgments
         return len({each.storage for each in reported if each.partition == partition and each.last >= last})
 
     # ---- the end -----------------------------------------------------------------------------------------------------------------------------------

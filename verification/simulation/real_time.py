@@ -1,4 +1,4 @@
-"""The order of acknowledgements: what was acknowledged before another append began has the lower id."""
+"""The order of acknowledgments: what was acknowledged before another append began has the lower id."""
 
 from __future__ import annotations
 

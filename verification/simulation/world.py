@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
 from typing import Any
 
-from verification.simulation.history import Acknowledgement, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
+from verification.simulation.history import Acknowledgment, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
 from verification.simulation.mix import Mix
 from verification.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from verification.simulation.refill_checkers import FillsSeen
@@ -115,7 +115,7 @@ class World:
             received = last
             if isinstance(message, pb.ReplicateResponse) and message.HasField("received_transaction_id"):
                 received = int(message.received_transaction_id)
-            self.history.acknowledgements.append(Acknowledgement(since_s, host, life, partition, last, received))
+            self.history.acknowledgments.append(Acknowledgment(since_s, host, life, partition, last, received))
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))

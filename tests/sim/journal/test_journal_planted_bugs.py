@@ -106,7 +106,7 @@ async def test_a_delete_that_is_reclaimed_before_its_add(monkeypatch: pytest.Mon
     assert await caught(deletes_stand_in_later_files)
 
 
-async def test_an_acknowledgement_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_acknowledgment_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer.Writer, "sync", writer.Writer.write)
     assert await caught(records_roll_through_files)
 

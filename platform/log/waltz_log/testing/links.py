@@ -14,7 +14,7 @@ from random import Random
 __all__ = ["Links", "Weather"]
 
 RESEND_S = 0.2
-"""How long a sender waits for an acknowledgement of a packet; it doubles with each loss of the same one."""
+"""How long a sender waits for an acknowledgment of a packet; it doubles with each loss of the same one."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ is fenced or closed. While no majority answers, blocks wait, and replicas that r
 number; its callers notice only a pause. If the topic's policy allows it (`flushing`), replicas also acknowledge what they received and sync it later.
 `received` is the mark of these acknowledgments; only answers to appends use it.
 
-Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
+Invariants: ids are dense; the committed mark never falls; a replica's acknowledgment counts only after the metadata records it as clean.
 """
 
 from __future__ import annotations

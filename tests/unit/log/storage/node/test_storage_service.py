@@ -447,7 +447,7 @@ async def test_a_stream_that_does_not_begin_with_open_is_refused(bench: Bench) -
         await stream.receive()
 
 
-async def test_an_owner_that_reads_no_acknowledgement_delays_no_other(bench: Bench) -> None:
+async def test_an_owner_that_reads_no_acknowledgment_delays_no_other(bench: Bench) -> None:
     silent = await bench.stream(1)
     for first in range(100):
         await silent.send(message(block(first, [b"a"])))
