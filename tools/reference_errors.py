@@ -5,11 +5,9 @@ Everything on the page is read from the error classes and from `waltz_log.exit_c
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pyspark_waltz.errors
@@ -19,11 +17,10 @@ import waltz_log.coordination.java
 import waltz_log.errors
 from waltz_log import exit_codes
 from waltz_log.errors import WaltzError
-from waltz_log.errors.base import rebuild
+from waltz_log.errors.explained import error_classes, explain_class
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "errors.md"
 COLUMNS = 120
-TO_DO = "To do: "
 SECTIONS = {
     "The log and its clients": [waltz_log.errors],
     "The Spark source": [pyspark_waltz.errors],
@@ -64,9 +61,7 @@ A job of the Delta sink uses the same codes. A command that ends with an `OSErro
 
 def classes(section: str) -> list[type[WaltzError]]:
     """The error classes of a section of the page, parents first."""
-    found = [getattr(module, name) for module in SECTIONS[section] for name in module.__all__]
-    errors = [each for each in found if isinstance(each, type) and issubclass(each, WaltzError) and each is not WaltzError]
-    return sorted(errors, key=lambda cls: [base.__name__ for base in reversed(cls.__mro__)])
+    return error_classes(SECTIONS[section])
 
 
 def page() -> str:
@@ -79,21 +74,20 @@ def page() -> str:
 
 
 def what_to_do(cls: type[WaltzError]) -> tuple[str, str]:
-    """What happened, and what the caller should do: the two parts of the docstring."""
-    text = re.sub(r"docs/([\w/]+\.md)", r"[docs/\1](../\1)", inspect.cleandoc(cls.__doc__ or ""))
-    happened, _, remedy = text.partition(TO_DO)
-    return " ".join(happened.split()), " ".join(remedy.split())
+    """What happened, and what the caller should do, with links to the pages that are named."""
+    found = explain_class(cls)
+    happened, remedy = (re.sub(r"docs/([\w/]+\.md)", r"[docs/\1](../\1)", text) for text in (found.happened, found.to_do))
+    return happened, remedy
 
 
 def message(cls: type[WaltzError]) -> str:
     """With the names of the fields in place of their values."""
-    return str(rebuild(cls, {name: f"{{{name}}}" for name in field_types(cls)}))
+    return explain_class(cls).message
 
 
 def field_types(cls: type[WaltzError]) -> dict[str, str]:
     """As they are declared, in the order of the message."""
-    types = {each.name: str(each.type) for each in fields(cls)}  # type: ignore[arg-type]  # a dataclass, through its parent
-    return {name: types[name] for name in cls._names}
+    return explain_class(cls).fields
 
 
 def _tree(cls: type[WaltzError], depth: int = 0) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
@@ -21,11 +22,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Settings", "validation_reason"]
+__all__ = ["Given", "Settings", "validation_reason"]
 
 
 SHOWN_MAX = 80
 """Characters of a wrong value in a message; the rest says no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as a file or the environment gives it. `variable`: its name; None if the value is from the file."""
+
+    value: Any
+    variable: str | None = None
+
+    @property
+    def origin(self) -> str:
+        return "file" if self.variable is None else self.variable
 
 
 class Settings(BaseModel):
@@ -48,7 +61,22 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path | None, *, prefix: str, environment: Mapping[str, str] = os.environ, **arguments: Any) -> Self:
         """Values from the YAML file, overridden by `<PREFIX>_<NAME>` in the environment, overridden by arguments that are not None."""
-        values: dict[str, Any] = {}
+        found = cls.given(path, prefix=prefix, environment=environment)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            return cls(**({name: each.value for name, each in found.items()} | given))
+        except InvalidSetting as error:
+            field, _, rest = error.name.partition(".")
+            variable = found[field].variable if field in found else None
+            if variable is None or field in given:
+                raise
+            raise InvalidSetting(name=variable + (f".{rest}" if rest else ""), reason=error.reason, nearest=error.nearest) from None
+
+    @classmethod
+    def given(cls, path: Path | None, *, prefix: str, environment: Mapping[str, str] = os.environ) -> dict[str, Given]:
+        """What the file and the environment say, before it is validated. Raises `InvalidSetting` for a file that cannot be read or holds no mapping,
+        and for a variable with the prefix that is no setting."""
+        values: dict[str, Given] = {}
         if path is not None:
             try:
                 found = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -61,24 +89,15 @@ class Settings(BaseModel):
             for name in found or ():
                 if not isinstance(name, str):
                     raise InvalidSetting(name=str(name), reason=f"is not a setting's name in {path}", nearest=None)
-            values |= found or {}
+            values |= {name: Given(value) for name, value in (found or {}).items()}
         start = f"{prefix}_"
-        variables: dict[str, str] = {}
         for name, text in environment.items():
             if name.startswith(start):
                 key = name.removeprefix(start).lower()
                 if key not in cls.model_fields:
                     raise InvalidSetting.unknown(name, [start + known.upper() for known in cls.model_fields])
-                values[key] = _parse_variable(name, text, cls.model_fields[key].annotation)
-                variables[key] = name
-        given = {name: value for name, value in arguments.items() if value is not None}
-        try:
-            return cls(**(values | given))
-        except InvalidSetting as error:
-            field, _, rest = error.name.partition(".")
-            if field not in variables or field in given:
-                raise
-            raise InvalidSetting(name=variables[field] + (f".{rest}" if rest else ""), reason=error.reason, nearest=error.nearest) from None
+                values[key] = Given(_parse_variable(name, text, cls.model_fields[key].annotation), name)
+        return values
 
 
 def _reason(message: str, given: Any) -> str:

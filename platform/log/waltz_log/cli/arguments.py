@@ -9,14 +9,16 @@ import typer
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Cluster", "ClusterOption", "Config", "DryRun", "LogLevel", "Output", "Timeout", "checked_output"]
+__all__ = ["Cluster", "ClusterOption", "Config", "DryRun", "Every", "LogLevel", "Output", "Timeout", "Watch", "checked_every", "checked_output"]
 
 Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two rounds of --watch.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
@@ -29,3 +31,8 @@ def checked_output(chosen: str) -> str:
         near = InvalidSetting.unknown(chosen, OUTPUTS).nearest
         raise InvalidSetting(name="--output", reason=f"is table, json or yaml, not {chosen!r}", nearest=near)
     return chosen
+
+
+def checked_every(watch: bool, every_s: float) -> float | None:
+    """The pause of `--watch`; None without it."""
+    return every_s if watch else None

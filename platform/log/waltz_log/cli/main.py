@@ -28,6 +28,8 @@ from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.printing import printable
 from waltz_log.cli.storage.storage_app import storage_app
+from waltz_log.cli.support.support_app import add_support
+from waltz_log.cli.topics.lag_app import add_lag
 from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
@@ -54,6 +56,8 @@ app.add_typer(topics_app, name="topic")
 add_transactions(app)
 app.add_typer(subscribers_app, name="subscribers")
 add_placement(app)
+add_lag(app)
+add_support(app)
 
 
 def _print_version(asked: bool) -> None:

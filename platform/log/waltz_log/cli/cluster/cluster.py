@@ -12,10 +12,12 @@ from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.cli.printing import WIDTH, cells, print_data
+from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, RecoveringPartitionStatistics
 from waltz_log.exit_codes import OK, UNAVAILABLE
@@ -52,32 +54,42 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
     return OK
 
 
-async def status(address: str, *, output: str, wait_s: float, complete: bool, timeout_s: float) -> int:
+async def status(address: str, *, output: str, wait_s: float, complete: bool, timeout_s: float, every_s: float | None = None) -> int:
     """Exit code 0 if every partition accepts appends and, with `complete`, every node answers. Waits for that for at most `wait_s`."""
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    network = GrpcNetwork()
+
+    async def once() -> int:
+        found, enough = await _survey(coordinator, network, address, wait_s, complete=complete)
+        if output != "table":
+            print_data(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, output)
+        else:
+            from rich.console import Console
+
+            show(found, Console(width=None if sys.stdout.isatty() else WIDTH))
+        return OK if enough else UNAVAILABLE
+
+    try:
+        return await watched(once, every_s=every_s, output=output)
+    finally:
+        await coordinator.close()
+
+
+async def _survey(coordinator: Coordinator, network: Network, address: str, wait_s: float, *, complete: bool) -> tuple[Survey, bool]:
+    """The state, and whether it is good enough, for which it waits for at most `wait_s`."""
 
     def enough(found: Survey) -> bool:
         return found.complete if complete else found.ready
 
     deadline = monotonic() + wait_s
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    network = GrpcNetwork()
-    try:
-        patience_s = CALL_TIMEOUT_S
-        found = await survey(coordinator, network, address)
-        while wait_s and not enough(found) and monotonic() < deadline:
-            await asyncio.sleep(POLL_EVERY_S)
-            left_s = deadline - monotonic()
-            patience_s = max(CALL_TIMEOUT_S, min(patience_s * 1.5, PATIENCE_MAX_S, left_s))
-            found = await survey(coordinator, network, address, call_timeout_s=patience_s)
-    finally:
-        await coordinator.close()
-    if output != "table":
-        print_data(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, output)
-    else:
-        from rich.console import Console
-
-        show(found, Console(width=None if sys.stdout.isatty() else WIDTH))
-    return OK if enough(found) else UNAVAILABLE
+    patience_s = CALL_TIMEOUT_S
+    found = await survey(coordinator, network, address)
+    while wait_s and not enough(found) and monotonic() < deadline:
+        await asyncio.sleep(POLL_EVERY_S)
+        left_s = deadline - monotonic()
+        patience_s = max(CALL_TIMEOUT_S, min(patience_s * 1.5, PATIENCE_MAX_S, left_s))
+        found = await survey(coordinator, network, address, call_timeout_s=patience_s)
+    return found, enough(found)
 
 
 def show(found: Survey, console: Console) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
 from waltz_log.cli.cluster.replicas_app import replicas_app
 
 __all__ = ["cluster_app"]
@@ -82,9 +82,12 @@ def status(
     output: Output = "table",
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
     complete: Annotated[bool, typer.Option("--complete", help="Also ask every node and every worker for its status.")] = False,
+    watch: Watch = False,
+    every: Every = 2.0,
     timeout: Timeout = 10.0,
 ) -> int:
     """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that accept appends."""
     from waltz_log.cli.cluster import cluster as command
 
-    return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, complete=complete, timeout_s=timeout))
+    shown, every_s = checked_output(output), checked_every(watch, every)
+    return asyncio.run(command.status(cluster, output=shown, wait_s=wait, complete=complete, every_s=every_s, timeout_s=timeout))

@@ -13,6 +13,7 @@ from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.ranges import parse_ranges
+from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
@@ -67,10 +68,17 @@ async def run(
     return OK
 
 
-async def listing(address: str, *, output: str, timeout_s: float) -> int:
+async def listing(address: str, *, output: str, every_s: float | None, timeout_s: float) -> int:
     """The replicas of each partition with their states, and how many each storage node holds."""
     async with connected(address, timeout_s) as (coordinator, network):
-        found = await survey(coordinator, network, address)
+
+        async def once() -> int:
+            return _list(await survey(coordinator, network, address), output)
+
+        return await watched(once, every_s=every_s, output=output)
+
+
+def _list(found: Survey, output: str) -> int:
     held = Counter(replica.name for each in found.partitions for replica in each.replicas)
     if output != "table":
         partitions = [

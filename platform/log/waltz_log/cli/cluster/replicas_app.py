@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, Output, Timeout, checked_output
+from waltz_log.cli.arguments import Cluster, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["replicas_app"]
 
@@ -22,11 +22,11 @@ Force = Annotated[bool, typer.Option("--force", help="Allow fewer than three rep
 
 
 @replicas_app.command(name="list")
-def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def listing(cluster: Cluster, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show the replicas of each partition, and how many each storage node holds."""
     from waltz_log.cli.cluster import replicas as command
 
-    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.listing(cluster, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
 
 
 @replicas_app.command()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any  # JSON values
 
 from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.watching import watched
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
@@ -19,13 +20,16 @@ from waltz_log.processes.clock import WallClock
 __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 
 
-async def listing(address: str, *, output: str, timeout_s: float) -> int:
+async def listing(address: str, *, output: str, every_s: float | None, timeout_s: float) -> int:
     from waltz_log.transport.grpc import GrpcNetwork
 
     async with _connected(address, timeout_s) as coordinator:
-        found = await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms())
-    show(found, output)
-    return OK
+
+        async def once() -> int:
+            show(await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms()), output)
+            return OK
+
+        return await watched(once, every_s=every_s, output=output)
 
 
 async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:

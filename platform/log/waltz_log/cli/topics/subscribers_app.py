@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["subscribers_app"]
 
@@ -17,11 +17,11 @@ Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz sub
 
 
 @subscribers_app.command(name="list")
-def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def listing(cluster: Cluster, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show every subscriber with its marks, its lag, and when it was last seen."""
     from waltz_log.cli.topics import subscribers as command
 
-    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.listing(cluster, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
 
 
 @subscribers_app.command()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast  # Any: JSON values, and policies th
 from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.ranges import format_ranges, parse_ranges
 from waltz_log.cli.topics.topic_facts import partition_facts
+from waltz_log.cli.watching import watched
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
@@ -162,12 +163,17 @@ def _list(catalogue: Catalogue, output: str) -> None:
     )
 
 
-async def describe(address: str, name: str, *, output: str, timeout_s: float) -> int:
+async def describe(address: str, name: str, *, output: str, every_s: float | None, timeout_s: float) -> int:
     from waltz_log.transport.grpc import GrpcNetwork
 
     async with _connected(address, timeout_s) as coordinator:
-        topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
-        places = await partition_facts(coordinator, GrpcNetwork(), address, topic)
+        network = GrpcNetwork()
+        return await watched(lambda: _describe(coordinator, network, address, name, output), every_s=every_s, output=output)
+
+
+async def _describe(coordinator: Coordinator, network: Network, address: str, name: str, output: str) -> int:
+    topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
+    places = await partition_facts(coordinator, network, address, topic)
     if output != "table":
         print_data(_topic_fields(topic) | {"partitions": places}, output)
         return OK

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["topics_app"]
 
@@ -77,11 +77,11 @@ def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0)
 
 
 @topics_app.command()
-def describe(cluster: Cluster, name: Name, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def describe(cluster: Cluster, name: Name, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show one topic: ids, partitions, properties, policies, and what an acknowledgment means under them."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.describe(cluster, name, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.describe(cluster, name, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
 
 
 @topics_app.command(name="alter-policy")

@@ -287,7 +287,7 @@ def test_replicas_of_many_partitions_change_at_once_and_one_failure_stops_no_oth
         assert await _held(cluster, "storage-3") == []
         assert "2 of 2 partitions done" in capsys.readouterr().out
         with _printed(capsys) as found:
-            assert await replicas_command.listing(ADDRESS, output="json", timeout_s=1.0) == OK
+            assert await replicas_command.listing(ADDRESS, output="json", every_s=None, timeout_s=1.0) == OK
         assert found["nodes"] == {"storage-0": 6, "storage-1": 6, "storage-2": 6, "storage-3": 0}
         assert found["partitions"][5]["replicas"] == {"storage-0": "live", "storage-1": "live", "storage-2": "live"}
 
