@@ -12,12 +12,14 @@ import sys
 import pytest
 
 from verification.simulation import run
+from verification.simulation.mix import ACCESS_IN
 from verification.simulation.ranges import run_range
 
 SEEDS = 300
 SHORT = 50
 """Seeds with every `make test`; the others are in tests marked long."""
 PORTION = 50
+ACCESS_SEEDS = 12
 
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
@@ -44,6 +46,12 @@ def test_every_invariant_holds_whatever_goes_wrong(first: int) -> None:
     found = run_range(range(first, first + PORTION), jobs=1)
     assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])
     assert found.committed > PORTION * 20, "hardly anything was committed: the faults leave nothing to check"
+
+
+def test_rules_of_access_hold_whatever_goes_wrong() -> None:
+    found = run_range(range(ACCESS_IN.start, ACCESS_IN.start + ACCESS_SEEDS), jobs=1)
+    assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])
+    assert found.committed > ACCESS_SEEDS * 20
 
 
 @pytest.mark.parametrize("seed", sorted(FAILED_ONCE))

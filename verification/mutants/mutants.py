@@ -15,7 +15,7 @@ from functools import partial
 
 from verification.mutants.planted import BUGS, planted, unplanted
 from verification.simulation.kept_mix import TOPICS_FROM
-from verification.simulation.mix import BATCHES_IN, CLOCKS_ALONE, CONTEXTS_FROM, STRANDED_ALONE
+from verification.simulation.mix import ACCESS_IN, BATCHES_IN, CLOCKS_ALONE, CONTEXTS_FROM, STRANDED_ALONE
 from verification.simulation.run import run
 
 __all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
@@ -37,6 +37,11 @@ OF_TOPICS = frozenset(
 
 OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
 """Bugs that show where no append time is lost."""
+
+OF_ACCESS = frozenset(
+    {"permission_skipped_for_a_fence", "principal_believed", "mounts_outlive_their_right", "rules_not_followed", "replicas_ask_no_rule"}
+)
+"""Bugs that show only where the rules of access are enforced."""
 
 OF_STRANDED = frozenset({"confirmed_by_a_lease"})
 """Bugs that show in the moment after a server was deposed, before it hears of it."""
@@ -91,6 +96,7 @@ def _first_seed(bug: str) -> int:
         (OF_STRANDED, STRANDED_ALONE.start),
         (OF_BATCHES, BATCHES_IN.start),
         (OF_CONTEXTS, CONTEXTS_FROM),
+        (OF_ACCESS, ACCESS_IN.start),
         (OF_BACKUPS, BACKED_UP_WHILE_OPENING),
     )
     return next((first for bugs, first in bands if bug in bugs), 0)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from verification.mutants import (
+    planted_access,
     planted_bulk,
     planted_clocks,
     planted_coordinator,
@@ -52,6 +53,7 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["BUGS", "planted", "unplanted"]
 
 REGISTERED = (
+    planted_access,
     planted_clocks,
     planted_coordinator,
     planted_disk,

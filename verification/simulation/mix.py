@@ -13,7 +13,7 @@ from verification.simulation.kept_mix import KeptTopic, draw_kept
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.testing.links import Weather
 
-__all__ = ["BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
+__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that seeds below stay what they were."""
@@ -36,6 +36,12 @@ CLOCKS_ALONE: Final = range(400_000, 401_000)
 
 STRANDED_ALONE: Final = range(401_000, 402_000)
 """In these seeds nothing goes wrong but that servers are stranded: it shows whether a deposed owner answers from what it knew a moment ago."""
+
+ACCESS_IN: Final = range(700_000, 800_000)
+"""In these seeds the rules of access are enforced, and every run has a client that no rule permits anything."""
+
+INTRUDERS: Final = "intruder"
+"""The kind of that client."""
 
 IN_MEMORY = 0.3
 """Of the partitions."""
@@ -70,6 +76,9 @@ class Mix:
     kept: Mapping[int, KeptTopic] = field(default_factory=dict)
     """More partitions, whose topics are trimmed and compacted all the time; they have clients of their own."""
 
+    access: bool = False
+    """Whether the rules of access are enforced."""
+
     @property
     def log_partitions(self) -> int:
         """All there are."""
@@ -81,6 +90,7 @@ class Mix:
             f"operations={self.operations} loss={self.weather.loss:.2f} duplication={self.weather.duplication:.2f} linger={self.weather.linger:.2f} "
             f"faults={','.join(self.faults) or 'none'} nemeses={self.nemeses}"
             + (f" followers={self.follower_lag_s:g}s" if self.follower_lag_s else "")
+            + (" access" if self.access else "")
             + "".join(f" {topic.type}-{each}" for each, topic in self.kept.items())
             + "".join(f" memory-{each}={policies.flush_period_ms}ms/{policies.flush_bytes}" for each, policies in self.in_memory.items())
         )
@@ -95,7 +105,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         return rng.uniform(0, value) if rng.random() < chance else 0.0
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
-    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES)]
+    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES, INTRUDERS)]
     kinds_there = [kind for kind in faults if kind != GROWTH]
     kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
@@ -135,7 +145,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
             patience_s=rng.choice((0.3, 1.0, 2.0)),
             linger=rng.choice((0.0, 0.5, 1.0)),
         ),
-        clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed) + _batches(seed),
+        clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed) + _batches(seed) + _intruders(seed),
         operations=rng.choice((20, 40, 60)),
         faults=_faults(seed, {kind: rng.uniform(0.1, 1.0) for kind in kinds}, chances or {}),
         nemeses=rng.choice((1, 1, 2, 3)),
@@ -143,6 +153,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         load_s=rng.choice((1.0, 3.0, 5.0)),
         follower_lag_s=Random(f"followers {seed}").choice((0.0, 0.05, 0.5)),
         kept=draw_kept(seed, partitions),
+        access=seed in ACCESS_IN,
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
     return _stranded_alone(mix) if seed in STRANDED_ALONE else mix
@@ -186,6 +197,10 @@ def _contexts(seed: int) -> list[str]:
 
 def _batches(seed: int) -> list[str]:
     return [BATCHES] * Random(f"batches {seed}").choice((1, 2)) if seed in BATCHES_IN else []
+
+
+def _intruders(seed: int) -> list[str]:
+    return [INTRUDERS] if seed in ACCESS_IN else []
 
 
 def _from_memory(rng: Random) -> Policies:

@@ -6,6 +6,7 @@ Starting is as `waltz storage` and `waltz server` do it, with their checks. What
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -13,10 +14,13 @@ from uuid import UUID
 
 from verification.simulation.mix import Mix
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.coordination.access import AccessFollower
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Listener
+from waltz_log.errors import WaltzError
 from waltz_log.processes.storage import check_start, register
+from waltz_log.security.access import AccessControl
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
@@ -117,6 +121,7 @@ class StorageProcess(_Process):
         self.offload = HangingOffload(world.offload)
         self.node: StorageNode | None = None
         self.listener: Listener | None = None
+        self._following: asyncio.Task[None] | None = None
 
     async def start(self, disk: SimulatedDisk, clock: SkewedClock, *, replace: bool) -> None:
         world = self._world
@@ -134,12 +139,16 @@ class StorageProcess(_Process):
         known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}", latest=True)
         if not StorageNode.exists(disk):
             StorageNode.create(disk, clock, CLUSTER_KEY, world.log_partitions)
-        node = StorageNode(settings, disk, clock, self.offload)
+        access = AccessControl(enforced=world.mix.access)
+        node = StorageNode(settings, disk, clock, self.offload, access=access)
         # The starts of a directory that replaces another go on from that one's.
         recorded = StorageNodeEntry.from_bytes(known.data).start if replace and known is not None else -1
         await node.open(CLUSTER_KEY, world.log_partitions, starts=recorded)
         self.node = node
         check_start(known, node.start, replace=replace)
+        if access.enforced:
+            await AccessFollower(coordinator, access, topics=True).read(latest=True)
+            self._following = self.process.spawn(self._follow(access))
         self.listener = await self.host.serve(f"{self.name}:0", node.service())
         world.lives[self.listener.address] = self.life
         await register(coordinator, self.name, StorageNodeEntry(self.listener.address, node.start), replace=replace)
@@ -149,7 +158,19 @@ class StorageProcess(_Process):
         super().die()
         self.offload.resume()
 
+    async def _follow(self, access: AccessControl) -> None:
+        """As `waltz storage` does it (`processes.access`)."""
+        while True:
+            with suppress(WaltzError):
+                follower = AccessFollower(self.session(), access, topics=True)
+                await follower.read(latest=True)
+                await follower.run()
+            await asyncio.sleep(0.5)
+
     async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         if self.listener is not None:
             await self.listener.close()
         if self.node is not None:
@@ -165,7 +186,8 @@ class ServerProcess(_Process):
     async def start(self) -> None:
         world = self._world
         settings = ServerSettings(cluster="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
-        server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode())
+        access = AccessControl(enforced=world.mix.access)
+        server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode(), access=access)
         self.server = server
         await server.start()
 

@@ -21,6 +21,7 @@ from verification.simulation import (
     disk_faults,
     feeding_client,
     foreign_clients,
+    intruder_client,
     message_faults,
     outbox_client,
     reading_clients,
@@ -49,6 +50,7 @@ __all__ = ["Outcome", "run"]
 
 REGISTERED = (
     foreign_clients,
+    intruder_client,
     clock_faults,
     bulk_client,
     context_client,
@@ -152,7 +154,7 @@ async def _play(world: World) -> Evidence:
     rng = Random(f"clients {world.seed}")
     actors = []
     for place, kind in enumerate(world.mix.clients):
-        process = world.client(f"client-{place}")
+        process = world.client(f"{intruder_client.INTRUDER if kind == intruder_client.INTRUDER else 'client'}-{place}")
         actors.append(Actor(world, process, kind, Random(rng.random()), over))
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
     growth = Growth(world, over)
@@ -167,6 +169,8 @@ async def _play(world: World) -> Evidence:
     await _calm(world)
     healed_s = world.now_s
     first_append_s = await _append_everywhere(world, healed_s)
+    if world.mix.access:
+        await intruder_client.lose_a_right(world)
     await restored.play(partial(_append_everywhere, world))
     actors += growth.actors
     work += growth.work

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from verification.simulation.history import Acknowledgment, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
+from verification.simulation.identities import RULES, identity_of
 from verification.simulation.mix import Mix
 from verification.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from verification.simulation.refill_checkers import FillsSeen
@@ -24,6 +25,7 @@ from waltz_log.core.retention import Retained, retained_path
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import WaltzError
+from waltz_log.security.rules import ACCESS
 from waltz_log.testing.connection import Connection
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
@@ -49,6 +51,7 @@ class World:
         self.links = Links(mix.weather, Random(f"links {seed}"))
         self.network = MemoryNetwork(links=self.links)
         self.network.observer = self._observe
+        self.network.identities = identity_of if mix.access else None
         self.ensemble = MemoryEnsemble(timeout_s=mix.session_timeout_s)
         chance = Random(f"coordinator {seed}")
         self.ensemble.delay_s = lambda: chance.uniform(0, mix.coordinator_s) if mix.coordinator_s else 0.0
@@ -138,6 +141,8 @@ class World:
         await self.coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
         if mix.in_memory or mix.kept:
             await self.coordinator.create(CATALOGUE, self._catalogue().to_bytes())
+        if mix.access:
+            await self.coordinator.create(ACCESS, RULES.to_bytes())
         for name in self.storage_names:
             self.disks[name] = SimulatedDisk()
             await self.start_storage(name)

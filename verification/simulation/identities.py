@@ -1,0 +1,25 @@
+"""Who the processes of a simulated cluster are where rules of access are enforced, and what the rules permit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from waltz_log.security.identity import Identity, Role
+from waltz_log.security.rules import AccessRules, Operation, Rule
+
+__all__ = ["INTRUDER", "RULES", "identity_of"]
+
+INTRUDER: Final = "intruder"
+
+RULES: Final = AccessRules().granted(
+    Rule(principal="spiffe://sim/application/*", operations=(Operation.APPEND, Operation.READ, Operation.RESOLVE), resource="*")
+)
+"""What the other clients may do: everything."""
+
+
+def identity_of(host: str) -> Identity:
+    """As the certificate of a process on that host says it."""
+    if host.startswith(("storage-", "server-")):
+        return Identity(f"spiffe://sim/node/{host}", frozenset({Role.NODE}))
+    domain = "elsewhere" if host.startswith(INTRUDER) else "sim"
+    return Identity(f"spiffe://{domain}/application/{host}", frozenset({Role.APPLICATION}))
