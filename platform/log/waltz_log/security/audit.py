@@ -11,6 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -79,7 +80,7 @@ def denied(error: PermissionDenied) -> None:
     if left_out is None:
         return
     facts = {"principal": error.principal, "operation": error.operation, "resource": error.resource, "roles": error.roles, "left_out": left_out}
-    if LOGGER.handlers:
+    if _open_files():
         _write("request denied", {name: value for name, value in facts.items() if value or name == "principal"})
     else:
         log.warning(
@@ -89,7 +90,7 @@ def denied(error: PermissionDenied) -> None:
 
 def acted(event: str, **facts: str | int | None) -> None:
     """Records that the cluster was administered: what changed, and who did it if that is known."""
-    if LOGGER.handlers:
+    if _open_files():
         _write(event, facts)
     else:
         log.info("cluster administered", action=event, facts=" ".join(f"{name}={value}" for name, value in facts.items() if value is not None))
@@ -106,11 +107,16 @@ class _Lines(RotatingFileHandler):
         log.exception("audit line not written", file=self.baseFilename, line=record.getMessage())
 
 
+def _open_files() -> list[_Lines]:
+    return [each for each in LOGGER.handlers if isinstance(each, _Lines)]
+
+
 def open_audit(settings: AuditSettings | None, worker: int | None = None) -> None:
     """Opens the file of this process, and closes an earlier one. Raises `InvalidSetting` if it cannot be opened."""
-    for handler in list(LOGGER.handlers):
+    for handler in _open_files():
         LOGGER.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # its lines were reported when they were not written
+            handler.close()
     if settings is None:
         return
     path = settings.file if worker is None else settings.file.with_name(f"{settings.file.name}-{worker}")

@@ -25,12 +25,16 @@ TOKEN_BYTES_MAX = 64
 
 
 class OpenedBy(NamedTuple):
-    """What the owner stated when it opened the session. `readers`: the principals that may read; empty: all."""
+    """What the owner stated when it opened the session. `readers`: the principals that may read; empty: all. The representation leaves the token
+    out."""
 
     session: int
     token: bytes
     topic: str
     readers: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"OpenedBy(session={self.session}, topic={self.topic!r}, readers={self.readers!r})"
 
 
 class ReadPermit:
