@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 @bug
 def permission_skipped_for_a_fence() -> None:
-    """A storage node serves whoever states the session of an owner."""
+    """A storage node serves a reader that states the session of an owner."""
 
     async def read(self: _Service, request: Any, stream: Any) -> None:
         if request.fence:

@@ -1,4 +1,4 @@
-"""Who the processes of a simulated cluster are where rules of access are enforced, and what the rules permit."""
+"""The identities of the processes of a simulated cluster where rules of access are enforced, and what the rules permit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ __all__ = ["INTRUDER", "RULES", "identity_of"]
 
 INTRUDER: Final = "intruder"
 
-RULES: Final = AccessRules().granted(
-    Rule(principal="spiffe://sim/application/*", operations=(Operation.APPEND, Operation.READ, Operation.RESOLVE), resource="*")
-)
+RULES: Final = AccessRules().granted(Rule(principal="spiffe://sim/application/*", operations=tuple(Operation), resource="*"))
 """What the other clients may do: everything."""
 
 
@@ -21,5 +19,7 @@ def identity_of(host: str) -> Identity:
     """As the certificate of a process on that host says it."""
     if host.startswith(("storage-", "server-")):
         return Identity(f"spiffe://sim/node/{host}", frozenset({Role.NODE}))
+    if host == "operator":
+        return Identity("spiffe://sim/operator/operator", frozenset({Role.OPERATOR}))
     domain = "elsewhere" if host.startswith(INTRUDER) else "sim"
     return Identity(f"spiffe://{domain}/application/{host}", frozenset({Role.APPLICATION}))

@@ -12,7 +12,7 @@ from waltz_log.client.feed.decode import decode_feed
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Channel
-from waltz_log.errors import ClusterKeyMismatch, CorruptData, ProtocolViolation, SessionTooOld, Unavailable, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, CorruptData, PermissionDenied, ProtocolViolation, SessionTooOld, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -120,9 +120,10 @@ async def come_from_elsewhere(actor: Actor) -> None:
         cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
         key = owners.parameters.key.bytes
         ask = owners.call_channel(address).call
+        of_nodes = PermissionDenied if actor.world.mix.access else ClusterKeyMismatch
         asked: list[tuple[str, type[WaltzError], Callable[[], Awaitable[object]]]] = [
-            ("open", ClusterKeyMismatch, partial(call, methods.OPEN, opening, timeout_s=1)),
-            ("truncate", ClusterKeyMismatch, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
+            ("open", of_nodes, partial(call, methods.OPEN, opening, timeout_s=1)),
+            ("truncate", of_nodes, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
             ("bound", ClusterKeyMismatch, partial(ask, methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
             ("mount of another version", ProtocolViolation, partial(_mount, owners, address, actor.partition, key, version=99)),
             (

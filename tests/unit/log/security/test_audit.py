@@ -1,4 +1,4 @@
-"""The audit log: what its lines hold, how it rotates, how many denials it takes, and that no secret reaches logs, errors or representations."""
+"""The audit log: what its lines hold, how it rotates, how it limits denials, and that no secret reaches logs, errors or representations."""
 
 from __future__ import annotations
 
