@@ -18,6 +18,7 @@ from verification.simulation.history import (
     MemoryLost,
     MetadataWrite,
     OperationFailed,
+    QuotaEvent,
     ReplicaOpened,
     Seen,
     SessionOpened,
@@ -29,6 +30,7 @@ from waltz_log.client import Transaction
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
+from waltz_log.server.base.settings import QuotaSettings
 
 
 def _transaction(at: int, *, reported: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
@@ -84,6 +86,7 @@ def _sound() -> Evidence:
         first_append_s={0: 0.1},
         heal_bound_s=12.0,
         loss_window_s={0: 0.5},
+        quota=QuotaSettings(transactions_per_s=10, burst_s=0.5),
     )
 
 
@@ -256,6 +259,14 @@ def _answered_late(evidence: Evidence) -> None:
     evidence.history.attempts[3].ended_s = 9.0
 
 
+def _refused_within_the_quota(evidence: Evidence) -> None:
+    evidence.history.quota_events += [QuotaEvent(0, 1.0, 4), QuotaEvent(0, 1.0, None)]
+
+
+def _accepted_over_the_quota(evidence: Evidence) -> None:
+    evidence.history.quota_events += [QuotaEvent(0, 1.0, 9), QuotaEvent(0, 1.3, None), QuotaEvent(0, 1.3, 1)]
+
+
 def _complaint(evidence: Evidence) -> None:
     evidence.history.complaints.append("13: rotten bytes were served")
 
@@ -271,6 +282,8 @@ def _filled_in_vain(evidence: Evidence) -> None:
 SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_kept_above_every_mark, "only_committed_is_kept"),
     (_filled_in_vain, "fills_go_on"),
+    (_refused_within_the_quota, "quotas_count_accepted_work_alone"),
+    (_accepted_over_the_quota, "quotas_count_accepted_work_alone"),
     (_gap, "ids_are_dense"),
     (_other_content, "one_id_one_content"),
     (_lost, "acknowledged_is_in_the_log"),

@@ -15,7 +15,7 @@ from functools import partial
 
 from verification.mutants.planted import BUGS, planted, unplanted
 from verification.simulation.kept_mix import TOPICS_FROM
-from verification.simulation.mix import ACCESS_IN, BATCHES_IN, CLOCKS_ALONE, CONTEXTS_FROM, STRANDED_ALONE
+from verification.simulation.mix import ACCESS_IN, BATCHES_IN, CLOCKS_ALONE, CONTEXTS_FROM, QUOTAS_IN, STRANDED_ALONE
 from verification.simulation.run import run
 
 __all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
@@ -51,6 +51,9 @@ OF_BATCHES = frozenset({"ranges_settled_off_by_one", "conflicts_settled_off_by_o
 
 OF_CONTEXTS = frozenset({"turn_requests_appended"})
 """Bugs that harm nothing but contexts on contended locks."""
+
+OF_QUOTAS = frozenset({"quota_counts_refused_appends", "quota_not_charged", "frames_behind_a_refusal_are_ordered"})
+"""Bugs that harm nothing without a quota."""
 
 OF_BACKUPS = frozenset({"changed_before_a_majority_answered"})
 """Bugs that show only with a backup from the moment in which a session opened: so rare that the hunt begins near a seed that has one."""
@@ -95,6 +98,7 @@ def _first_seed(bug: str) -> int:
         (OF_CLOCKS, CLOCKS_ALONE.start),
         (OF_STRANDED, STRANDED_ALONE.start),
         (OF_BATCHES, BATCHES_IN.start),
+        (OF_QUOTAS, QUOTAS_IN.start),
         (OF_CONTEXTS, CONTEXTS_FROM),
         (OF_ACCESS, ACCESS_IN.start),
         (OF_BACKUPS, BACKED_UP_WHILE_OPENING),

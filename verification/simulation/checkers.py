@@ -14,6 +14,7 @@ from verification.simulation.fault_checkers import FAULT_CHECKERS
 from verification.simulation.history import Attempt, Evidence, number_of
 from verification.simulation.kept_checkers import KEPT_CHECKERS
 from verification.simulation.lock_checkers import LOCK_CHECKERS
+from verification.simulation.quotas_seen import quotas_count_accepted_work_alone
 from verification.simulation.real_time import out_of_real_time
 from verification.simulation.refill_checkers import REFILL_CHECKERS
 from verification.simulation.restored import RESTORED
@@ -339,6 +340,7 @@ CHECKERS: Mapping[str, Checker] = {
         *FAULT_CHECKERS,
         *KEPT_CHECKERS,
         *REFILL_CHECKERS,
+        quotas_count_accepted_work_alone,
         clients_keep_their_word,
         no_client_complains,
     )

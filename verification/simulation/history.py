@@ -13,6 +13,7 @@ from typing import Literal
 from verification.simulation.kept_evidence import KeptEvidence
 from verification.simulation.lock_orders import LockOrder
 from waltz_log.client import Transaction
+from waltz_log.server.base.settings import QuotaSettings
 
 __all__ = [
     "Acknowledgment",
@@ -182,6 +183,16 @@ class MemoryLost:
     storage: str
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaEvent:
+    """`meter`: the quota of one principal and topic at one server. `accepted`: so many appends were ordered; None: a frame was refused. `at_s`: on
+    the clock of the server's process."""
+
+    meter: int
+    at_s: float
+    accepted: int | None
+
+
 @dataclass
 class History:
     attempts: list[Attempt] = field(default_factory=list)
@@ -194,6 +205,7 @@ class History:
     sessions: list[SessionOpened] = field(default_factory=list)
     lock_orders: list[LockOrder] = field(default_factory=list)
     """By the time at which each lock table began."""
+    quota_events: list[QuotaEvent] = field(default_factory=list)
     syncs_failed: list[SyncFailed] = field(default_factory=list)
     operations_failed: list[OperationFailed] = field(default_factory=list)
     memory_lost: list[MemoryLost] = field(default_factory=list)
@@ -228,6 +240,8 @@ class Evidence:
     """How fast the slowest clock of a client may have gone."""
     clocks_kept: bool = True
     """No node's date jumped."""
+    quota: QuotaSettings | None = None
+    """The quota of each principal and topic at each server; None: there is none."""
     loss_window_s: Mapping[int, float] = field(default_factory=dict)
     """By partition that is acknowledged from memory: how long after that a transaction may still be lost with a machine. All others: never."""
 

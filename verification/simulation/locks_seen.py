@@ -6,17 +6,19 @@ unchanged. A bug that is planted in the product's classes is below them, so that
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from verification.simulation.history import History
+from verification.simulation.history import History, QuotaEvent
 from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.locks.locks import unpack_i8
+from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.partition import partition as partition_module
@@ -46,6 +48,7 @@ class _LocksSeen:
     def __init__(self, history: History) -> None:
         self._history = history
         self._orders: WeakKeyDictionary[StoreSession, LockOrder] = WeakKeyDictionary()
+        self._meters: list[Meter] = []
 
     def append_task(self, store: StoreSession, sequencer: _ObservedSequencer, *rest: Any) -> AppendTask:
         """The sequencer's table has everything it begins with by now."""
@@ -58,11 +61,25 @@ class _LocksSeen:
     def mount(self, request: Any, stream: Any, store: StoreSession, *rest: Any) -> Mount:
         mount = _ObservedMount(request, stream, store, *rest)
         mount.order = self._orders[store]
+        mount.seen = self
         return mount
+
+    def charged(self, meter: Meter, accepted: int | None) -> None:
+        """Work that was accepted, or a refusal, at this moment of the running process."""
+        number = next((number for number, known in enumerate(self._meters) if known is meter), len(self._meters))
+        if number == len(self._meters):
+            self._meters.append(meter)
+        self._history.quota_events.append(QuotaEvent(number, asyncio.get_running_loop().time(), accepted))
 
 
 class _ObservedMount(Mount):
     order: LockOrder
+    seen: _LocksSeen
+
+    def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
+        assert self.meter is not None
+        self.seen.charged(self.meter, None)
+        super().refuse_over_quota(sequence, refusal)
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         for sequence, winner in answers.rejected:
@@ -74,6 +91,13 @@ class _ObservedSequencer(Sequencer):
     def __init__(self, partition: int, generation: int, high_water_mark: int, **settings: int) -> None:
         super().__init__(partition, generation, high_water_mark, **settings)
         self.order = LockOrder(partition, high_water_mark)
+
+    def sequence(self, frames: Sequence[ReceivedFrame], append_time_ms: int, *marks: int) -> Sequenced:
+        found = super().sequence(frames, append_time_ms, *marks)
+        for appender, ranges in found.committed:
+            if isinstance(appender, _ObservedMount) and appender.meter is not None:
+                appender.seen.charged(appender.meter, sum(count for _, count, _ in ranges))
+        return found
 
     def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
         before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], [], result.refused[:], result.above_log[:], [])

@@ -11,9 +11,10 @@ from typing import Final
 
 from verification.simulation.kept_mix import KeptTopic, draw_kept
 from waltz_log.core.topics.catalogue import Policies
+from waltz_log.server.base.settings import QuotaSettings
 from waltz_log.testing.links import Weather
 
-__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
+__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "QUOTAS_IN", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that seeds below stay what they were."""
@@ -33,6 +34,9 @@ BATCHES_IN: Final = range(300_000, 400_000)
 
 CLOCKS_ALONE: Final = range(400_000, 401_000)
 """In these seeds nothing goes wrong but clocks and owners, so that no append time is lost and all of them are compared."""
+
+QUOTAS_IN: Final = range(500_000, 501_000)
+"""In these seeds all clients are one principal with a small quota."""
 
 STRANDED_ALONE: Final = range(401_000, 402_000)
 """In these seeds nothing goes wrong but that servers are stranded: it shows whether a deposed owner answers from what it knew a moment ago."""
@@ -78,6 +82,8 @@ class Mix:
 
     access: bool = False
     """Whether the rules of access are enforced."""
+    quota: QuotaSettings | None = None
+    """Of each principal and topic at each server."""
 
     @property
     def log_partitions(self) -> int:
@@ -156,7 +162,15 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         access=seed in ACCESS_IN,
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
+    if seed in QUOTAS_IN:
+        return _with_quota(mix, Random(f"quota {seed}"))
     return _stranded_alone(mix) if seed in STRANDED_ALONE else mix
+
+
+def _with_quota(mix: Mix, rng: Random) -> Mix:
+    """All clients are one principal, which has a fraction of what they would append."""
+    quota = QuotaSettings(transactions_per_s=rng.choice((20, 50, 100)), burst_s=rng.choice((0.1, 0.5, 2.0)), mounts_per_s=rng.choice((None, 20)))
+    return replace(mix, server_settings={**mix.server_settings, "quotas": (quota,)}, quota=quota)
 
 
 def _stranded_alone(mix: Mix) -> Mix:

@@ -258,6 +258,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         lock_entries_max=int(str(world.mix.server_settings["lock_entries_max"])),
+        quota=world.mix.quota,
         times_kept=not (world.history.memory_lost or world.history.operations_failed or world.corrupted),
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,
