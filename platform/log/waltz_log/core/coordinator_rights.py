@@ -40,4 +40,7 @@ CLIENT_FOLDERS: Final = (SUBSCRIBERS, OUTBOXES)
 
 def client_rights(path: str) -> Rights:
     """Of clients, for a path below the cluster's root. What is below a listed path has its rights."""
-    return next((rights for start, rights in _RIGHTS.items() if path == start or path.startswith(f"{start}/")), "none")
+    for start, rights in _RIGHTS.items():
+        if path == start or path.startswith(f"{start}/"):
+            return rights
+    return "none"

@@ -58,7 +58,7 @@ def export_lines(disk: Disk, settings: JournalSettings) -> Iterator[str]:
 
 
 def _record(record: LoadedRecord) -> dict[str, object]:
-    fields = {"record": record.record_id, "type": record.user_type, "body": b64encode(record.body).decode()}
+    fields: dict[str, object] = {"record": record.record_id, "type": record.user_type, "body": b64encode(record.body).decode()}
     return fields | {"update": True} if record.is_update else fields
 
 

@@ -114,7 +114,7 @@ def listing(directory: Path, *, pending: bool, output: str) -> int:
 
 
 def _dead(dead: DeadLetter) -> dict[str, object]:
-    fields = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
+    fields: dict[str, object] = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
     return fields | (_intent(dead.intent) if dead.intent is not None else {"unreadable": dead.body.hex()})
 
 

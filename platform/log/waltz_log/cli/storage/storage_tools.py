@@ -6,7 +6,7 @@ Directories are opened read-only and not locked, because a node may be running. 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +71,7 @@ def _time(time_ms: int | None) -> str:
     return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _rows(columns: dict[str, int], rows: Iterable[dict[str, object]]) -> None:
+def _rows(columns: dict[str, int], rows: Iterable[Mapping[str, object]]) -> None:
     """Prints rows as they come, each column in its width (negative: to the left)."""
 
     def line(values: Iterable[object]) -> str:
@@ -157,7 +157,7 @@ def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last
         raise InvalidSetting(name="from", reason=f"is above --to: {first} > {last}", nearest=None)
     disk, where, segment_id = _open_segment(segment)
     columns: dict[str, int]
-    rows: Iterator[dict[str, object]]
+    rows: Iterator[Mapping[str, object]]
     if part == "header":
         header = read_segment_header(disk, where, segment_id)
         columns = {"cluster_key": 36, "partition": 9, "first_transaction_id": 20, "creation_time_ms": 16}
@@ -175,8 +175,8 @@ def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last
         columns |= {"damage": -12} if data == "none" else {"damage": -12, "data": -1}
         rows = _records(disk, where, segment_id, first, last, data, data_bytes)
     if output != "table":
-        for row in rows:
-            print_item(row, output)
+        for shown in rows:
+            print_item(shown, output)
     else:
         _rows(columns, rows)
     return OK
@@ -262,14 +262,14 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
     findings: list[Finding] = list(small)
     pacer = Pacer(mib_per_s)
 
-    def rows() -> Iterator[dict[str, object]]:
+    def rows() -> Iterator[Mapping[str, object]]:
         for report in verify_directory(disk, partitions, pacer):
             findings.extend(report.findings)
             notes.extend(report.notes)
             row = asdict(report)
             yield row | {"findings": len(report.findings)}
 
-    def views() -> Iterator[dict[str, object]]:
+    def views() -> Iterator[Mapping[str, object]]:
         for report in verify_views(disk, partitions, pacer):
             findings.extend(report.findings)
             yield asdict(report) | {"findings": len(report.findings)}

@@ -87,8 +87,9 @@ def _lookup() -> TableLookup:
 
 def as_json(found: TransactionTrace, held: TableVersion | None) -> dict[str, object]:
     """Times in ISO 8601, UTC. `table` is null without `--table`."""
-    shown = asdict(found)
-    shown["timestamp"] = _time(shown.pop("append_time_ms"))
+    shown: dict[str, object] = asdict(found)
+    del shown["append_time_ms"]
+    shown["timestamp"] = _time(found.append_time_ms)
     return shown | {"table": None if held is None else asdict(held)}
 
 

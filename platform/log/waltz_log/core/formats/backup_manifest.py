@@ -7,6 +7,7 @@ JSON for people and programs alike, closed by a checksum over everything else in
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final  # Any: JSON values
@@ -73,5 +74,5 @@ class BackupManifest:
             raise CorruptData(where=MANIFEST, offset=0, transaction_id=-1, reason=f"unusable manifest: {error}") from None
 
 
-def _checksum(fields: dict[str, object]) -> str:
+def _checksum(fields: Mapping[str, object]) -> str:
     return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
