@@ -251,10 +251,10 @@ class ThreadOffload:
                 thread.start()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._give(_Call(loop, done, call, arguments))
+        self._enqueue(_Call(loop, done, call, arguments))
         return await done
 
-    def _give(self, work: _Call | None) -> None:
+    def _enqueue(self, work: _Call | None) -> None:
         with self._turn:
             if not self._idle:
                 self._waiting.append(work)
@@ -283,7 +283,7 @@ class ThreadOffload:
         self._closed = True
         if self._started:
             for _ in self._threads:
-                self._give(None)
+                self._enqueue(None)
             for thread in self._threads:
                 thread.join()
 

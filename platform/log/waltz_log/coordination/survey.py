@@ -165,9 +165,9 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
     replicas = ReplicaAssignment.from_bytes(replicas_node.data).replicas if replicas_node else {}
     names = sorted({name for held in replicas.values() for name in held} | set(await coordinator.children(paths.STORAGE_NODES)))
     entries = [
-        ServerEntry.from_bytes(each.data) for each in await _all(coordinator, paths.SERVERS, await coordinator.children(paths.SERVERS)) if each
+        ServerEntry.from_bytes(each.data) for each in await _read_all(coordinator, paths.SERVERS, await coordinator.children(paths.SERVERS)) if each
     ]
-    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in await _all(coordinator, paths.STORAGE_NODES, names)]
+    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in await _read_all(coordinator, paths.STORAGE_NODES, names)]
     metadata = await asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions)))
     bounds, servers, storages = await asyncio.gather(
         _bounds(ask, cluster, assignment),
@@ -241,7 +241,7 @@ def _corruption(node: NodeStatistics, partition: int) -> str | None:
     return next((f"corrupt segment {name}: {damaged[name]}" for name in sorted(damaged) if name.startswith(f"{partition}/")), None)
 
 
-async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:
+async def _read_all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:
     return await asyncio.gather(*(coordinator.get(f"{folder}/{name}") for name in names))
 
 

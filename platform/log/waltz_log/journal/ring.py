@@ -120,8 +120,8 @@ class Ring:
             finally:
                 handle.close()
 
-    def give(self, planned: NextFile) -> None:
-        """It is prepared."""
+    def add_ready(self, planned: NextFile) -> None:
+        """Adds a file that is prepared."""
         self._ready.append(planned.file)
         self.reused += planned.old is not None
 
@@ -138,7 +138,7 @@ class Ring:
             if planned is None:
                 raise JournalFull(reason=f"all {self._settings.files_max} files hold what lives")
             self.prepare(planned)
-            self.give(planned)
+            self.add_ready(planned)
 
     def _make(self, file: JournalFile) -> None:
         temporary = file.name.rpartition(".")[0] + ".tmp"

@@ -227,7 +227,7 @@ class Writer:
         self._ring.prepare(planned)
 
     def next_prepared(self, planned: NextFile) -> None:
-        self._ring.give(planned)
+        self._ring.add_ready(planned)
 
     def close(self) -> None:
         """Nothing is accepted any more. What was appended is synced, unless the journal failed."""

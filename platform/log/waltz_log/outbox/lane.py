@@ -155,7 +155,7 @@ class Lane:
         key.entries.append(entry)
         self._advance(key)
 
-    def again(self, entry: Entry) -> None:
+    def requeue(self, entry: Entry) -> None:
         """Accepts an intent that was released before and is READY again."""
         entry.place = Place.READY
         self._release(entry)

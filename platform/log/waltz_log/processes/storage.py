@@ -245,7 +245,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
             return start  # as it should be, or such as the node itself refuses
         if not is_restored(found):
             if not replace:
-                raise _behind(start + 1, recorded)
+                raise _earlier_copy(start + 1, recorded)
             disown(disk, WallClock().now_ms())
             log.warning("directory is behind and treated as restored", start=start, recorded=recorded)
         return recorded
@@ -274,10 +274,10 @@ def check_start(known: Node | None, start: int, *, replace: bool) -> None:
     if known is not None and not replace:
         recorded = StorageNodeEntry.from_bytes(known.data).start
         if start <= recorded:
-            raise _behind(start, recorded)
+            raise _earlier_copy(start, recorded)
 
 
-def _behind(start: int, recorded: int) -> Fenced:
+def _earlier_copy(start: int, recorded: int) -> Fenced:
     reason = "storage directory is a copy of an earlier state; --replace takes it as one that lost what came after"
     return Fenced(what=reason, partition=-1, mine=start, newer=recorded)
 

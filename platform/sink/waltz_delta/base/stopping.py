@@ -25,13 +25,13 @@ SAME_REQUEST_S = 2.0
 
 
 class _JavaHandler:
-    """The JVM calls this when it receives a signal."""
+    """The JVM calls `handle`, the method of `sun.misc.SignalHandler`, when it receives a signal."""
 
     def __init__(self, request: StopRequest) -> None:
         self._request = request
 
     def handle(self, signal_: Any) -> None:
-        self._request.ask(int(signal_.getNumber()))
+        self._request.request(int(signal_.getNumber()))
 
     class Java:
         implements = ("sun.misc.SignalHandler",)
@@ -49,7 +49,7 @@ class StopRequest:
         start_callbacks(gateway)
         handler = _JavaHandler(self)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda got, _frame: self.ask(got))
+            signal.signal(number, lambda got, _frame: self.request(got))
             java = gateway.jvm.sun.misc.Signal
             java.handle(java(number.name.removeprefix("SIG")), handler)
 
@@ -61,7 +61,7 @@ class StopRequest:
         """Sleeps until the time is over or a stop is requested. Returns whether a stop is requested."""
         return self._event.wait(seconds)
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         now_s = self._clock()
         if self._asked_s is None:
             self._asked_s = now_s

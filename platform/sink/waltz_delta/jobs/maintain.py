@@ -110,10 +110,10 @@ def _run(arguments: Sequence[str]) -> int | None:
     spark = SparkSession.builder.appName("waltz maintain").getOrCreate()
     try:
         internal.check_versions(spark)
-        holding = [*found.table, *(_there(spark, settings.tables) if settings is not None else ())]
-        beside = _there(spark, _beside(settings)) if settings is not None else []
+        holding = [*found.table, *(_existing(spark, settings.tables) if settings is not None else ())]
+        without_marks = _existing(spark, _tables_without_marks(settings)) if settings is not None else []
         plain = Needs(found.retain_hours, tuple(found.keep_version))
-        needs = needs_of(spark, plain, holding, beside, positions, found.reader)
+        needs = needs_of(spark, plain, holding, without_marks, positions, found.reader)
         for table, need in needs.items():  # report what cannot be kept before anything is changed
             retention(spark, table, need)
         done = []
@@ -141,14 +141,14 @@ def _run(arguments: Sequence[str]) -> int | None:
     return FAILED if any(each.warnings for each in done) else None
 
 
-def _beside(settings: PipelineSettings) -> list[str]:
+def _tables_without_marks(settings: PipelineSettings) -> list[str]:
     """What a pipeline writes besides its tables: dead letters and remembered deletes. They hold no log position."""
     letters = [settings.dead_letters.table] if settings.dead_letters is not None else []
     sinks = [sink_for(output, "", dead_letters=settings.dead_letters is not None) for output in settings.outputs]
     return [*letters, *(path for sink in sinks if isinstance(sink, DeltaUpsert) and (path := sink.tombstones) is not None)]
 
 
-def _there(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
     """Those of a pipeline's tables that exist."""
     found = [path for path in paths if is_table(spark, path)]
     for path in paths:
@@ -161,13 +161,13 @@ def needs_of(
     spark: SparkSession,
     plain: Needs,
     holding: Sequence[str],
-    beside: Sequence[str],
+    without_marks: Sequence[str],
     positions: Sequence[dict[int, int]],
     readers: Sequence[str],
 ) -> dict[str, Needs]:
     """What each table must keep. The need of a reader applies to the tables that it reads, and that of a position to the tables that are `holding`
     the log."""
-    found = {path: replace(plain, positions=tuple(positions)) for path in holding} | dict.fromkeys(beside, plain)
+    found = {path: replace(plain, positions=tuple(positions)) for path in holding} | dict.fromkeys(without_marks, plain)
     for reader in readers:
         versions = _reader_versions(spark, reader)
         read = [path for path in found if _table_id(spark, path) in versions]

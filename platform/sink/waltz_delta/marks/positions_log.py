@@ -81,7 +81,7 @@ class TableLog:
         starts = self._starts()
         end = self._version
         for start in reversed(starts):
-            run = list(self._from(start, end))
+            run = list(self._identifiers_between(start, end))
             yield from reversed(run)
             end = start - 1
 
@@ -97,7 +97,7 @@ class TableLog:
         """The identifiers of an older version. Raises `NotADeltaTable` if the log does not reach back that far."""
         for start in reversed(self._starts()):
             if start <= version:
-                *_, (_, found) = self._from(start, version)
+                *_, (_, found) = self._identifiers_between(start, version)
                 return found
         raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
 
@@ -139,7 +139,7 @@ class TableLog:
         if low == 0:
             return starts[0], starts[0] == 0
         end = starts[low] if low < len(starts) else self._version
-        return next(version for version, identifiers in self._from(starts[low - 1], end) if reached(identifiers)), True
+        return next(version for version, identifiers in self._identifiers_between(starts[low - 1], end) if reached(identifiers)), True
 
     def _starts(self) -> list[int]:
         """Versions whose identifiers need no older file: checkpoints and the very first version, as far back as no commit is missing."""
@@ -153,7 +153,7 @@ class TableLog:
             until = start
         return kept[::-1]
 
-    def _from(self, start: int, end: int) -> Iterator[tuple[int, dict[str, int]]]:
+    def _identifiers_between(self, start: int, end: int) -> Iterator[tuple[int, dict[str, int]]]:
         identifiers = self._at_start(start)
         yield start, identifiers
         for version in range(start + 1, end + 1):
@@ -179,7 +179,7 @@ class TableLog:
         starts = self._starts()
         if not starts:
             raise NotADeltaTable(path=self.path, reason=f"the log lacks commits below version {self._version}, and a checkpoint that holds them")
-        *_, newest = self._from(starts[-1], self._version)
+        *_, newest = self._identifiers_between(starts[-1], self._version)
         return newest
 
     def _list(self) -> None:

@@ -212,12 +212,12 @@ def test_a_signal_that_both_processes_of_a_driver_get_is_one_request_and_a_later
     now = [50.0]
     request = StopRequest(spark, clock=lambda: now[0])
     assert not request.asked
-    request.ask(number)
+    request.request(number)
     now[0] += SAME_REQUEST_S
-    request.ask(number)
+    request.request(number)
     assert (request.asked, ended) == (True, [])
     now[0] += 0.1
-    request.ask(number)
+    request.request(number)
     assert ended == [128 + number]
 
 

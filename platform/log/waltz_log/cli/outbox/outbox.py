@@ -26,16 +26,16 @@ DATA_SHOWN_BYTES = 60
 
 
 def _writable(directory: Path) -> FileSystemDisk:
-    _there(directory)
+    _require_directory(directory)
     return FileSystemDisk(directory)
 
 
 def _read_only(directory: Path) -> ReadOnlyFileSystemDisk:
-    _there(directory)
+    _require_directory(directory)
     return ReadOnlyFileSystemDisk(directory)
 
 
-def _there(directory: Path) -> None:
+def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise InvalidRequest(reason=f"no such directory: {directory}")
 

@@ -83,7 +83,7 @@ async def plan_topic(
     try:
         catalogue, pool = await read_catalogue(coordinator), await pool_of(coordinator)
         if plan.name in catalogue.topics:
-            return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1], []
+            return catalogue.with_new(plan.name, **_arguments_of_retry(plan, pool, now_ms()))[1], []
         chosen = plan.log_partitions or await _empty_ones(asked, catalogue, pool, plan)
         topic = catalogue.with_new(plan.name, **plan.about(chosen, pool, now_ms()))[1]
         bounds = await asked.bounds(chosen)
@@ -108,7 +108,7 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
     try:
         catalogue, pool = await read_catalogue(coordinator), await pool_of(coordinator)
         if plan.name in catalogue.topics:
-            return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1]
+            return catalogue.with_new(plan.name, **_arguments_of_retry(plan, pool, now_ms()))[1]
         chosen = plan.log_partitions or await _empty_ones(asked, catalogue, pool, plan)
         catalogue.with_new(plan.name, **plan.about(chosen, pool, now_ms()))  # raises before any partition is closed
         # A check without closing anything: a plan that cannot work must not stop the appends of others.
@@ -117,7 +117,7 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
             topic, version = await write_catalogue(coordinator, reserve)
             catalogue = await read_catalogue(coordinator)
             if plan.name in catalogue.topics:  # another process created it in the meantime
-                return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1]
+                return catalogue.with_new(plan.name, **_arguments_of_retry(plan, pool, now_ms()))[1]
             bounds = await _closed_bounds(asked, plan, chosen, version)
             begins_at = [bounds[each].high_water_mark + 1 for each in chosen]
             return await change_catalogue(coordinator, lambda found: found.activated(topic, begins_at))
@@ -167,7 +167,7 @@ async def _withdraw(coordinator: Coordinator, name: TopicName, reserved: Sequenc
     return made
 
 
-def _again(plan: TopicPlan, pool: Sequence[int], now_ms: int) -> dict[str, Any]:
+def _arguments_of_retry(plan: TopicPlan, pool: Sequence[int], now_ms: int) -> dict[str, Any]:
     return plan.about((), pool, now_ms) | {"log_partitions": plan.log_partitions}
 
 

@@ -117,8 +117,8 @@ class BlockStream:
         self._sent.append((blocks[-1].last_transaction_id, size, self._now_s()))
         await self._stream.send(message)
 
-    async def say(self, message: pb.ReplicateRequest) -> None:
-        """What is no block: after all that was sent."""
+    async def send_request(self, message: pb.ReplicateRequest) -> None:
+        """Sends a request that is not a block, after everything that was sent before."""
         await self._stream.send(message)
 
     async def _receive(self) -> None:

@@ -405,10 +405,10 @@ class ReplicaSession:
             if has_request():
                 if flushing != store.flushing:
                     flushing = store.flushing
-                    await stream.say(pb.ReplicateRequest(flushing=flushing_message(flushing)))
+                    await stream.send_request(pb.ReplicateRequest(flushing=flushing_message(flushing)))
                 else:
                     flushed = next_id - 1
-                    await stream.say(pb.ReplicateRequest(flush=pb.Flush()))
+                    await stream.send_request(pb.ReplicateRequest(flush=pb.Flush()))
                 continue
             blocks = store.window.blocks_from(next_id, store.window.last_transaction_id, store.settings.feed_bytes_max)
             if blocks:

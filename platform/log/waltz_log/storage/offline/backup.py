@@ -148,7 +148,7 @@ class _Copier:
             file.close()
         return found if any(found[FILE_HEADER_BYTES:]) else found[:FILE_HEADER_BYTES]
 
-    def _still(self, where: str, beginnings: dict[int, bytes], firsts: list[int]) -> None:
+    def _check_unchanged(self, where: str, beginnings: dict[int, bytes], firsts: list[int]) -> None:
         """Raises if any segment is gone or changed: the log was truncated or trimmed since the segments were listed."""
         if any(not self._beginning(where, first).startswith(beginnings[first]) for first in firsts):
             raise _Moved
@@ -158,11 +158,11 @@ class _Copier:
         for step in check.run():
             self._on_bytes(step)
         if check.findings:
-            self._still(str(partition), beginnings, firsts)  # apparent corruption may be a truncation
+            self._check_unchanged(str(partition), beginnings, firsts)  # apparent corruption may be a truncation
             found = check.findings[0]
             where = found.file.removeprefix(f"{PARTITIONS}/")
             raise CorruptData(where=where, offset=found.offset, transaction_id=found.transaction_id, reason=f"not backed up: {found.reason}")
-        self._still(str(partition), beginnings, firsts)
+        self._check_unchanged(str(partition), beginnings, firsts)
         return check.last_id
 
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
