@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final  # Any: JSON values
 
 import waltz_log.errors
 from waltz_log import exit_codes
