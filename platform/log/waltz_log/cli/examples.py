@@ -32,6 +32,8 @@ EXAMPLES: Final = {
     "drain": "waltz drain $CLUSTER storage-0 --dry-run",
     "rebalance": "waltz rebalance $CLUSTER --dry-run",
     "config show": "waltz config show server --config conf/server.yaml --changed",
+    "selftest": "waltz selftest $CLUSTER --directory /data/storage-0",
+    "bundle": "waltz bundle $CLUSTER --config conf/server.yaml --log var/log/server.log",
     "explain": "waltz explain OutcomeUnknown",
     "lag": "waltz lag $CLUSTER --checkpoint var/checkpoints/orders --table var/tables/orders --watch",
     "owner move": "waltz owner move $CLUSTER 3,5-7 10.0.0.5:5101",

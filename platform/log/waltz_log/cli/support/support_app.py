@@ -1,12 +1,14 @@
-"""The arguments of `waltz config show` and `waltz explain`. The modules beside this one implement them. Imports next to nothing, like `main`."""
+"""The arguments of `waltz config show`, `explain`, `selftest` and `bundle`. Imports next to nothing, like `main`."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Config, Output, checked_output
+from waltz_log.cli.arguments import Cluster, Config, Output, Timeout, checked_output
 
 __all__ = ["add_support"]
 
@@ -36,6 +38,34 @@ def explain(
     return command.run(" ".join(error), output=checked_output(output))
 
 
+def selftest(
+    cluster: Cluster,
+    directory: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help="Directory on the disk to measure, such as that of a storage node.")
+    ] = Path(),
+    output: Output = "table",
+    timeout: Timeout = 10.0,
+) -> int:
+    """Measure syncs of a disk of this machine, round trips to every node, and differences of clocks. Exit code 1 if something is wrong."""
+    from waltz_log.cli.support import selftest as command
+
+    return asyncio.run(command.run(cluster, directory, output=checked_output(output), timeout_s=timeout))
+
+
+def bundle(
+    cluster: Cluster,
+    to: Annotated[Path, typer.Option("--to", help="The archive, a new file.")] = Path("waltz-bundle.tar.gz"),
+    config: Annotated[list[Path] | None, typer.Option("--config", "-c", help="File of settings to add, without secrets. May be repeated.")] = None,
+    log: Annotated[list[Path] | None, typer.Option("--log", help="Log file whose end is added, without secrets. May be repeated.")] = None,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Collect what support needs in one archive: state, topics, versions, settings and logs; no payloads, no secrets."""
+    from waltz_log.cli.support import bundle as command
+
+    return command.run(cluster, to, configs=config or (), logs=log or (), timeout_s=timeout)
+
+
 def add_support(app: typer.Typer) -> None:
     app.add_typer(config_app, name="config")
-    app.command()(explain)
+    for command in (explain, selftest, bundle):
+        app.command()(command)

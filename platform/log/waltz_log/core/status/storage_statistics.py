@@ -84,5 +84,6 @@ class NodeStatistics:
     http: Newest[str | None] = None
     write_latency: Fieldwise[LatencyStatistics | None] = None
     sync_latency: Fieldwise[LatencyStatistics | None] = None
+    time_ms: Newest[int | None] = None
     certificate_expires_s: Newest[float | None] = None
     traces: Fieldwise[TraceStatistics | None] = None

@@ -326,6 +326,7 @@ class LogServer:
             owners=self._owner_history.statistics(),
             certificate_expires_s=earliest_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
+            time_ms=self._clock.now_ms(),
         )
 
 

@@ -261,6 +261,7 @@ class StorageNode:
             http=self.settings.http.address,
             write_latency=self._write_latency.statistics(),
             sync_latency=self._sync_latency.statistics(),
+            time_ms=self._clock.now_ms(),
             certificate_expires_s=earliest_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
         )

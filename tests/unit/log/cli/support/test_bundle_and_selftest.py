@@ -1,0 +1,108 @@
+"""`waltz bundle` hides secrets and is written without a cluster too; `waltz selftest` measures, and names what does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from waltz_log.cli.support import bundle, selftest
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.errors import ClusterUnavailable, InvalidSetting
+from waltz_log.exit_codes import FAILED, OK
+from waltz_log.testing import InMemoryCluster
+
+
+def _contents(archive: Path) -> dict[str, str]:
+    with tarfile.open(archive) as opened:
+        files = {entry.name.removeprefix("waltz-bundle/"): opened.extractfile(entry) for entry in opened.getmembers()}
+        return {name: file.read().decode() for name, file in files.items() if file is not None}
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+    async with InMemoryCluster(partitions=2, storages=3, servers=1) as made:
+        await made.create_topic("shop/orders", 1)
+        async with await made.client() as client:
+            topic = await client.topic("shop/orders")
+            await topic.append(b"a confidential payload")
+
+        @asynccontextmanager
+        async def connected(address: str, timeout_s: float) -> AsyncIterator[tuple[Coordinator, Network]]:
+            yield made.ensemble.session(), made.network
+
+        loop = asyncio.get_running_loop()
+
+        async def of_cluster(address: str, problems: dict[str, str], timeout_s: float) -> dict[str, str]:
+            """In the loop of the cluster, from the one of the command."""
+            collected = bundle.collect(made.ensemble.session(), made.network, address, problems)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(collected, loop))
+
+        monkeypatch.setattr(bundle, "_of_cluster", of_cluster)
+        monkeypatch.setattr(selftest, "connected", connected)
+        yield made
+
+
+async def test_a_bundle_has_the_state_and_no_payload_and_no_secret(cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALTZ_SERVER_API_TOKEN", "s3cr3t")
+    (tmp_path / "server.yaml").write_text("cluster: here:1/x\nauth: {password: s3cr3t}\n")
+    (tmp_path / "server.log").write_text(
+        'started token=s3cr3t {"client_secret": "s3cr3t"} http://ada:s3cr3t@here/\n-----BEGIN PRIVATE KEY-----\ns3cr3t\n'
+    )
+    to = tmp_path / "bundle.tar.gz"
+    options = {"configs": [tmp_path / "server.yaml", tmp_path / "none.yaml"], "logs": [tmp_path / "server.log"]}
+    assert await asyncio.to_thread(bundle.run, "memory/test", to, **options, timeout_s=1.0) == OK
+    found = _contents(to)
+    assert "s3cr3t" not in "".join(found.values())
+    assert "confidential" not in "".join(found.values())
+    assert json.loads(found["status.json"])["ready"] is True
+    assert "shop" in found["topics.json"]
+    assert "here:1/x" in found["settings/0-server.yaml"]
+    assert "started" in found["logs/0-server.log"]
+    assert json.loads(found["versions.json"])["packages"]["waltz-platform"]
+    assert list(json.loads(found["problems.json"])) == [str(tmp_path / "none.yaml")]
+    assert to.stat().st_mode & 0o077 == 0, "only its user reads it"
+    with pytest.raises(InvalidSetting, match="exists already"):
+        await asyncio.to_thread(bundle.run, "memory/test", to, **options, timeout_s=1.0)
+
+
+def test_a_bundle_is_written_although_no_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def connected(address: str, timeout_s: float) -> AsyncIterator[tuple[Coordinator, Network]]:
+        raise ClusterUnavailable(address=address, reason="no coordinator answers")
+        yield
+
+    monkeypatch.setattr(bundle, "connected", connected)
+    to = tmp_path / "bundle.tar.gz"
+    assert bundle.run("here:1/x", to, configs=[], logs=[], timeout_s=1.0) == OK
+    found = _contents(to)
+    assert "status.json" not in found
+    assert "no coordinator answers" in json.loads(found["problems.json"])["cluster"]
+
+
+async def test_nodes_are_measured_and_one_that_is_down_is_named(cluster: InMemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == OK
+    assert "a sync of 4 KiB takes" in capsys.readouterr().out
+    await cluster.kill_storage("storage-1")
+    capsys.readouterr()
+    assert await selftest.run("memory/test", tmp_path, output="json", timeout_s=1.0) == FAILED
+    out = capsys.readouterr().out
+    found = json.JSONDecoder().raw_decode(out[out.index('{\n  "disk"') :])[0]
+    assert os.listdir(tmp_path) == [], "nothing is left behind"
+    assert found["disk"]["sync_ms"] > 0
+    nodes = {each["node"]: each for each in found["nodes"]}
+    assert nodes["storage-1"]["error"] is not None
+    assert abs(nodes["storage-0"]["clock_ms"]) < 60_000
+    assert nodes["storage-0"]["round_trip_ms"] <= nodes["storage-0"]["slowest_ms"]
+
+
+async def test_a_clock_that_is_off_is_a_finding(cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cluster.clock.now_ms
+    monkeypatch.setattr(cluster.clock, "now_ms", lambda: real() + 5_000)
+    assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == FAILED
