@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
@@ -29,10 +28,11 @@ from waltz_log.core.formats.envelope import key_of, split_keyed
 from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData
+from waltz_log.loggers import get_logger
 
 __all__ = ["Compactor", "FileWriter", "Folded", "LogRecord", "ReadLog"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WRITE_BYTES: Final = 1 << 20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,10 +22,11 @@ from waltz_log.console.security import Guard
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock, Network
 from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["make_application"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topics, nodes, actions)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-import structlog
-
 from waltz_log.console.console import Extension
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.extras import missing_package
+from waltz_log.loggers import get_logger
 
 __all__ = ["GROUP", "load_extensions"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 GROUP = "waltz.console"
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl, TopicOf
 from waltz_log.security.audit import acted
 from waltz_log.security.rules import ACCESS, CLUSTER_RESOURCE, AccessRules, Resource, Rule
 
 __all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "topics_of"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def read_rules(coordinator: Coordinator) -> AccessRules | None:

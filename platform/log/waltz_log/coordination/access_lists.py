@@ -11,17 +11,17 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple  # Any: kazoo has no types
 
-import structlog
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
 from waltz_log.core.coordinator_rights import Rights, client_rights
 from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import subject_of
 from waltz_log.security.settings import TlsSettings
 
 __all__ = ["SECRET", "AccessLists", "access_lists"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SECRET: Final = "WALTZ_ZOOKEEPER_SECRET"
 USER: Final = "waltz"

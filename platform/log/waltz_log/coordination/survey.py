@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol  # Any: JSON values
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
@@ -23,13 +21,14 @@ from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import ClusterUnavailable, ProtocolViolation, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.statistics import from_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "SurveyedReplica", "survey"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CALL_TIMEOUT_S = 2.0
 """For one request to one node; all nodes are asked at once."""

@@ -20,8 +20,6 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-import structlog
-
 from waltz_log.core.ports import Disk
 from waltz_log.errors import JournalFull
 from waltz_log.journal.codec import (
@@ -48,6 +46,7 @@ from waltz_log.journal.ledger import OFFSET_BITS, OFFSET_MASK, JournalFile, Ledg
 from waltz_log.journal.settings import JournalSettings
 from waltz_log.journal.transactions import Transaction
 from waltz_log.journal.writer import Writer
+from waltz_log.loggers import get_logger
 
 __all__ = ["Compactor"]
 
@@ -60,7 +59,7 @@ ID_DISTANCE_MAX: Final = FILE_ID_MAX // 4
 WORTH_PERCENT: Final = 90
 """When asked for: fuller files would be copied for next to nothing."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Compactor:

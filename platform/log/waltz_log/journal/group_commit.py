@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-import structlog
-
 from waltz_log.errors import InvalidRequest, JournalFull, WaltzError
 from waltz_log.journal.codec import BODY_OVERHEAD_BYTES, DELETE_TX_BYTES, TX_BODY_OVERHEAD_BYTES
 from waltz_log.journal.journal import Journal
 from waltz_log.journal.loading import Loaded, LoadedRecord
 from waltz_log.journal.settings import GroupCommitSettings
 from waltz_log.journal.statistics import JournalStatistics
+from waltz_log.loggers import get_logger
 
 __all__ = ["GroupCommitJournal", "OnDone"]
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 OnDone = Callable[[WaltzError | None], None]
 """Called once: with None when the record is on the medium, or with why it may not be."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class GroupCommitJournal:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
-
 from waltz_log.core.ports import Disk
 from waltz_log.errors import InvalidSetting, JournalFailed, JournalFull
 from waltz_log.journal.codec import FILE_HEADER_BYTES, FILL, CheckKind
@@ -22,10 +20,11 @@ from waltz_log.journal.ring import Ring
 from waltz_log.journal.salt import create_salt
 from waltz_log.journal.settings import JournalSettings
 from waltz_log.journal.writer import Writer
+from waltz_log.loggers import get_logger
 
 __all__ = ["Opened", "open_directory"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

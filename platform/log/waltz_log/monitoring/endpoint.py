@@ -19,9 +19,8 @@ from socketserver import ThreadingMixIn
 from typing import Any  # signatures of the standard library
 from urllib.parse import parse_qs, urlsplit
 
-import structlog
-
 from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import get_logger
 from waltz_log.monitoring.checks import Check, is_ready, report
 from waltz_log.monitoring.monitored import Finding, Monitored
 from waltz_log.monitoring.settings import HttpSettings
@@ -30,7 +29,7 @@ from waltz_log.security.identity import matches
 
 __all__ = ["CONNECTIONS_MAX", "serve_http"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECTIONS_MAX = 16
 """At once. Two Prometheus servers, a prober and people need fewer; each costs a thread."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFenced, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.outbox.admission import Admission
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.reserved_space import ReservedSpace
@@ -22,7 +21,7 @@ from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Engine"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Engine:

@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
 from waltz_log.client.append.append_window import STORAGE_FULL
 from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.pending_append import PendingAppend
@@ -28,6 +26,7 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxFenced, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.outbox.calls import Calls
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.settings import OutboxSettings
@@ -36,7 +35,7 @@ from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["IntentListener", "Lane", "OutboxOutcome", "SequencesUsedUp", "sequences_left"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MOUNT_WAIT_S = 60.0
 """How long to wait for a mount before waiting for it again."""

@@ -7,13 +7,12 @@ reserved again.
 
 from __future__ import annotations
 
-import structlog
-
 from waltz_log.core.ports import Disk
+from waltz_log.loggers import get_logger
 
 __all__ = ["RESERVED_FILE", "ReservedSpace"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RESERVED_FILE = "outbox.ballast"
 

@@ -10,14 +10,13 @@ import uuid
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.client.transactions.follow import Apply, Follower
 from waltz_log.core.ports import Network
+from waltz_log.loggers import get_logger
 from waltz_log.outbox import lane as lanes
 from waltz_log.outbox.calls import Calls, Handler
 from waltz_log.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
@@ -28,7 +27,7 @@ from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Followed", "OutboxDependencies", "Session"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Followed:

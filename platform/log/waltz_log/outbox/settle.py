@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from waltz_log.client.append.producer import SEQUENCE_MAX, Producer
 from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.outbox.ledger import Attempt
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND, RESOLVE, MountStream
 
 __all__ = ["REFUSED_PAUSE_S", "Settled", "SettlingMount", "settle"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REFUSED_PAUSE_S = 5.0
 """The pause before the next mount after an owner answered that this principal may not append."""

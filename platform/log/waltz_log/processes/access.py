@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import structlog
-
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["access_control", "following"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 AGAIN_PAUSE_S = 0.5

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import structlog
-
+from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected
 
 __all__ = ["check_protection"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _NodeSettings(Protocol):

@@ -12,11 +12,10 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.errors import ClusterUnavailable
+from waltz_log.loggers import get_logger
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import access_control
@@ -38,7 +37,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run", "share_of"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 CACHE_BYTES_MIN = 1024 * 1024

@@ -13,8 +13,6 @@ import json
 from functools import partial
 from uuid import UUID
 
-import structlog
-
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -23,6 +21,7 @@ from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.loggers import get_logger
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import access_control, following
@@ -49,7 +48,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 

@@ -19,10 +19,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self  # Any: values that processes send each other
 
-import structlog
-
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
+from waltz_log.loggers import get_logger
 from waltz_log.processes.socket_folder import SocketFolder
 from waltz_log.processes.worker_link import READY, Link, Orders
 from waltz_log.settings import Settings
@@ -30,7 +29,7 @@ from waltz_log.transport.addresses import ReservedAddress
 
 __all__ = ["NodeAddresses", "Workers", "orders_of"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 12.0
 """For an orderly stop: a hand-over takes at most twice two seconds. A worker that needs longer is killed, which the log survives."""

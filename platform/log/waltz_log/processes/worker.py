@@ -20,11 +20,11 @@ from typing import Any  # settings of either kind of node
 from uuid import UUID
 
 from waltz_log.core.status.worker_statistics import WorkerStatistics
+from waltz_log.loggers import get_logger
 from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
-import structlog
 
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
@@ -49,7 +49,7 @@ from waltz_log.transport.forwarding import AllWorkers, WorkerNetwork
 
 __all__ = ["main"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PR_SET_PDEATHSIG = 1
 

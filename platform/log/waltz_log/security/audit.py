@@ -17,15 +17,15 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
-import structlog
 from pydantic import Field
 
 from waltz_log.errors import InvalidSetting, PermissionDenied
+from waltz_log.loggers import get_logger
 from waltz_log.settings import Settings
 
 __all__ = ["AuditSettings", "DenialLimit", "acted", "denied", "open_audit"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOGGER: Final = logging.getLogger("waltz.audit")
 

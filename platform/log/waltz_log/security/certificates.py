@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any, Final  # Any: ssl's connection: a socket or an object
 from weakref import WeakSet
 
-import structlog
-
 from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import get_logger
 from waltz_log.security.identity import Identity, Role, identify
 from waltz_log.security.settings import TlsSettings
 
 __all__ = ["Certificates", "Pem", "earliest_expiry_s", "subject_of"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CHECK_S: Final = 0.5
 """Between two reads of the files' times. A revoked authority must be out within a second."""

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 
-import structlog
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
@@ -19,13 +18,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
 
 from waltz_log.core.status.trace_statistics import TraceStatistics
+from waltz_log.loggers import get_logger
 from waltz_log.telemetry.settings import TracingSettings
 from waltz_log.telemetry.spans import RecordedSpan, named_attributes, span_context, wall_ns
 from waltz_log.telemetry.tracer import SpanAttribute
 
 __all__ = ["ExportingTracer", "exporting_tracer"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BATCH_SPANS = 512
 """Spans in one request to the collector."""

@@ -13,12 +13,11 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Protocol  # Any: messages of any method
 
-import structlog
-
 from waltz_log import errors
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import AnyMethod, Handler
 from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.security import permits
 from waltz_log.security.callers import set_caller
 from waltz_log.security.identity import Identity
@@ -28,7 +27,7 @@ from waltz_log.transport.admitted import AdmittedStream
 
 __all__ = ["OUTSIDE", "Connection", "End"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 QUEUE_MESSAGES = 8  # about what HTTP/2 flow control lets through with frames of some 10 KiB
 

@@ -18,7 +18,6 @@ from typing import Any  # messages of any method, and gRPC's call
 
 import grpc
 import grpc.aio
-import structlog
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
@@ -27,6 +26,7 @@ from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Netwo
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation, Unavailable
+from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity
@@ -45,7 +45,7 @@ from waltz_log.transport.routes import partition_of, route_of
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PASSED_ON = "waltz-passed-on"
 """Metadata of a call that one worker passes to another."""

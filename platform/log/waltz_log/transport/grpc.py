@@ -15,7 +15,6 @@ from typing import Any  # see the docstring
 
 import grpc
 import grpc.aio
-import structlog
 
 from waltz_log import errors
 from waltz_log.core.messages import serialized
@@ -35,6 +34,7 @@ from waltz_log.core.ports import (
     StreamMethod,
 )
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
 from waltz_log.transport.addresses import PORT_MAX, listen_error
@@ -61,7 +61,7 @@ __all__ = [
 
 EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> list[tuple[str, Any]]:

@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import structlog
-
 from waltz_delta.base.checkpoint_pace import CheckpointPace
+from waltz_log.loggers import get_logger
 
 __all__ = ["CHECKPOINTS", "Checkpoints"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _Scheduled(NamedTuple):

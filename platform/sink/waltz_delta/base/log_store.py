@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final  # Any: py4j's objects have no types
 from urllib.parse import urlsplit
 
-import structlog
 from pyspark.sql import SparkSession
 
 from waltz_delta.errors import UnsafeTable
+from waltz_log.loggers import get_logger
 
 __all__ = ["SINGLE_DRIVER", "catalog_features", "refuse_catalog", "require_one_winner", "require_own_commits", "scheme_of", "unsafe_store"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SINGLE_DRIVER: Final = "spark.waltz.singleDriver"
 """Spark setting. `true`: the operator guarantees that no two drivers ever write one table at the same time, not even a hanging one and its

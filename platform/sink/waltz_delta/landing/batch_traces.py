@@ -11,17 +11,16 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.client.inspection.recent_traces import TracedTransaction
 from waltz_log.core.formats.traces import is_context
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.telemetry.tracer import OpenSpan, SpanAttribute
 
 __all__ = ["BatchTraces", "OwnersMemory"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SAMPLE_MAX = 64
 """Appends of one batch whose traces are completed: the newest of each partition."""

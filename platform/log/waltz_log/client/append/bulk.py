@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol, TypeVar  # Any: the application's own function
 
-import structlog
-
 from waltz_log.client.append.bulk_columns import BulkColumns
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined
 from waltz_log.client.append.bulk_source import ENTRIES_TOGETHER, Entry, Source, batches_of, checked, entries_of, parts
@@ -26,10 +24,11 @@ from waltz_log.client.base import arrow
 from waltz_log.client.base.background import Background
 from waltz_log.client.transactions.transaction import Draft, Receipt
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["Bulk", "BulkAppend", "append_all", "append_all_blocking", "call_hook", "outcomes"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Result = TypeVar("Result", covariant=True)
 

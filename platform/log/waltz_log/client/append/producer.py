@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
 from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.pending_append import PendingAppend
@@ -47,11 +45,12 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
+from waltz_log.loggers import get_logger
 from waltz_log.transport.methods import RESOLVE, MountStream
 
 __all__ = ["SEQUENCE_MAX", "DurableClient", "Producer"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SEQUENCE_MAX = 2**31 - 1
 """The record holds a sequence in four bytes; a client that used them up in a partition continues there under another client id."""

@@ -13,14 +13,13 @@ from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-import structlog
-
 from waltz_log.client.base import fork
 from waltz_log.errors import InvalidRequest
+from waltz_log.loggers import get_logger
 
 __all__ = ["Background", "blocking"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -6,11 +6,11 @@ writes at most `LINES_MAX` lines of each event in `PERIOD_S`, and the next line 
 
 from __future__ import annotations
 
-import structlog
+from waltz_log.loggers import get_logger
 
 __all__ = ["LINES_MAX", "PERIOD_S", "STORM_MIN", "STORM_S", "ConflictStorm", "Incidents"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PERIOD_S = 10.0
 

@@ -12,19 +12,18 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
 from waltz_log.core.ports import CallMethod, Channel, Coordinator, Network, Request, Response
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND
 
 __all__ = ["ConnectCoordinator", "Owners"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ConnectCoordinator: TypeAlias = Callable[[], Awaitable[Coordinator]]
 """Makes a coordinator session; called again where the last one was used up."""

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-import structlog
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
@@ -30,10 +29,11 @@ from waltz_log.client.transactions.transaction import Transaction
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest
+from waltz_log.loggers import get_logger
 
 __all__ = ["SqlApplication", "SqlContext"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -24,13 +22,14 @@ from waltz_log.client.topics.topic_records import TopicFeed, TopicRecord
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import READ_VIEW
 from waltz_log.transport.view_pages import decode_view_page
 
 __all__ = ["ViewReader", "compacted_batches"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAGE_BYTES = 1024 * 1024
 """Keys and values asked for in one page; the size at which gRPC carries most."""

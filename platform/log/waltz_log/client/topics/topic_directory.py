@@ -10,8 +10,6 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -20,10 +18,11 @@ from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, TopicDeleted, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["KnownTopic", "TopicDirectory"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)

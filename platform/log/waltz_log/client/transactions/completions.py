@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
-import structlog
-
 from waltz_log.client.transactions.transaction import Draft, Receipt, Transaction
+from waltz_log.loggers import get_logger
 
 __all__ = ["AppendNowait", "Completions", "Sending"]
 
@@ -21,7 +20,7 @@ AppendNowait: TypeAlias = Callable[[int, Draft, float], Awaitable[asyncio.Future
 """Partition, draft and timeout in seconds to the future of the outcome: `WaltzClient.append_nowait`."""
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 HOOK_S = 10.0
 """After this time, `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed permanently."""

@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.admission import Ticket
@@ -27,10 +25,11 @@ from waltz_log.client.transactions.follow import Again, Apply, Follower
 from waltz_log.client.transactions.transaction import Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended
+from waltz_log.loggers import get_logger
 
 __all__ = ["Follow", "Submitting"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Follow(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -22,10 +21,11 @@ from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["routes"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FORM_BYTES_MAX = 64 * 1024
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,10 +17,11 @@ from waltz_log.console.console import Console
 from waltz_log.console.pages.parameters import scope_of
 from waltz_log.console.pages.transactions import Query, line_of, parse_query
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["routes"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 INTERVAL_S = 0.5
 ROWS_MAX = 12

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
 
-import structlog
-
 from waltz_log.console.reading.history import History, partitions_of
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.coordination.subscribers import read_subscribers
@@ -24,11 +22,12 @@ from waltz_log.core.status.server_statistics import OpenPartitionStatistics, Own
 from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.statistics import rules_of
 
 __all__ = ["Sample", "Sampler"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WATCHED_S = 30.0
 """After the last page, surveys become rare."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from waltz_log.errors import Fenced, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["is_expected", "restart_on_error"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 AGAIN_PAUSE_S = 0.5
 

@@ -11,11 +11,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.memory import Run
 from waltz_log.server.replication.replica_session import ReplicaSession
@@ -23,7 +22,7 @@ from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Fetcher"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Fetcher:

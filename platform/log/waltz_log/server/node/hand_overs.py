@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Reach, hand_over, majority_of, merge_reach, parse_reach, pause_s, readmit
 from waltz_log.core.metadata import Assignment, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
+from waltz_log.loggers import get_logger
 from waltz_log.server.node.reachability import ROUNDS, read_stranded
 
 __all__ = ["HandOvers"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class HandOvers:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.assignment import assign
 from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
+from waltz_log.loggers import get_logger
 from waltz_log.server.node.hand_overs import HandOvers
 
 __all__ = ["ClusterManager"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ClusterManager:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.node.manager import ClusterManager
 
 __all__ = ["Membership", "read_cluster"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:

@@ -12,16 +12,15 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import Topic
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.topics import ServedTopics
 
 __all__ = ["PENDING_MAX_S", "PendingTopics"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PENDING_MAX_S: Final = 60.0
 """Twice the time that a creation allows itself between the reservation and the activation (`client.topics.topic_creation.JUDGE_MAX_S`)."""

@@ -11,19 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
 from waltz_log.core.metadata import Assignment, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.node_probes import answers
 
 __all__ = ["ROUNDS", "Reachability", "read_stranded"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ROUNDS = 10
 """Rounds within `hand_over_after_s`, of a second at most."""

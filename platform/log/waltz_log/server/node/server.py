@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import structlog
-
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
@@ -26,6 +24,7 @@ from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.security.rules import Operation
@@ -50,7 +49,7 @@ from waltz_log.transport.versions import Versions, agreed
 
 __all__ = ["LogServer"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
-
 from waltz_log.core.formats.columns import headers_array, verify_records
 from waltz_log.core.locks.locks import LockStatistics, LockTable
 from waltz_log.core.ports import Clock
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import CorruptData, ProtocolViolation
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
@@ -37,7 +36,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AppendTask"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 UNCONFIRMED_MAX = 1024

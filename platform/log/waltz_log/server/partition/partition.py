@@ -10,8 +10,6 @@ import asyncio
 from collections import OrderedDict
 from contextlib import aclosing
 
-import structlog
-
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import ClusterParameters
@@ -34,6 +32,7 @@ from waltz_log.errors import (
     TopicDeleted,
     WaltzError,
 )
+from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
@@ -60,7 +59,7 @@ from waltz_log.transport.methods import ServedMountStream
 
 __all__ = ["Partition"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CLIENTS_REMEMBERED_MAX = 10_000
 """How many mount sequences of disconnected clients are kept, to detect a late connection as stale."""

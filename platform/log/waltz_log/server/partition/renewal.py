@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.core.recovery import majority
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.partition.append_task import AppendTask
 from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Renewal"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 COORDINATOR_TIMEOUT_S = 1.0
 """A coordinator that does not answer a read in this time would not answer the write in a short pause either."""

@@ -12,15 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-import structlog
-
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.formats.block import Block
 from waltz_log.core.status.server_statistics import FillStatistics
+from waltz_log.loggers import get_logger
 
 __all__ = ["Fill"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WINDOW_S: Final = 10.0
 """Rates are those of the last seconds."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
@@ -17,6 +15,7 @@ from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.topics.access import allowed
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.owner_session import OwnerSession
 from waltz_log.server.replication.patience import Patience
@@ -26,7 +25,7 @@ from waltz_log.transport.block_messages import block_of
 
 __all__ = ["ReplicaCalls", "flushing_message"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ReplicaCalls:

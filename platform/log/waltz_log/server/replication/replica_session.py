@@ -11,8 +11,6 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
-import structlog
-
 from waltz_log.core import metadata as paths
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
@@ -22,6 +20,7 @@ from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import REPLICA_SESSION, StateMachine
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, UndeclaredTransition, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.fill import Fill
@@ -33,7 +32,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ReplicaSession"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ReplicaSession:

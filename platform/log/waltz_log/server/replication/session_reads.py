@@ -11,16 +11,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.replica_session import ReplicaSession
 
 __all__ = ["ReadSession", "committed_runs"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ReadSession(Protocol):

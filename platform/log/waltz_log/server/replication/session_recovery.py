@@ -5,16 +5,15 @@ Holds what each replica reported and asks the pure rules (`waltz_log.core.recove
 
 from __future__ import annotations
 
-import structlog
-
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve, unrecorded_session
 from waltz_log.errors import CoordinatorBehind
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.pulse import Pulse
 
 __all__ = ["Recovery"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Recovery:

@@ -20,8 +20,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-import structlog
-
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
@@ -35,6 +33,7 @@ from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreStat
 from waltz_log.core.status.latency import Latency
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import CoordinatorBehind, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.restarting import is_expected
@@ -55,7 +54,7 @@ __all__ = ["StoreSession"]
 FENCE_PASSED_MAX = 1 << 62
 """A session is not raised above a higher fence: session numbers are signed 64-bit integers, and later numbers must fit."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class StoreSession:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from struct import iter_unpack
 from typing import Final
 
-import structlog
-
 from waltz_log.coordination.released import release_partition
 from waltz_log.coordination.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 from waltz_log.core.ports import Clock
@@ -21,6 +19,7 @@ from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now
 from waltz_log.core.status.server_statistics import RetainedStatistics, UpkeepStatistics, ViewStatistics
 from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.errors import Fenced, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.store_session import StoreSession
@@ -31,7 +30,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Upkeep"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SEGMENTS_MAX: Final = 1024
 """Asked for of each replica: the oldest. More than one round removes."""

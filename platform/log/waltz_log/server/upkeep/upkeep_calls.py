@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from waltz_log.core.ports import CallMethod, Request, Response
 from waltz_log.errors import Fenced, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.replication.replica_session import ReplicaSession
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ask"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def ask(store: StoreSession, replica: ReplicaSession, method: CallMethod[Request, Response], request: Request) -> Response | None:

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
-import structlog
-
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import Fenced, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.server.replication.store_session import StoreSession
@@ -24,7 +23,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ViewUpkeep"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import structlog
-
 from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES, first_id_of
 from waltz_log.errors import CorruptData
+from waltz_log.loggers import get_logger
 
 __all__ = ["CorruptSegment", "Corruption", "segment_name"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def segment_name(partition: int, first: int) -> str:

@@ -5,14 +5,13 @@ Applies to the whole node; every partition asks before it appends. Reads, trunca
 
 from __future__ import annotations
 
-import structlog
-
 from waltz_log.core.ports import Disk
 from waltz_log.errors import StorageFull
+from waltz_log.loggers import get_logger
 
 __all__ = ["DiskSpace"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class DiskSpace:

@@ -11,20 +11,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.core.ports import Network
 from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import ProtocolViolation, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import block_of
 
 __all__ = ["FindPeers", "PeerReplicas"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FindPeers: TypeAlias = Callable[[int], Awaitable[Sequence[str]]]
 """Returns the known addresses of the nodes that hold the other replicas of a partition."""

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, Unavailable
+from waltz_log.loggers import get_logger
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.verify import SegmentCheck
 from waltz_log.storage.replica.partition_store import PartitionStore
@@ -23,7 +22,7 @@ from waltz_log.storage.segments.replacement import Replacement
 
 __all__ = ["SegmentRepair"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOCAL_BYTES = 1024 * 1024
 

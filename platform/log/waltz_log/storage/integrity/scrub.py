@@ -17,11 +17,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
-import structlog
-
 from waltz_log.core.ports import Offload
 from waltz_log.core.status.storage_statistics import ScrubStatistics
 from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.storage.base.corruption import Corruption, CorruptSegment
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.repair import SegmentRepair
@@ -32,7 +31,7 @@ from waltz_log.storage.views.views import Views
 
 __all__ = ["Scrub"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EMPTY_PASS_PAUSE_S: Final = 1.0
 """Shortest pause between passes, however little there is to read."""

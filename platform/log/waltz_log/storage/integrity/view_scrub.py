@@ -12,19 +12,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Final
 
-import structlog
-
 from waltz_log.compaction import CompactedView
 from waltz_log.compaction.manifest import ViewFile
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.storage.integrity.verify import Finding
 from waltz_log.storage.integrity.view_check import ViewFileCheck
 from waltz_log.storage.views.views import Views
 
 __all__ = ["ViewScrub"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REMAKE_ATTEMPTS: Final = 10
 REMAKE_PAUSE_S: Final = 1.0

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-import structlog
-
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
@@ -33,6 +31,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
+from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.storage.base.corruption import Corruption
@@ -52,7 +51,7 @@ from waltz_log.telemetry.tracer import Tracer
 
 __all__ = ["StorageNode"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class StorageNode:

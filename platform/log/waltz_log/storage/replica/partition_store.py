@@ -17,8 +17,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import slice_block, verify_records
 from waltz_log.core.formats.control_format import SessionMark
@@ -35,6 +33,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
+from waltz_log.loggers import get_logger
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.base.snapshots import ReplicaState
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionStore", "Shared"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Shared(NamedTuple):

@@ -10,17 +10,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar  # Any: Future is invariant
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.storage.segments.locating import Located, locate
 from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["RangeReads", "ReadShare"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ from typing import Final
 from uuid import UUID
 
 import numpy as np
-import structlog
 
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, first_id_of
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.storage.segments.open_files import OpenFiles, PooledFile
 from waltz_log.storage.segments.scan import CHUNK_BYTES, Scan
 from waltz_log.storage.segments.segment import KINDS, ActiveSegment, allocating_space, create_files, put_file, read_header, segment_path
@@ -31,7 +31,7 @@ from waltz_log.storage.segments.times import SegmentTimes
 
 __all__ = ["has_right_sizes", "open_last", "remove_leftovers", "remove_segment", "repair_closed_index"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 INDEX_CHUNK_ENTRIES: Final = 64 * 1024
 

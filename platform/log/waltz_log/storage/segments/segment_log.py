@@ -19,12 +19,11 @@ from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
-import structlog
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.segment_format import SegmentHeader
 from waltz_log.core.ports import Clock, Disk
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, StorageFull
+from waltz_log.loggers import get_logger
 from waltz_log.storage.segments.beginning import announce, carry_out, finish_beginning
 from waltz_log.storage.segments.fitting import fitted
 from waltz_log.storage.segments.open_files import OpenFiles
@@ -35,7 +34,7 @@ from waltz_log.storage.segments.times import SegmentTimes
 
 __all__ = ["SegmentLog", "Tail"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OPEN_FILES_MAX = 16
 """For a log that shares its files with no other."""

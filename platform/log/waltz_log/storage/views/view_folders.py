@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-import structlog
-
 from waltz_log.compaction.manifest import METADATA, Manifest
 from waltz_log.core.ports import Disk
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
+from waltz_log.loggers import get_logger
 
 __all__ = ["ViewFolder", "folders_of_views", "has_view", "read_manifest", "remove_empty_folders", "remove_view_folder", "view_folders"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ViewFolder(NamedTuple):

@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-import structlog
-
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
 from waltz_log.compaction.loading import ViewLoad
 from waltz_log.compaction.manifest import ViewFile
@@ -24,6 +22,7 @@ from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.storage.base.pacing import Pace
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.base.space import DiskSpace
@@ -34,7 +33,7 @@ from waltz_log.storage.views.view_log import read_log
 
 __all__ = ["TopicPartition", "ViewFacts", "ViewPage", "Views", "Wanted"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

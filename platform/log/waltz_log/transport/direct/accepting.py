@@ -13,11 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-import structlog
+from waltz_log.loggers import get_logger
 
 __all__ = ["HANDSHAKES_MAX", "TlsAcceptor"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 HANDSHAKES_MAX: Final = 64
 """Of one process: connections of which it is not known yet whether a peer makes them. A peer that finds no place uses gRPC."""

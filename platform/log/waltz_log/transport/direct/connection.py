@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any, Generic  # Any: messages of any method
 from weakref import WeakSet
 
-import structlog
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
 from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, WaltzError
+from waltz_log.loggers import get_logger
 from waltz_log.security.callers import calling
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
@@ -36,7 +36,7 @@ from waltz_log.transport.large_messages import decoder_of
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
