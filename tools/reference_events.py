@@ -46,7 +46,8 @@ timestamp=2026-11-21T13:41:41.450Z level=error event="corruption found" part=dat
 ```
 
 Names of events and fields are an interface: match on them. `--log-level` or `WALTZ_LOG_LEVEL` chooses the lowest level that is written (`info` by
-default). In the client, the outbox and the sink, events go to `structlog`, which the application configures.
+default). In the client, the outbox and the sink, events go to `structlog`, which the application configures; to stderr if it does
+not.
 
 | level | what to do |
 |---|---|
@@ -108,7 +109,7 @@ def calls() -> list[Call]:
     for root in ("platform/log", "platform/spark_source", "platform/sink"):
         for path in sorted((ROOT / root).rglob("*.py")):
             source = path.read_text()
-            if re.search(r"^_?\w*log = (structlog\.get_logger|logging\.getLogger)", source, re.MULTILINE):
+            if re.search(r"^_?\w*log = (get_logger|logging\.getLogger)", source, re.MULTILINE):
                 found += calls_in(source, path.relative_to(ROOT / root).as_posix())
     return found
 

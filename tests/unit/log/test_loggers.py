@@ -19,7 +19,8 @@ def outputs(program: str) -> tuple[str, str]:
 def test_lines_go_to_stderr_if_the_application_configures_nothing() -> None:
     stdout, stderr = outputs(LIBRARY + LOGS)
     assert stdout == ""
-    assert "connection to the owner lost" in stderr and "partition" in stderr
+    assert "connection to the owner lost" in stderr
+    assert "partition" in stderr
 
 
 @pytest.mark.parametrize("configured_first", [True, False])
