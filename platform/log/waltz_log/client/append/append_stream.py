@@ -25,8 +25,8 @@ from waltz_log.transport.methods import MountStream
 __all__ = ["AppendStream", "Mounted", "Signals"]
 
 FRAMES_UNANSWERED = 2
-"""If this many frames are unanswered, a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up: throughput falls
-tenfold."""
+"""If the owner has said nothing about this many frames, a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up:
+throughput falls tenfold."""
 
 FRAMES_TOGETHER = 8
 """The number of full frames that a durable client records on disk with one write."""
@@ -122,7 +122,7 @@ class AppendStream:
                 work.clear()
                 await work.wait()
                 continue
-            if len(window.frames) >= FRAMES_UNANSWERED and window.queue_bytes < frame_bytes and linger_s:
+            if window.unheard(FRAMES_UNANSWERED) and window.queue_bytes < frame_bytes and linger_s:
                 paced.clear()
                 try:
                     async with asyncio.timeout(linger_s):

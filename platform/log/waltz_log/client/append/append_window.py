@@ -56,6 +56,8 @@ class AppendWindow:
         self.committed = self.rejected = self.not_appended = self.unknown = 0
         """Appends by outcome, for statistics alone."""
         self.next_sequence = 1
+        self._heard = 0
+        """The highest sequence that the owner answered for: it has judged all frames up to that one's."""
         self.known_mark = -1
         """The highest transaction id known to be committed."""
         self.over_quota: QuotaExceeded | None = None
@@ -76,6 +78,14 @@ class AppendWindow:
         """Whether something was reported as received of which it will not be known any more that it is on disk."""
         doubtful, self.received_mark = self.received_mark > self.known_mark, -1
         return doubtful
+
+    def begin_sequences(self) -> None:
+        """Another client id counts from the beginning. Nothing is in flight."""
+        self.next_sequence, self._heard = 1, 0
+
+    def unheard(self, count: int) -> bool:
+        """Whether so many frames are on their way of which the owner has said nothing yet. A frame that only waits for turns at locks is not."""
+        return len(self.frames) >= count and self.frames[-count].first_sequence > self._heard
 
     def raise_known_mark(self, mark: int) -> None:
         if mark > self.known_mark:
@@ -235,6 +245,7 @@ class AppendWindow:
 
     def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> None:
         """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
+        self._heard = max(self._heard, first + count - 1)
         if self._settle_committed(first, count, transaction_id, append_time_ms, durability) != count:
             raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
@@ -279,6 +290,7 @@ class AppendWindow:
 
     def _decide(self, sequence: int, error: WaltzError) -> int | None:
         """Returns the mark of the append."""
+        self._heard = max(self._heard, sequence)
         frame, part, at = self._find(sequence)
         mark = part.mark_of(at)
         part.fail(at, error)

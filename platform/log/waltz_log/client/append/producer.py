@@ -386,7 +386,7 @@ class Producer:
         if (self._used_up or self._needs_client_id) and not self.window.frames:
             self.client_id = await self._owners.next_client_id()
             self._needs_client_id = False
-            self.window.next_sequence = 1
+            self.window.begin_sequences()
             self._mount_sequence = 0
         timeout_s = self._settings.request_timeout_s
         address = await self._owners.owner(self.partition, timeout_s)

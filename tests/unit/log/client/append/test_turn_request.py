@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from waltz_log.client import Lock, TransactionContext, WaltzClient
+from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.turn_request import await_turn
+from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.admission import Ticket
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.client.transactions.transactional import EXPECTED_MAX, _call_key, _ExpectedLocks
@@ -136,3 +138,41 @@ def test_expected_locks_are_those_of_equal_arguments_and_bounded() -> None:
     assert found is not None
     assert found.checks == {lock_hash(Lock("a", 1))}
     assert found is not expected.of(1), "each call has a ticket of its own"
+
+
+LINGER_S = 0.3
+
+
+async def _appended_beside_waiting_turns() -> float:
+    """The seconds that one append needs while two frames of its client wait for turns at a lock."""
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(ClientSettings(linger_ms=1000 * LINGER_S), seed=1)
+    other = await cluster.connect(seed=2)
+    await other.append(0, b"first", write_locks=[LOCK])
+    stale = [await other.append_nowait(0, b"stale", write_locks=[LOCK], high_water_mark=-1) for _ in range(60)]
+    await asyncio.sleep(0.05)
+    loop = asyncio.get_running_loop()
+    asking = []
+    for _ in range(2):
+        asking.append(asyncio.ensure_future(await_turn(client._producer(0), CHECKS, loop.time() + 60)))
+        await asyncio.sleep(0.05)
+    await client.append(0, b"the owner has judged all before this one")
+    began_s = loop.time()
+    await client.append(0, b"beside")
+    elapsed_s = loop.time() - began_s
+    assert not any(each.done() for each in asking)
+    await asyncio.gather(*asking, *stale, return_exceptions=True)
+    await client.close()
+    await other.close()
+    await cluster.stop()
+    return elapsed_s
+
+
+def test_an_append_does_not_linger_because_others_of_its_client_wait_for_turns() -> None:
+    assert run_in_virtual_time(_appended_beside_waiting_turns()) < LINGER_S / 10
+
+
+def test_the_test_before_notices_frames_that_count_until_they_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AppendWindow, "unheard", lambda self, count: len(self.frames) >= count)
+    assert run_in_virtual_time(_appended_beside_waiting_turns()) >= LINGER_S / 10
