@@ -1,4 +1,4 @@
-"""What a fuzzer calls: every parser of the storage and the core, each with what must hold for any bytes at all.
+"""What a fuzzer calls: every parser of the storage, the core and the ports, each with what must hold for any bytes at all.
 
 A target gets bytes and returns, or raises what a caller must not see: anything but the refusals that the parser's contract names, or an
 `AssertionError` if what was parsed is not what the bytes say. The dumbest correct parser is what the clever ones are compared with.
@@ -17,6 +17,7 @@ from uuid import UUID
 from zlib import crc32
 
 from verification.crashes.storage_model import KEY, FixedClock, silent_logs
+from verification.fuzz.port_targets import PORT_SEEDS, PORT_TARGETS
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.columns import assign_ids, header_bytes, lengths_array, offsets_array, slice_block, verify_records
@@ -263,7 +264,7 @@ TARGETS: Final[dict[str, Target]] = {
         settings,
         directory,
     )
-}
+} | PORT_TARGETS
 
 
 def _block(count: int, first: int) -> bytes:
@@ -302,4 +303,4 @@ SEEDS: Final[dict[str, list[bytes]]] = {
     "manifest": [b'{"format": 1, "checksum": "00"}'],
     "settings": [b"segment_bytes: 8192\nlisten: 127.0.0.1:0\n", b"- a\n- b\n", b"pending_bytes_max: 1e9\n"],
     "directory": [_directory(3), _directory(0), _directory(20)],
-}
+} | PORT_SEEDS

@@ -1,0 +1,202 @@
+"""What a fuzzer calls of the ports: the parsers of everything that a peer can send before and after it is admitted (as in `parser_targets.py`).
+
+gRPC's own framing and protobuf are others' parsers. Ours are the frames of direct connections, the two messages that are read by hand, and the
+names in certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from waltz_log.core.formats.block import Block
+from waltz_log.security.identity import Identity, Role, identify, matches
+from waltz_log.security.permits import attribute
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.direct.codec import GREETING, GREETING_BYTES_MAX, HEAD, OPENING_BYTES_MAX, UNTRUSTED_BYTES, VERSION, Wire
+from waltz_log.transport.large_messages import (
+    AppendColumns,
+    ReceivedAppend,
+    ReceivedBlock,
+    append_message,
+    received_append,
+    received_block,
+    replicate_message,
+)
+from waltz_log.transport.methods import MAX_FRAME_BYTES
+
+__all__ = ["PORT_SEEDS", "PORT_TARGETS"]
+
+MESSAGE, END, STATUS, PING, PONG = range(5)
+
+PEER: Final = Identity("spiffe://waltz/reader/fuzz", frozenset({Role.READER}))
+
+
+def append_frame(data: bytes) -> None:
+    """Read by hand as protobuf reads it, and attributed to the peer whatever it says."""
+    try:
+        plain = pb.ClientMessage.FromString(data)
+    except DecodeError:
+        plain = None
+    try:
+        found = received_append(data)
+    except DecodeError:
+        assert plain is None
+        return
+    assert plain is not None
+    if isinstance(found, ReceivedAppend):
+        fields = found.append._asdict() | {"records": bytes(found.append.records)}
+        assert pb.ClientMessage(append=pb.AppendFrame(**fields)) == plain
+    else:
+        assert found == plain
+        attribute(found, PEER)
+        assert not found.HasField("mount") or found.mount.principal == PEER.principal
+
+
+def replicated_block(data: bytes) -> None:
+    try:
+        plain = pb.ReplicateRequest.FromString(data)
+    except DecodeError:
+        plain = None
+    try:
+        found = received_block(data)
+    except DecodeError:
+        assert plain is None
+        return
+    assert plain is not None
+    if isinstance(found, ReceivedBlock):
+        block = found.block
+        assert plain.block == pb.Block(
+            first_transaction_id=block.first_transaction_id, lengths=block.lengths, records=block.records, append_time_ms=block.append_time_ms
+        )
+    else:
+        assert found == plain
+
+
+class _Transport(asyncio.Transport):
+    """Keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def write(self, data: Any) -> None: ...
+    def write_eof(self) -> None: ...
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+
+def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
+    """What a stream of these bytes carries, and whether all of them are right."""
+    messages: list[bytes] = []
+    at, greeted = 0, False
+    while len(data) - at >= HEAD.size:
+        kind, length = HEAD.unpack_from(data, at)
+        limit = GREETING_BYTES_MAX if not greeted else OPENING_BYTES_MAX if not messages else MAX_FRAME_BYTES
+        if length > limit or (kind > PONG if greeted else kind != GREETING):
+            return messages, False
+        body = data[at + HEAD.size : at + HEAD.size + length]
+        if len(body) < length:
+            break
+        at += HEAD.size + length
+        if not greeted:
+            if body[:1] != VERSION:
+                return messages, False
+            greeted = True
+        elif kind == MESSAGE:
+            messages.append(body)
+        elif kind in (END, STATUS):
+            break
+    return messages, True
+
+
+def direct_frames(data: bytes) -> None:
+    """In pieces of any size, as a serving end that trusts the opening receives them."""
+    messages, right = _plain_messages(data[1:])
+    received = asyncio.run(_receive(data[1:], 1 + (data[0] if data else 0)))
+    assert received == messages[: len(received)]
+    assert not right or received == messages
+
+
+async def _receive(data: bytes, piece: int) -> list[bytes]:
+    wire, found = Wire(lambda _wire, _name: None), list[bytes]()
+    wire.connection_made(_Transport())
+    assert len(wire.get_buffer(-1)) <= UNTRUSTED_BYTES
+
+    async def consume() -> None:
+        while (message := await wire.next()) is not None:
+            found.append(bytes(message))
+
+    consuming = asyncio.ensure_future(consume())
+    at = 0
+    while at < len(data) and not consuming.done():
+        buffer = wire.get_buffer(-1)
+        if not len(buffer):  # it reads nothing more until the handler has accepted the opening
+            await asyncio.sleep(0)
+            continue
+        part = data[at : at + min(piece, len(buffer))]
+        buffer[: len(part)] = part
+        wire.buffer_updated(len(part))
+        at += len(part)
+        await asyncio.sleep(0)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    wire.connection_lost(None)
+    await consuming
+    return found
+
+
+def peer_name(data: bytes) -> None:
+    """A name fits the patterns of roles as a plain comparison of its parts says, and never another role's."""
+    name = data.decode("utf-8", "replace")
+    patterns = {role: (f"spiffe://*/{role}/*",) for role in Role}
+    found = identify([name], [], patterns)
+    if not name.startswith("spiffe://"):
+        assert found is None
+        return
+    assert found is not None
+    assert found.principal == name
+    parts = name.removeprefix("spiffe://").split("/")
+    plain = {role for role in Role if len(parts) == 3 and parts[1] == role and all(part and not any(c.isspace() for c in part) for part in parts)}
+    assert found.roles == plain
+    assert matches(name, name) or "*" in name
+
+
+PORT_TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    target.__name__: target for target in (append_frame, replicated_block, direct_frames, peer_name)
+}
+
+
+def _frame(kind: int, body: bytes) -> bytes:
+    return HEAD.pack(kind, len(body)) + body
+
+
+_GREETED = b"\x05" + _frame(GREETING, VERSION + b"/waltz.Storage/Replicate")
+
+PORT_SEEDS: Final[dict[str, list[bytes]]] = {
+    "append_frame": [
+        append_message(AppendColumns(1, b"\0\0\0\1", bytes(8), b"\1\0\0", bytes(8), b"records", b"\1", 3)).data,
+        pb.ClientMessage(mount=pb.MountRequest(principal="spiffe://waltz/node/a", partition=3)).SerializeToString(),
+    ],
+    "replicated_block": [replicate_message(Block(7, b"\0\0\0\1", b"r", 5)).data, pb.ReplicateRequest(flush=pb.Flush()).SerializeToString()],
+    "direct_frames": [
+        _GREETED + _frame(MESSAGE, b"opening") + _frame(PING, b"") + _frame(MESSAGE, b"x" * 300) + _frame(END, b""),
+        _GREETED + _frame(MESSAGE, b"") + _frame(STATUS, b"{}"),
+    ],
+    "peer_name": [b"spiffe://waltz/node/a", b"spiffe://waltz/node/a/b", b"spiffe:///node/", b"host.example"],
+}
