@@ -3,9 +3,10 @@
 Each client appends to five partitions of its own. At 20,000 transactions per second it appends bursts of 100, to one of its partitions after the
 other: 200 bursts a second, each of them a block or two. Memory is resident memory; processor time is that of one process as a share of one core.
 
-`scale.open_s` counts from the start of the processes of a new cluster until every partition accepts appends. `scale.handover_s`: a server that owns
-half of the partitions is asked to stop, until the other one serves all of them. `scale.failover_s`: the server that owns all of them is killed while
-another one waits, until that one serves all; it includes the session timeout of 15 s.
+`status.s` is `waltz cluster status` while one storage node is down. `scale.open_s` counts from the start of the processes of a new cluster until
+every partition accepts appends. `scale.handover_s`: a server that owns half of the partitions is asked to stop, until the other one serves all of
+them. `scale.failover_s`: the server that owns all of them is killed while another one waits, until that one serves all; it includes the session
+timeout of 15 s.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -151,8 +153,29 @@ async def _measure(cluster: LocalCluster, partitions: int, count: int, seconds: 
     found.append(Measurement("scale.mount_s", mounting_s, "s", {**own, "mounts": each * count, "at_once": 50}))
     found.append(Measurement("scale.open_s", open_s, "s", {**own, "servers": 2}))
     found.append(Measurement("scale.handover_s", handover_s, "s", {**own, "servers": 2, "partitions_moved": "about half"}))
+    status_s, own_status = await _status(cluster)
+    found.append(Measurement("status.s", status_s, "s", {**own, **own_status}))
     found.append(Measurement("scale.failover_s", failover_s, "s", {**own, "servers": 2, "session_timeout_s": SESSION_TIMEOUT_S}))
     return found
+
+
+STATUS_ROUNDS = 7
+
+
+async def _status(cluster: LocalCluster) -> tuple[float, dict[str, Any]]:
+    """The median seconds of `waltz cluster status`, with the start of Python, while a storage node is down."""
+    await asyncio.to_thread(cluster.kill, "storage-2")
+    took_s = []
+    for _ in range(STATUS_ROUNDS):
+        began_s = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "waltz_log.cli", "cluster", "status", cluster.cluster, stdout=asyncio.subprocess.PIPE
+        )
+        shown, _ = await process.communicate()
+        took_s.append(time.perf_counter() - began_s)
+        if b"storage-2 unreachable" not in shown:
+            raise RuntimeError("the status does not show the node that is down")
+    return median(took_s), {"down": "storage-2, killed", "rounds": STATUS_ROUNDS, "slowest_s": round(max(took_s), 2)}
 
 
 async def _gone(cluster: LocalCluster, name: str, *, kill: bool) -> float:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["WIDTH", "cells", "print_data", "print_item", "print_line", "print_table", "printable"]
+__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_table", "printable"]
 
 WIDTH = 200
 """Characters in a line of a table that is not printed on a terminal."""
+
+ROWS_LAID_OUT = 200
+"""Tables of more rows are printed without wrapping cells: laying out thousands of them costs more than asking the cluster."""
 
 
 def printable(text: str) -> str:
@@ -43,6 +46,10 @@ def print_line(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints the columns even if there are no rows. None is shown as a dash."""
+    rows = list(rows)
+    if len(rows) > ROWS_LAID_OUT:
+        sys.stdout.write(plain_table(columns, rows))
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -50,6 +57,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*cells(*row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Escaped, one line for each row, columns padded to their widest cell."""
+    lines = [list(columns), *([("-" if each is None else printable(str(each))) for each in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(f" {'  '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()}\n" for line in lines)
 
 
 def cells(*values: object) -> list[Text]:

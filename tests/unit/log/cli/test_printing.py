@@ -8,7 +8,7 @@ from enum import StrEnum
 import pytest
 import yaml
 
-from waltz_log.cli.printing import print_data, print_item, print_table, printable
+from waltz_log.cli.printing import ROWS_LAID_OUT, plain_table, print_data, print_item, print_table, printable
 
 HOSTILE = "name\x1b]0;owned\x07\x1b[2J\u202eab\r\n"
 
@@ -52,3 +52,12 @@ def test_many_items_are_lines_of_json_or_a_stream_of_documents(capsys: pytest.Ca
 def test_printable_text_stays_as_it_is() -> None:
     assert printable("Zürich 東京 🙂") == "Zürich 東京 🙂"
     assert printable("a\tb\x9b31m") == r"a\tb\x9b31m"
+
+
+def test_a_long_table_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(number, HOSTILE if number == 3 else "x" * 300, None) for number in range(ROWS_LAID_OUT + 1)]
+    print_table(["number", "text", "none"], rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == ROWS_LAID_OUT + 2
+    assert lines[4].split() == ["3", printable(HOSTILE), "-"]
+    assert plain_table(["a", "bb"], [(1, 2)]) == " a  bb\n 1  2\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
-from waltz_log.cli.printing import WIDTH, cells, print_data
+from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -97,13 +97,7 @@ def show(found: Survey, console: Console) -> None:
     from rich.table import Table
 
     console.print(*cells(f"cluster {found.name}, key {found.key}"))
-    table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas", box=None)
-    for each in found.partitions:
-        mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
-        held = ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)
-        owner = "-" if each.server_id is None else str(each.server_id)
-        table.add_row(*cells(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held))
-    console.print(table)
+    _show_partitions(console, found)
     _show_errors(console, found)
     _show_fills(console, found)
     _show_locks(console, found)
@@ -116,6 +110,24 @@ def show(found: Survey, console: Console) -> None:
     _show_workers(console, found)
     if found.missing:
         console.print(*cells(found.missing), style="yellow")
+
+
+def _show_partitions(console: Console, found: Survey) -> None:
+    from rich.table import Table
+
+    columns = ("partition", "owner", "address", "generation", "session", "high-water mark", "replicas")
+    rows = []
+    for each in found.partitions:
+        mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
+        held = ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)
+        rows.append((each.partition, each.server_id, each.address, each.generation, each.session, mark, held))
+    if len(rows) > ROWS_LAID_OUT:
+        console.file.write(plain_table(columns, rows))
+        return
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*cells(*row))
+    console.print(table)
 
 
 def _answers(node: ServerState | StorageState, drained: Collection[str]) -> str:
