@@ -18,7 +18,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final  # values of documents in JSON and YAML
 
 import yaml
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any  # the two status calls, and documents in JSON
 
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_line, print_table
