@@ -1,9 +1,9 @@
 """`make bench-costs`: what a transaction costs by role and what its latency is made of, measured; models fitted to some runs, checked against others.
 
 Three syncing replicas, one partition, a write lock on each transaction. `costs.*` are the parts of the cost model and how far it is from the runs
-that it was not fitted to; the command fails where that is more than `WITHIN`. `queueing.*` are the simulated percentiles of open loops beside the
-measured ones. Each run is made three times, and the median of each value counts. Bytes on the network are those of the loopback device, so other
-traffic of the machine counts too: nothing else should run.
+that it was not fitted to; the command fails where that is more than `WITHIN`, unless other programs kept the machine busy. `queueing.*` are the
+simulated percentiles of open loops beside the measured ones. Each run is made three times, and the median of each value counts. Bytes on the network
+are those of the loopback device, so other traffic of the machine counts too: nothing else should run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.status.server_statistics import OpenPartitionStatistics
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
@@ -39,6 +38,10 @@ __all__ = ["main", "measure"]
 
 WITHIN = 0.15
 WITHIN_LATENCY = 0.25
+HELD = 0.97
+"""The share of an offered rate that was reached, the time for the last answers included."""
+QUIET_BELOW = 0.2
+"""Processors that other programs may use. Beside more of them, neither a price nor a latency is the platform's."""
 RATES = (20_000, 50_000, 100_000)
 ROUNDS = 3
 PLANNED_PER_S = (1_000_000, 10_000_000)
@@ -83,25 +86,30 @@ def wanted(share: float) -> list[Wanted]:
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the start: blocks of the partition, bytes on the loopback device, bytes that the storage nodes gave to their disks."""
+    """Since the start of the machine: bytes on the loopback device, bytes that the storage nodes gave to their disks, and seconds that processors
+    worked, for whomever. Read just before and after a load, so that nothing else is counted."""
 
-    blocks: int
     network: int
     disk: int
+    busy_s: float
+
+    @classmethod
+    def read(cls, cluster: LocalCluster) -> Counters:
+        pids = cluster.processes
+        disk = sum(psutil.Process(pids[name]).io_counters().write_bytes for name in cluster.storage_names)
+        busy = psutil.cpu_times()
+        return cls(psutil.net_io_counters(pernic=True)["lo"].bytes_sent, disk, sum(busy) - busy.idle - busy.iowait)
 
 
-async def _counters(cluster: LocalCluster) -> Counters:
+async def _write_rounds(cluster: LocalCluster) -> float:
+    """Since the start, the mean of the replicas."""
     coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
     try:
         found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
     finally:
         await coordinator.close()
-    blocks = 0
-    for server in found.servers:
-        blocks += sum(each.blocks for each in server.statistics.partitions.values() if isinstance(each, OpenPartitionStatistics))
-    pids = cluster.processes
-    disk = sum(psutil.Process(pids[name]).io_counters().write_bytes for name in cluster.storage_names)
-    return Counters(blocks, psutil.net_io_counters(pernic=True)["lo"].bytes_sent, disk)
+    rounds = sum(each.write_rounds for node in found.storages if node.statistics is not None for each in node.statistics.partitions)
+    return rounds / len(cluster.storage_names)
 
 
 @dataclass(frozen=True)
@@ -114,20 +122,25 @@ class Made:
     latencies_ms: Sequence[float]
     p50_ms: float
     p99_ms: float
+    rate: float
+    """Transactions per second."""
+    others: float
+    """Processors that other programs used meanwhile."""
 
 
 async def _made(cluster: LocalCluster, each: Wanted) -> Made:
     async with WaltzClient.open(cluster.cluster) as client:
         await single(client, 50)
-        before = await _counters(cluster)
-        processors = Processors(cluster)
+        rounds = await _write_rounds(cluster)
+        processors, before = Processors(cluster), Counters.read(cluster)
         load = await each.load(client)
-        spent_us = processors.spent_us(load.count)
-        after = await _counters(cluster)
+        spent_us, after = processors.spent_us(load.count), Counters.read(cluster)
+        rounds = await _write_rounds(cluster) - rounds
     spent = {**spent_us, "network": (after.network - before.network) / load.count, "disk": (after.disk - before.disk) / load.count}
-    run = Run(each.name, load.count / max(1, after.blocks - before.blocks), each.data_bytes, spent)
+    run = Run(each.name, load.count / max(1.0, rounds), each.data_bytes, spent)
     half, slow = (percentile(load.latencies_ms, quantile) for quantile in (0.5, 0.99))
-    return Made(each, run, load.count, load.latencies_ms, half, slow)
+    others = (after.busy_s - before.busy_s - sum(spent_us.values()) * load.count / 1e6) / load.took_s
+    return Made(each, run, load.count, load.latencies_ms, half, slow, load.rate, max(0.0, others))
 
 
 def middle(rounds: Sequence[Made]) -> Made:
@@ -137,7 +150,8 @@ def middle(rounds: Sequence[Made]) -> Made:
     run = Run(first.run.name, median(each.run.block_transactions for each in rounds), first.run.data_bytes, spent)
     latencies_ms = [latency for each in rounds for latency in each.latencies_ms]
     p50_ms, p99_ms = median(each.p50_ms for each in rounds), median(each.p99_ms for each in rounds)
-    return Made(first.wanted, run, first.count, latencies_ms, p50_ms, p99_ms)
+    rate, others = median(each.rate for each in rounds), median(each.others for each in rounds)
+    return Made(first.wanted, run, first.count, latencies_ms, p50_ms, p99_ms, rate, others)
 
 
 def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -148,7 +162,8 @@ def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> lis
     made = [middle(same) for same in zip(*rounds, strict=True)]
     sync_ms = single_floor_ms(directory, record_bytes=DATA_BYTES + RECORD_OVERHEAD_BYTES, replicas=3, majority=2, count=200)
     model = fitted([each.run for each in made if each.wanted.fits])
-    return [*_costs(model, made, conditions), *_plans(model, made, conditions), *_queueing(model, made, sync_ms, conditions)]
+    measured = {**conditions, "others_processors": round(median(each.others for each in made), 2)}
+    return [*_costs(model, made, measured), *_plans(model, made, measured), *_queueing(model, made, sync_ms, measured)]
 
 
 def _costs(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -185,9 +200,12 @@ def _plans(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> lis
 
 def service_of(model: Model, sync_ms: float, singles_ms: Sequence[float]) -> Service:
     """From processor times by role. What of a block's processor time is on the way of its answer is found with one transaction in flight: the factor
-    with which the simulated median is the measured one. How latencies scatter around their median is that run's too."""
+    with which the simulated median is the measured one. How much later than that median an answer may come is that run's too."""
     half = percentile(singles_ms, 0.5)
-    per_ms = {role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000) for role in ("client", "server", "storage")}
+    per_ms = {
+        role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000, model[role].per_large_block / 1000)
+        for role in ("client", "server", "storage")
+    }
     base = Service(
         client_block=per_ms["client"][0],
         client_transaction=per_ms["client"][1],
@@ -197,7 +215,10 @@ def service_of(model: Model, sync_ms: float, singles_ms: Sequence[float]) -> Ser
         storage_transaction=per_ms["storage"][1] / 3,
         sync=sync_ms,
         frame_transactions=MIB // (DATA_BYTES + RECORD_OVERHEAD_BYTES),
-        jitter=[each / half for each in singles_ms],
+        delays_ms=[max(0.0, each - half) for each in singles_ms],
+        client_large=per_ms["client"][2],
+        server_large=per_ms["server"][2],
+        storage_large=per_ms["storage"][2] / 3,
     )
     low, high = 0.05, 4.0
     for _ in range(20):
@@ -220,10 +241,17 @@ def _queueing(model: Model, made: list[Made], sync_ms: float, conditions: Mappin
         for name, quantile, real in (("p50", 0.5, found_there.p50_ms), ("p99", 0.99, found_there.p99_ms)):
             value = percentile(simulated.latencies_ms, quantile)
             own = {"offered_per_s": rate, "count": count, "allowed": WITHIN_LATENCY, "frame_transactions": round(count / simulated.frames)}
+            own["held"] = round(found_there.rate / rate, 3)
             own["measured_frame_transactions"] = round(found_there.run.block_transactions)
             measured = Measurement(f"queueing.{name}_ms_at_{rate // 1000}k", value, "ms", {**conditions, **own})
             found.append(measured.compared_with(real, f"measured, {real:.3g} ms"))
     return found
+
+
+def _misses(each: Measurement) -> bool:
+    """Of a rate that the machine held. A load above its capacity has no latency: the queue grows for as long as it runs."""
+    held = float(each.conditions.get("held", 0.0)) > HELD
+    return each.name.startswith("queueing.") and held and each.ratio is not None and abs(each.ratio - 1) > WITHIN_LATENCY
 
 
 def main() -> int:
@@ -236,8 +264,12 @@ def main() -> int:
     found = run_measurements("bench-costs", lambda directory: measure(directory, share, conditions))
     if isinstance(found, int):
         return found
+    others = float(found[0].conditions["others_processors"])
+    if others > QUIET_BELOW:
+        screen().print(f"not judged: other programs used {others:.1f} processors of this machine meanwhile", highlight=False)
+        return 0
     missed = [each.name for each in found if each.name == "costs.within" and each.value > WITHIN]
-    missed += [each.name for each in found if each.name.startswith("queueing.") and each.ratio and abs(each.ratio - 1) > WITHIN_LATENCY]
+    missed += [each.name for each in found if _misses(each)]
     if missed:
         screen().print(f"outside of what the models allow: {', '.join(missed)}", highlight=False)
     return 1 if missed and not arguments.quick else 0

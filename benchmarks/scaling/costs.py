@@ -1,4 +1,6 @@
-"""What a transaction costs each role, as three numbers: a part of each transaction, a part of each block however small it is, and a part of each KiB.
+"""What a transaction costs each role, as four numbers: a part of each transaction, a part of each block however small it is, more of a large block,
+and a part of each KiB. A block here is what a replica writes and syncs together: under load, often two blocks of the log, which share wakeups,
+messages and a sync. A large block is one of `FEW_RECORDS` records or more: code in columns handles it, with a price that hardly depends on how many.
 
 Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and what runs out first.
 """
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from waltz_log.core.formats.columns import FEW_RECORDS
+
 __all__ = ["Cost", "Model", "Node", "Plan", "Run", "fitted", "plan"]
 
 KIB = 1024
@@ -22,7 +26,8 @@ MEASURED = (CLIENT, SERVER, STORAGE, NETWORK, DISK)
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run. `block_transactions`: how many transactions a block held on average; `spent`: by `MEASURED`, per transaction."""
+    """One measured run. `block_transactions`: how many transactions a replica wrote and synced together on average; `spent`: by `MEASURED`, per
+    transaction."""
 
     name: str
     block_transactions: float
@@ -35,10 +40,12 @@ class Cost:
     per_transaction: float
     per_block: float
     per_kib: float
+    per_large_block: float = 0.0
 
     def of(self, block_transactions: float, data_bytes: int) -> float:
         """Per transaction."""
-        return self.per_transaction + self.per_block / block_transactions + self.per_kib * data_bytes / KIB
+        per_block = self.per_block + (self.per_large_block if block_transactions >= FEW_RECORDS else 0.0)
+        return self.per_transaction + per_block / block_transactions + self.per_kib * data_bytes / KIB
 
 
 Model = Mapping[str, Cost]
@@ -46,12 +53,16 @@ Model = Mapping[str, Cost]
 
 def fitted(runs: Sequence[Run]) -> Model:
     """Least squares of relative errors. A part that would be negative is left out: nothing costs less than nothing."""
-    columns = np.array([[1.0, 1.0 / run.block_transactions, run.data_bytes / KIB] for run in runs])
+    columns = np.array([[1.0, 1.0 / run.block_transactions, run.data_bytes / KIB, _large(run) / run.block_transactions] for run in runs])
     return {what: Cost(*_fit(columns, np.array([run.spent[what] for run in runs]))) for what in MEASURED}
 
 
+def _large(run: Run) -> float:
+    return 1.0 if run.block_transactions >= FEW_RECORDS else 0.0
+
+
 def _fit(columns: np.ndarray, values: np.ndarray) -> list[float]:
-    kept = [0, 1, 2]
+    kept = [0, 1, 2, 3]
     while True:
         weighted = columns[:, kept] / values[:, None]
         found, *_ = np.linalg.lstsq(weighted, np.ones(len(values)), rcond=None)
@@ -59,7 +70,7 @@ def _fit(columns: np.ndarray, values: np.ndarray) -> list[float]:
         if not negative:
             break
         kept.remove(min(negative, key=lambda place: found[kept.index(place)]))
-    parts = [0.0, 0.0, 0.0]
+    parts = [0.0, 0.0, 0.0, 0.0]
     for place, value in zip(kept, found, strict=True):
         parts[place] = float(value)
     return parts

@@ -4,7 +4,9 @@ Pure and deterministic by its seed. Each process does one thing at a time, in or
 server, every storage node (processor, then a sync that needs none), server and client again; it is answered after the second of three storage nodes.
 Frames are packed as the client packs them: at once while fewer than two are unanswered, otherwise after `linger_ms` at most.
 
-`Service` holds measured service times. `jitter` are measured factors, one drawn for each frame: how much slower or faster than the median it is.
+`Service` holds measured service times. `delays_ms` are measured too, one drawn for each frame: how much later than at the median the answer to one
+transaction comes that has the path to itself. They come from the scheduler and the disk, so a large frame is delayed no longer than a small one, and
+what follows a delayed frame waits behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from waltz_log.core.formats.columns import FEW_RECORDS
 
 __all__ = ["Service", "Simulated", "simulate", "simulate_single"]
 
@@ -27,7 +31,8 @@ SAMPLE_EVERY = 50
 
 @dataclass(frozen=True)
 class Service:
-    """Milliseconds. `*_block`: of a block on the way there and back together; `*_transaction`: of each of its transactions. `storage`: one node's."""
+    """Milliseconds. `*_block`: of a block on the way there and back together; `*_transaction`: of each of its transactions.
+    `*_large`: more of a block of `FEW_RECORDS` transactions or more. `storage`: one node's."""
 
     client_block: float
     client_transaction: float
@@ -40,24 +45,15 @@ class Service:
     frame_transactions: int = 4096
     storages: int = 3
     processors: int = 2
-    jitter: Sequence[float] = (1.0,)
+    delays_ms: Sequence[float] = (0.0,)
+    client_large: float = 0.0
+    server_large: float = 0.0
+    storage_large: float = 0.0
 
     def scaled(self, factor: float) -> Service:
         """Blocks cost `factor` times as much: what of a block's processor time is on the way of its answer, from one in flight."""
-        return Service(
-            self.client_block * factor,
-            self.client_transaction,
-            self.server_block * factor,
-            self.server_transaction,
-            self.storage_block * factor,
-            self.storage_transaction,
-            self.sync,
-            self.linger,
-            self.frame_transactions,
-            self.storages,
-            self.processors,
-            self.jitter,
-        )
+        blocks = ("client_block", "client_large", "server_block", "server_large", "storage_block", "storage_large")
+        return replace(self, **{name: getattr(self, name) * factor for name in blocks})
 
 
 @dataclass
@@ -135,6 +131,8 @@ class _Path:
         self.unanswered = 0
         self._lingering = self._packing = False
         self._rng = random.Random(seed)
+        self._undelayed_ms = 0.0
+        """No frame is ordered before this time."""
 
     def submit(self, due: Sequence[tuple[int, float]]) -> None:
         self.queue.extend(due)
@@ -162,31 +160,38 @@ class _Path:
         self.unanswered += 1
         self.found.frames += 1
         self.found.transactions += len(frame)
-        service, factor = self.service, self._rng.choice(self.service.jitter)
+        service, delay_ms = self.service, self._rng.choice(self.service.delays_ms)
         count = len(frame)
+        large = 1.0 if count >= FEW_RECORDS else 0.0
+        client_block = service.client_block + large * service.client_large
+        server_block = service.server_block + large * service.server_large
         # Accepting a transaction is charged where it is submitted; here is what is left of the client's share.
-        there = factor * (service.client_block / 2 + service.client_transaction / 2 * count)
-        server_there = factor * (service.server_block / 2 + service.server_transaction * count)
-        stored = factor * (service.storage_block + service.storage_transaction * count)
+        there = client_block / 2 + service.client_transaction / 2 * count
+        server_there = server_block / 2 + service.server_transaction * count
+        stored = service.storage_block + large * service.storage_large + service.storage_transaction * count
         acknowledged = 0
 
         def packed() -> None:
             self._packing = False
-            self.server.enqueue(server_there, ordered)
+            self.server.enqueue(server_there, delayed)
             self.send()
+
+        def delayed() -> None:
+            self._undelayed_ms = max(self._undelayed_ms, self.machine.now + delay_ms)
+            self.machine.at(self._undelayed_ms, ordered)
 
         def ordered() -> None:
             for storage in self.storages:
-                storage.enqueue(stored, lambda: self.machine.at(self.machine.now + factor * service.sync, synced))
+                storage.enqueue(stored, lambda: self.machine.at(self.machine.now + service.sync, synced))
 
         def synced() -> None:
             nonlocal acknowledged
             acknowledged += 1
             if acknowledged == MAJORITY:
-                self.server.enqueue(factor * service.server_block / 2, committed)
+                self.server.enqueue(server_block / 2, committed)
 
         def committed() -> None:
-            self.client.enqueue(factor * service.client_block / 2, answered)
+            self.client.enqueue(client_block / 2, answered)
 
         def answered() -> None:
             self.unanswered -= 1

@@ -22,6 +22,15 @@ def test_the_parts_that_runs_are_made_of_are_found() -> None:
         assert cost.of(100, 512) == pytest.approx(2.0 + 7.0 + 2.5)
 
 
+def test_a_price_that_only_large_blocks_have_is_found() -> None:
+    large = Cost(2.0, 700.0, 5.0, 400.0)
+    runs = [run(blocks, data_bytes, large) for blocks, data_bytes in ((1, 200), (32, 200), (150, 200), (500, 200), (4_000, 200), (800, 1024))]
+    cost = fitted(runs)["storage"]
+    assert (cost.per_block, cost.per_large_block) == pytest.approx((700.0, 400.0))
+    assert cost.of(95, 0) == pytest.approx(2.0 + 700 / 95)
+    assert cost.of(96, 0) == pytest.approx(2.0 + 1_100 / 96)
+
+
 def test_runs_that_scatter_are_met_on_average_of_their_relative_errors() -> None:
     factors = (1.1, 0.9, 1.1, 0.9, 1.0)
     scattered = [run(each.block_transactions, each.data_bytes, factor=factor) for each, factor in zip(RUNS, factors, strict=True)]

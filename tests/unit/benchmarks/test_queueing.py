@@ -34,8 +34,8 @@ def test_storage_nodes_that_share_processors_wait_for_each_other() -> None:
 
 
 def test_every_transaction_is_answered_once_and_a_seed_repeats_its_run() -> None:
-    jittered = Service(**{**vars(SERVICE), "jitter": [0.8, 1.0, 1.5]})
-    first, second, other = (simulate(jittered, rate_per_s=20_000, count=20_000, seed=seed) for seed in (1, 1, 2))
+    delayed = Service(**{**vars(SERVICE), "delays_ms": [0.0, 0.1, 1.5]})
+    first, second, other = (simulate(delayed, rate_per_s=20_000, count=20_000, seed=seed) for seed in (1, 1, 2))
     assert first.transactions == 20_000
     assert len(first.latencies_ms) == 400
     assert first == second
@@ -65,3 +65,18 @@ def test_frames_hold_what_waits_and_no_more_than_fits() -> None:
 
 def test_blocks_that_cost_more_take_longer() -> None:
     assert percentile(simulate_single(SERVICE.scaled(2), 10).latencies_ms, 0.5) == pytest.approx(0.1 + 2 * 0.7 + 0.005)
+
+
+def test_a_delay_adds_its_time_and_holds_up_what_follows() -> None:
+    late = Service(**{**vars(SERVICE), "delays_ms": [5.0]})
+    alone = percentile(simulate_single(SERVICE, 10).latencies_ms, 0.5)
+    assert simulate_single(late, 10).latencies_ms == pytest.approx([alone + 5.0] * 10)
+    slow, fast = (percentile(simulate(each, rate_per_s=100_000, count=20_000).latencies_ms, 0.5) for each in (late, SERVICE))
+    assert fast + 5.0 < slow < fast + 30.0
+
+
+def test_large_blocks_cost_more() -> None:
+    heavy = Service(**{**vars(SERVICE), "server_large": 3.0})
+    assert simulate_single(heavy, 10).latencies_ms == simulate_single(SERVICE, 10).latencies_ms
+    plain, large = (percentile(simulate(each, rate_per_s=100_000, count=20_000).latencies_ms, 0.5) for each in (SERVICE, heavy))
+    assert large > plain + 2.0
