@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import (
+    access,
     append,
     catch_up,
     console,
@@ -56,6 +57,7 @@ BENCHMARKS = (
     "workers",
     "metrics",
     "tls",
+    "access",
     "console",
     "visible",
     "feed",
@@ -100,6 +102,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from metrics.run(directory, workload, conditions)
     if "tls" in names:
         yield from tls.run(directory, workload, conditions)
+    if "access" in names:
+        yield from access.run(directory, workload, conditions)
     if "console" in names:
         yield from console.run(directory, workload, conditions)
     if "visible" in names:

@@ -10,6 +10,8 @@ __all__ = ["MEANINGS"]
 MEANINGS: dict[str, str] = {
     # ---- processes
     "certificate expires soon": "The process's certificate expires within 14 days. Replace it; the process reads the new files by itself.",
+    "new token keys refused, the previous ones stay in use": "The file `tls.tokens.keys` changed, and cannot be used. Correct it.",
+    "token file not read, the previous token stays in use": "A client cannot read its file `tls.token`. Correct it before the token expires.",
     "certificate reloaded": "New certificate files are in use. Connections that were open continue.",
     "new certificate refused, the previous one stays in use": (
         "The certificate files changed, and cannot be used: `reason` names the file. Correct it before the previous certificate expires."
@@ -22,6 +24,7 @@ MEANINGS: dict[str, str] = {
         "`waltz access grant`. `left_out`: denials of the same principal that were not logged before this one."
     ),
     "cluster administered": "The rules of access were changed. With the setting `audit` the line is in the audit log instead.",
+    "administrative actions are not recorded": "The audit log has no more lines of administrative actions, because of a defect. Restart the node.",
     "audit line not written": "The file of the audit log cannot be written. The node goes on without the line, which this event repeats. Free space.",
     "rules of access refused, the previous ones stay in use": (
         "The rules in the coordinator cannot be read. Write them again with `waltz access`. Until then, the node permits what it did before."

@@ -20,6 +20,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "deltalake": "spark",
         "grpc_health": "server",
         "jinja2": "console",
+        "jwt": "server",
         "numpy": "server",
         "opentelemetry": "tracing",
         "prometheus_client": "metrics",

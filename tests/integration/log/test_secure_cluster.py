@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import subprocess
 import threading
 import time
@@ -32,14 +33,16 @@ ROTATION_S = 0.7
 @pytest.fixture(scope="module", params=[1, 2], ids=lambda workers: f"workers={workers}")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"workers": request.param}
+    directory = tmp_path_factory.mktemp("cluster")
+    audited = {**settings, "audit": {"file": str(directory / "audit.jsonl")}}
     with LocalCluster(
-        tmp_path_factory.mktemp("cluster"),
+        directory,
         partitions=5,
         storages=3,
         servers=2,
         secure=True,
         session_timeout_s=2,
-        server_settings=settings,
+        server_settings=audited,
         storage_settings=settings,
     ) as cluster:
         yield cluster
@@ -127,6 +130,8 @@ def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_o
             assert ended, "the feed goes on"
             assert ended[0] - revoked < 1.0, f"revoking={revoked - asked:.2f} s"
             assert not _permitted(lambda: next(iter(reports.topic("rules/orders").feed())))
+            lines = [json.loads(line) for file in cluster.directory.glob("audit.jsonl*") for line in file.read_text().splitlines()]
+            assert {"topic created", "access granted", "access revoked", "request denied"} <= {line["event"] for line in lines}
             handle.append(b"second", partition=0)
     finally:
         assert _waltz(cluster, "access", "reset", cluster.cluster, "--yes").returncode == 0

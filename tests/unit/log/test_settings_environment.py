@@ -65,6 +65,7 @@ NESTED: dict[str, dict[str, Any]] = {
     "DeleteSettings": {"where": "op = 'D'"},
     "OutputSettings": {"target": {"table": "other"}},
     "TracingSettings": {"endpoint": "http://127.0.0.1:4318/v1/traces"},
+    "TokenSettings": {"issuer": "i", "audience": "a", "keys": "keys.json"},
     "TlsSettings": {"certificate": "node.pem", "key": "node.key", "authorities": "authorities.pem"},
 }
 

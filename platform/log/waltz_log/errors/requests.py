@@ -171,8 +171,11 @@ class PermissionDenied(NotAllowed):
     operation: str
     resource: str = ""
     roles: str = ""
+    reason: str = ""
 
     def _message(self) -> str:
+        if self.reason:
+            return f"{self.text}: {self.reason}"
         who = self.principal or "a client whose certificate contains no name"
         if self.roles:
             return f"{self.text}: {who} has no role for {self.operation}: roles={self.roles}"

@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from waltz_log.coordination.access import AccessFollower
+from waltz_log.coordination.administration import follow_administration
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.errors import WaltzError
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import AuditSettings
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
-__all__ = ["access_control", "following"]
+__all__ = ["access_control", "auditing", "following"]
 
 log = get_logger(__name__)
 
@@ -39,6 +42,30 @@ async def following(cluster: str, control: AccessControl, tls: TlsSettings | Non
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def auditing(audit: AuditSettings | None, coordinator: Coordinator) -> AsyncIterator[None]:
+    """Records administrative actions inside the block, if the node has an audit log."""
+    if audit is None:
+        yield
+        return
+    task = asyncio.ensure_future(_record(coordinator))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _record(coordinator: Coordinator) -> None:
+    """Until the session ends, with which the node starts over."""
+    try:
+        await follow_administration(coordinator)
+    except ClusterUnavailable:
+        return
+    except Exception:
+        log.exception("administrative actions are not recorded")
 
 
 async def _follow(cluster: str, control: AccessControl, tls: TlsSettings | None) -> None:

@@ -18,7 +18,7 @@ from waltz_log.errors import ClusterUnavailable
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
-from waltz_log.processes.access import access_control
+from waltz_log.processes.access import access_control, auditing
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection
@@ -93,7 +93,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     )
     try:
         network = GrpcNetwork(limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
-        async with tracing(settings.tracing, "waltz-server") as tracer:
+        async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, coordinator):
             access, secret = access_control(settings.tls), os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
             await server.start()
@@ -138,7 +138,7 @@ async def _life_of_workers(
             return subscribers.added_to(from_json(ServerStatistics, json.loads(answer.json), unknown="refuse"))
 
         try:
-            async with Workers(orders) as workers:
+            async with Workers(orders) as workers, auditing(settings.audit, coordinator):
                 await either(workers.start(), stop.wait(), asyncio.shield(lost))
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)

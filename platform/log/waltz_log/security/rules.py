@@ -122,7 +122,11 @@ def _parsed(text: str) -> _Pattern:
     return _Pattern(found["namespace"] or "", bool(found["namespaces"]), found["topic"] or "", bool(found["topics"]), by_number, first, last)
 
 
-class Rule(Settings):
+class _Stored(Settings):
+    """What the coordinator keeps as JSON. No process is configured with it."""
+
+
+class Rule(_Stored):
     """Permits `operations` on `resource`, a pattern, to the principals that match `principal`. A `*` in `principal` stands for any text without a
     slash."""
 
@@ -176,7 +180,7 @@ class Rule(Settings):
         return named and self.covers(resource, some=some) and matches(principal, self.principal)
 
 
-class AccessRules(Settings):
+class AccessRules(_Stored):
     """What the coordinator keeps. `enforced` False: roles alone decide, as before the first rule. `changed_by`: who made the last change, as they
     stated it."""
 

@@ -16,10 +16,21 @@ from pydantic import Field
 from waltz_log.errors import InvalidSetting
 from waltz_log.settings import Settings
 
-__all__ = ["ENVIRONMENT", "TlsSettings", "chosen_tls", "expect_protected", "tls_environment"]
+__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "tls_environment"]
 
 ENVIRONMENT = "WALTZ_TLS"
 FILES = ("certificate", "key", "authorities")
+
+
+class TokenSettings(Settings):
+    """Which tokens (JWT) a node accepts beside certificates. No token makes a peer a node."""
+
+    issuer: str = Field(min_length=1, description="The signer of tokens, as their claim `iss` names it.")
+    audience: str = Field(min_length=1, description="This cluster, as the claim `aud` of tokens names it.")
+    keys: Path = Field(description="JSON file with the public keys of the issuer, a JWK set. It is read again when it changes.")
+    operators: tuple[str, ...] = Field(default=(), description="Subjects that administer the cluster. A `*` stands for any text without a slash.")
+    applications: tuple[str, ...] = Field(default=(), description="Subjects that append and read.")
+    readers: tuple[str, ...] = Field(default=(), description="Subjects that read, and never append.")
 
 
 class TlsSettings(Settings):
@@ -43,6 +54,13 @@ class TlsSettings(Settings):
     )
     applications: tuple[str, ...] = Field(default=("spiffe://*/application/*",), description="Names of peers that append and read.")
     readers: tuple[str, ...] = Field(default=("spiffe://*/reader/*",), description="Names of peers that read, and never append.")
+    tokens: TokenSettings | None = Field(
+        default=None,
+        description="Of a node: accepts tokens (JWT) too. The subject of a token is then the caller, instead of the name in the certificate.",
+    )
+    token: Path | None = Field(
+        default=None, description="Of a client: a file with the token that it sends with each call. It is read again when it changes."
+    )
     coordinator_writers: tuple[str, ...] = Field(
         default=("CN=node,O=waltz", "CN=operator,O=waltz"),
         description="Subjects of the certificates of nodes and operators, as RFC 4514 writes them. ZooKeeper lets them change all metadata. "
@@ -73,7 +91,8 @@ def chosen_tls(settings: TlsSettings | None, environment: Mapping[str, str] = os
 
 def tls_environment(settings: TlsSettings) -> dict[str, str]:
     """The variables that give another process, such as a Spark executor, the same files."""
-    return {f"{ENVIRONMENT}_{name.upper()}": str(getattr(settings, name)) for name in FILES}
+    names = (*FILES, *(("token",) if settings.token is not None else ()))
+    return {f"{ENVIRONMENT}_{name.upper()}": str(getattr(settings, name)) for name in names}
 
 
 def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:

@@ -20,15 +20,19 @@ from waltz_log.security.callers import SIBLING, set_caller
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.permits import admit, attribute
+from waltz_log.security.tokens import Tokens
 from waltz_log.transport.connection_limits import PrincipalConnections
 
-__all__ = ["CALLER", "AdmittedStream", "Gate", "caller_metadata"]
+__all__ = ["AUTHORIZATION", "CALLER", "AdmittedStream", "Gate", "caller_metadata"]
 
 URIS: Final = "peer_uri"
 DNS_NAMES: Final = "peer_dns"
 """What gRPC calls the names in a peer's certificate, by their kind."""
 
 TLS_VERSION: Final = "ssl_tls_version"
+
+AUTHORIZATION: Final = "authorization"
+BEARER: Final = "Bearer "
 
 CALLER: Final = "waltz-caller"
 """Metadata of a call from a sibling: the principal and the roles of the peer that it admitted. Believed on the siblings' socket alone."""
@@ -40,6 +44,8 @@ class Gate:
     def __init__(self, certificates: Certificates | None, connections: int = 0) -> None:
         self._certificates = certificates
         self._connections = PrincipalConnections(connections)
+        tokens = None if certificates is None else certificates.settings.tokens
+        self._tokens = None if tokens is None else Tokens(tokens)
 
     @property
     def is_open(self) -> bool:
@@ -56,9 +62,16 @@ class Gate:
         if self._certificates is None:
             return None
         found = context.auth_context()
+        token = None if self._tokens is None else _bearer_of(context)
         version = b"".join(found.get(TLS_VERSION, ())).decode()
         if version != "TLSv1.3":
             raise ProtocolViolation(reason=f"TLS 1.3 is required, the connection has {version or 'no TLS'}")
+        if token is not None and self._tokens is not None:
+            try:
+                return self._tokens.identify(token)
+            except PermissionDenied as error:
+                denied(error)
+                raise
         uris, dns_names = ([bytes(each).decode("utf-8", "replace") for each in found.get(kind, ())] for kind in (URIS, DNS_NAMES))
         return self._certificates.identify(uris, dns_names)
 
@@ -94,6 +107,12 @@ class Gate:
         if self._certificates is not None:
             text = next((value for name, value in context.invocation_metadata() or () if name == CALLER), None)
             set_caller(SIBLING if text is None else _identity_of(text))
+
+
+def _bearer_of(context: Any) -> str | None:
+    """The token that the caller sent; None if it sent none."""
+    text = next((str(value) for name, value in context.invocation_metadata() or () if name == AUTHORIZATION), "")
+    return text.removeprefix(BEARER).strip() if text.startswith(BEARER) else None
 
 
 def caller_metadata(identity: Identity | None) -> tuple[tuple[str, str], ...]:

@@ -32,7 +32,7 @@ from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
-from waltz_log.transport.admitted import CALLER, Gate, caller_metadata
+from waltz_log.transport.admitted import AUTHORIZATION, CALLER, Gate, caller_metadata
 from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
@@ -56,7 +56,7 @@ GATHER_TIMEOUT_S = 1.5
 GATHERED_CALLS_MAX = 16
 """Of a connection to another worker, kept for what all workers are asked."""
 
-_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te", PASSED_ON, CALLER)
+_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te", AUTHORIZATION, PASSED_ON, CALLER)
 """Metadata that each connection makes itself."""
 
 

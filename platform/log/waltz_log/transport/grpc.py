@@ -237,7 +237,7 @@ class _GrpcChannel:
 
     def _started(self, stub: Callable[..., Any], request: Any, **options: Any) -> Any:
         try:
-            return stub(request, **options)
+            return stub(request, metadata=self._current.metadata(), **options)
         except grpc.aio.UsageError as error:
             raise ConnectionLost(address=self._address, reason=f"the channel was closed here: {error}") from None
 

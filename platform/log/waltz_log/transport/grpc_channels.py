@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from waltz_log.security.certificates import Certificates, Pem
+from waltz_log.security.tokens import TokenFile
 from waltz_log.transport.methods import MAX_FRAME_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "GrpcChannels", "add_port", "credentials_of"]
@@ -48,6 +49,8 @@ class GrpcChannels:
     def __init__(self, address: str, certificates: Certificates | None) -> None:
         self._address = address
         self._certificates = certificates
+        token = None if certificates is None else certificates.settings.token
+        self._token = None if token is None else TokenFile(token)
         self._pem = None if certificates is None else certificates.current()
         self._channel = self._open()
         self._closing: set[asyncio.Task[None]] = set()
@@ -66,6 +69,10 @@ class GrpcChannels:
             closing.add_done_callback(self._closing.discard)
             self._channel = self._open()
         return self._channel
+
+    def metadata(self) -> tuple[tuple[str, str], ...] | None:
+        """Of one call: the token, if this client has one."""
+        return None if self._token is None else self._token.metadata()
 
     async def close(self) -> None:
         for each in self._closing:

@@ -1,0 +1,76 @@
+"""What the audit log says of changes in the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from waltz_log.coordination.administration import changes, follow_administration
+from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, Ownership, ReplicaAssignment
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
+from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.security.audit import AuditSettings, open_audit
+from waltz_log.testing.coordinator import MemoryEnsemble
+
+NAME = TopicName("shop", "orders")
+KEY = UUID(int=1)
+
+
+def _catalogue() -> Catalogue:
+    return Catalogue().with_new(NAME, type="regular", partitions=2, pool=range(4), now_ms=0)[0]
+
+
+def test_topics_are_created_changed_and_deleted() -> None:
+    there = _catalogue()
+    changed, _ = there.with_policies(NAME, {"retention_bytes": 5000})
+    deleted, _ = there.without(NAME)
+    empty = Catalogue()
+    assert list(changes(CATALOGUE, None, there.to_bytes())) == [("topic created", {"topic": "shop/orders", "partitions": 2})]
+    assert list(changes(CATALOGUE, empty.to_bytes(), there.to_bytes())) == [("topic created", {"topic": "shop/orders", "partitions": 2})]
+    ((event, facts),) = changes(CATALOGUE, there.to_bytes(), changed.to_bytes())
+    assert (event, "retention_bytes=5000" in facts["policies"]) == ("topic changed", True)
+    assert list(changes(CATALOGUE, there.to_bytes(), deleted.to_bytes())) == [("topic deleted", {"topic": "shop/orders"})]
+    assert list(changes(CATALOGUE, there.to_bytes(), there.to_bytes())) == []
+
+
+def test_a_cluster_grows_and_its_replicas_move() -> None:
+    small, large = (ClusterParameters("a", KEY, each).to_bytes() for each in (4, 8))
+    assert list(changes(CLUSTER, small, large)) == [("cluster grown", {"partitions": 8, "before": 4})]
+    one, other = (ReplicaAssignment({0: names, 1: ("a", "b")}).to_bytes() for names in (("a", "b"), ("a", "c")))
+    assert list(changes(REPLICAS, one, other)) == [("replicas changed", {"partition": 0, "replicas": "a,c", "before": "a,b"})]
+
+
+def test_what_the_manager_assigns_is_no_action_of_an_operator() -> None:
+    one = Assignment(partitions={0: Ownership(1, 1)})
+    other = Assignment(partitions={0: Ownership(2, 2)})
+    drained = Assignment(partitions={0: Ownership(2, 2)}, drained=("a:1",), moved={0: "b:1"})
+    assert list(changes(ASSIGNMENT, one.to_bytes(), other.to_bytes())) == []
+    assert [event for event, _ in changes(ASSIGNMENT, other.to_bytes(), drained.to_bytes())] == ["nodes drained", "owner moved"]
+
+
+async def test_changes_are_recorded_while_a_node_runs(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    open_audit(AuditSettings(file=file))
+    session = MemoryEnsemble().session()
+    following = asyncio.ensure_future(follow_administration(session))
+    try:
+        await session.create(CLUSTER, ClusterParameters("a", KEY, 4).to_bytes())
+        await asyncio.sleep(0.01)
+        await session.create(CATALOGUE, _catalogue().to_bytes())
+        async with asyncio.timeout(10):
+            while "topic created" not in file.read_text():
+                await asyncio.sleep(0.005)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        open_audit(None)
+    assert [json.loads(line)["topic"] for line in file.read_text().splitlines()] == ["shop/orders"]
+
+
+@pytest.mark.parametrize("path", [CLUSTER, REPLICAS, ASSIGNMENT, CATALOGUE])
+def test_a_value_that_is_gone_is_no_action(path: str) -> None:
+    assert list(changes(path, None, None)) == []
