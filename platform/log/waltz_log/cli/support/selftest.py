@@ -21,7 +21,7 @@ from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.ports import Network
-from waltz_log.errors import WaltzError
+from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -55,6 +55,8 @@ class NodeMeasured:
 
 async def run(address: str, directory: Path, *, output: str, timeout_s: float) -> int:
     """Exit code 1 if a node does not answer, or a clock is off by more than half a second. Raises `OSError` if the directory cannot be written to."""
+    if not await asyncio.to_thread(directory.is_dir):
+        raise InvalidSetting(name="--directory", reason=f"must be an existing directory, not {directory}", nearest=None)
     disk = await asyncio.to_thread(measure_disk, directory)
     async with connected(address, timeout_s) as (coordinator, network):
         nodes = await measure_nodes(network, await survey(coordinator, network, address), lambda: time.time_ns() / 1e6)

@@ -40,9 +40,7 @@ def explain(
 
 def selftest(
     cluster: Cluster,
-    directory: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="Directory on the disk to measure, such as that of a storage node.")
-    ] = Path(),
+    directory: Annotated[Path, typer.Option(help="Directory on the disk to measure, such as that of a storage node.")] = Path(),
     output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:

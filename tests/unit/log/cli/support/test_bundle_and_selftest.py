@@ -89,6 +89,8 @@ def test_a_bundle_is_written_although_no_cluster_answers(tmp_path: Path, monkeyp
 async def test_nodes_are_measured_and_one_that_is_down_is_named(cluster: InMemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == OK
     assert "a sync of 4 KiB takes" in capsys.readouterr().out
+    with pytest.raises(InvalidSetting, match="--directory must be an existing directory"):
+        await selftest.run("memory/test", tmp_path / "none", output="table", timeout_s=1.0)
     await cluster.kill_storage("storage-1")
     capsys.readouterr()
     assert await selftest.run("memory/test", tmp_path, output="json", timeout_s=1.0) == FAILED
