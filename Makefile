@@ -28,7 +28,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers rotations crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -112,6 +112,9 @@ smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 t
 strangers: setup ## 10,000 connections of strangers to every port of a secure cluster, under a client that appends; CONNECTIONS=300 SECONDS=12 a shorter run
 	$(BIN)/python -m verification.strangers $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(SECONDS),--seconds $(SECONDS))
 
+rotations: setup ## a hundred rotations of all certificates and keys of a cluster, under appends and a feed
+	$(BIN)/pytest -q -m slow tests/integration/log/test_rotations.py
+
 alerts: setup ## faults in a real cluster under a real Prometheus: each alert within 60 s; QUIET=300 seconds in which none may fire
 	$(BIN)/python -m verification.alerts $(if $(QUIET),--quiet $(QUIET))
 
@@ -125,7 +128,7 @@ outbox-kills: setup ## kill a forwarding service a hundred times while the log f
 postgresql: setup ## applications on a real PostgreSQL: one of its own, or the one that WALTZ_TEST_POSTGRESQL names
 	$(BIN)/pytest -q tests/integration/log/postgresql_client.py
 
-fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether, ONLY=record one of them
+fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=600 altogether instead of 60, ONLY=direct_frames one of them
 	$(BIN)/python -m verification.fuzz.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, KEEP=1 keeps it running with the web console, SECURE=1 uses mutual TLS
