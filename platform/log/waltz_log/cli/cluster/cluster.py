@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -113,14 +113,18 @@ def show(found: Survey, console: Console) -> None:
 
 
 def _show_partitions(console: Console, found: Survey) -> None:
-    from rich.table import Table
-
     columns = ("partition", "owner", "address", "generation", "session", "high-water mark", "replicas")
     rows = []
     for each in found.partitions:
         mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
         held = ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)
         rows.append((each.partition, each.server_id, each.address, each.generation, each.session, mark, held))
+    _print_rows(console, columns, rows)
+
+
+def _print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.table import Table
+
     if len(rows) > ROWS_LAID_OUT:
         console.file.write(plain_table(columns, rows))
         return
@@ -162,15 +166,14 @@ def _owner_statistics(each: PartitionState, found: Survey) -> OpenPartitionStati
 
 def _show_errors(console: Console, found: Survey) -> None:
     """One line for each replica that is not live and whose error is known; nothing if there is none."""
-    from rich.table import Table
-
-    table = Table("partition", "replica", "state", "last error", box=None)
-    for each in found.partitions:
-        for replica in each.replicas:
-            if replica.status is not ReplicaStatus.LIVE and replica.error is not None:
-                table.add_row(*cells(str(each.partition), replica.name, str(replica.status), replica.error))
-    if table.row_count:
-        console.print(table)
+    rows = [
+        (each.partition, replica.name, replica.status, replica.error)
+        for each in found.partitions
+        for replica in each.replicas
+        if replica.status is not ReplicaStatus.LIVE and replica.error is not None
+    ]
+    if rows:
+        _print_rows(console, ("partition", "replica", "state", "last error"), rows)
 
 
 def _show_fills(console: Console, found: Survey) -> None:
