@@ -37,7 +37,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     audited = {**settings, "audit": {"file": str(directory / "audit.jsonl")}}
     with LocalCluster(
         directory,
-        partitions=5,
+        partitions=7,
         storages=3,
         servers=2,
         secure=True,
