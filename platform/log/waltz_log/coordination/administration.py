@@ -14,22 +14,15 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.security.audit import acted
 
-__all__ = ["Action", "changes", "follow_administration"]
+__all__ = ["PATHS", "Action", "changes", "follow_administration"]
 
 Action = tuple[str, dict[str, Any]]
 """An event, and its facts."""
 
-READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    CLUSTER: ClusterParameters.from_bytes,
-    REPLICAS: ReplicaAssignment.from_bytes,
-    ASSIGNMENT: Assignment.from_bytes,
-    CATALOGUE: Catalogue.from_bytes,
-}
-
 
 async def follow_administration(coordinator: Coordinator) -> None:
     """Records what changes from now on, until cancelled."""
-    await asyncio.gather(*(_follow(coordinator, path) for path in READERS))
+    await asyncio.gather(*(_follow(coordinator, path) for path in PATHS))
 
 
 async def _follow(coordinator: Coordinator, path: str) -> None:
@@ -42,25 +35,27 @@ async def _follow(coordinator: Coordinator, path: str) -> None:
 
 
 def changes(path: str, before: bytes | None, after: bytes | None) -> Iterator[Action]:
-    """What was done to the value at a path of `READERS`. None: there is none."""
-    if after is None:
-        return
-    one, other = (None if data is None else READERS[path](data) for data in (before, after))
-    if isinstance(other, ClusterParameters):
-        if one is not None and one.partitions != other.partitions:
-            yield "cluster grown", {"partitions": other.partitions, "before": one.partitions}
-    elif isinstance(other, ReplicaAssignment):
-        known = {} if one is None else one.replicas
-        for partition, names in sorted(other.replicas.items()):
-            if partition in known and known[partition] != names:
-                yield "replicas changed", {"partition": partition, "replicas": ",".join(names), "before": ",".join(known[partition])}
-    elif isinstance(other, Assignment):
-        yield from _placed(Assignment() if one is None else one, other)
-    elif isinstance(other, Catalogue):
-        yield from _topics(Catalogue() if one is None else one, other)
+    """What was done to the value at one of `PATHS`. None: there is none."""
+    if after is not None:
+        yield from _CHANGES[path](before, after)
 
 
-def _placed(one: Assignment, other: Assignment) -> Iterator[Action]:
+def _grown(before: bytes | None, after: bytes) -> Iterator[Action]:
+    other = ClusterParameters.from_bytes(after)
+    one = other if before is None else ClusterParameters.from_bytes(before)
+    if one.partitions != other.partitions:
+        yield "cluster grown", {"partitions": other.partitions, "before": one.partitions}
+
+
+def _replicas(before: bytes | None, after: bytes) -> Iterator[Action]:
+    known = {} if before is None else ReplicaAssignment.from_bytes(before).replicas
+    for partition, names in sorted(ReplicaAssignment.from_bytes(after).replicas.items()):
+        if partition in known and known[partition] != names:
+            yield "replicas changed", {"partition": partition, "replicas": ",".join(names), "before": ",".join(known[partition])}
+
+
+def _placed(before: bytes | None, after: bytes) -> Iterator[Action]:
+    one, other = Assignment() if before is None else Assignment.from_bytes(before), Assignment.from_bytes(after)
     if one.drained != other.drained:
         yield "nodes drained", {"nodes": ",".join(other.drained), "before": ",".join(one.drained)}
     for partition in sorted({*one.moved, *other.moved}):
@@ -68,7 +63,8 @@ def _placed(one: Assignment, other: Assignment) -> Iterator[Action]:
             yield "owner moved", {"partition": partition, "server": other.moved.get(partition), "before": one.moved.get(partition)}
 
 
-def _topics(one: Catalogue, other: Catalogue) -> Iterator[Action]:
+def _topics(before: bytes | None, after: bytes) -> Iterator[Action]:
+    one, other = Catalogue() if before is None else Catalogue.from_bytes(before), Catalogue.from_bytes(after)
     for name in sorted({*one.topics, *other.topics}):
         old, new = one.topics.get(name), other.topics.get(name)
         if new is None:
@@ -77,3 +73,13 @@ def _topics(one: Catalogue, other: Catalogue) -> Iterator[Action]:
             yield "topic created", {"topic": str(name), "partitions": len(new.partitions)}
         elif old.policies != new.policies:
             yield "topic changed", {"topic": str(name), "policies": str(new.policies)}
+
+
+_CHANGES: Final[Mapping[str, Callable[[bytes | None, bytes], Iterator[Action]]]] = {
+    CLUSTER: _grown,
+    REPLICAS: _replicas,
+    ASSIGNMENT: _placed,
+    CATALOGUE: _topics,
+}
+PATHS: Final = tuple(_CHANGES)
+"""What only commands write."""
