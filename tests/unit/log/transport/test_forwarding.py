@@ -436,7 +436,9 @@ async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> No
     await other.start()
     try:
         async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
-            call = channel.stream_stream(methods.MOUNT.name, None, None)(None, timeout=PATIENCE_S, metadata=(("authorization", "me"),))
+            call = channel.stream_stream(methods.MOUNT.name, None, None)(
+                None, timeout=PATIENCE_S, metadata=(("tenant", "me"), ("authorization", "secret"))
+            )
             await call.write(pb.ClientMessage(mount=pb.MountRequest(partition=OTHERS)).SerializeToString())
             assert await call.read() == b""
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -446,4 +448,5 @@ async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> No
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "enough for today")
     trailing: Any = refused.value.trailing_metadata()
     assert dict(trailing) == {"retry-after": "60", "of-the-owner-bin": b"\x00\xff"}
-    assert (seen["authorization"], seen[PASSED_ON]) == ("me", "1")
+    assert (seen["tenant"], seen[PASSED_ON]) == ("me", "1")
+    assert "authorization" not in seen, "the first worker has read the token; the owner gets the caller that it proved"
