@@ -54,16 +54,14 @@ async def read_replicas(actor: Actor) -> None:
     key = owners.parameters.key.bytes
     while not actor.over.is_set():
         await actor.pause(0.2)
-        coordinator, address = owners.coordinator, owners.address(actor.partition)
-        if coordinator is None or address is None:
+        coordinator = owners.coordinator
+        if coordinator is None:
             continue
         try:
-            request = pb.BoundRequest(partitions=[actor.partition], cluster_key=key)
-            answer = await owners.call_channel(address).call(methods.BOUND, request, timeout_s=1.0)
+            bound = await owners.bound(actor.partition, 1.0)
             node = await coordinator.get(f"{STORAGE_NODES}/{actor.rng.choice(actor.world.replicas[actor.partition])}")
-            if not answer.bounds or node is None or answer.bounds[0].high_water_mark < 0:
+            if node is None or bound.high_water_mark < 0:
                 continue
-            bound = answer.bounds[0]
             actor.saw_mark(bound.high_water_mark)
             await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
         except SessionTooOld:

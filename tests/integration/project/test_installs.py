@@ -193,7 +193,11 @@ def test_each_requirement_is_imported_by_a_module_of_the_wheel() -> None:
 
 
 def test_each_pin_is_of_a_package_that_the_project_needs() -> None:
-    pins = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")}
+    pins = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
     own = [each for requirements in OPTIONAL.values() for each in requirements if Requirement(each).name != "waltz-platform"]
     assert pins - closure(DEPENDENCIES + own, anywhere=True) == set()
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any  # settings of either kind of node
+from typing import TYPE_CHECKING, Any  # settings of either kind of node
 from uuid import UUID
 
 from waltz_log.core.status.worker_statistics import WorkerStatistics
@@ -40,12 +40,15 @@ from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import AuditSettings, open_audit
+from waltz_log.security.audit import open_audit
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.forwarding import AllWorkers, WorkerNetwork
+
+if TYPE_CHECKING:
+    from waltz_log.server import ServerSettings
 
 __all__ = ["main"]
 
@@ -85,8 +88,6 @@ async def _main(end: socket.socket) -> int:
     configure_logs(orders.log_level)
     watching = asyncio.ensure_future(_watch(link, orders))
     try:
-        audit = orders.settings["audit"]
-        open_audit(None if audit is None else AuditSettings(**audit), orders.worker)
         await {"server": _serve_partitions, "storage": _serve_storage}[orders.kind](orders, link, stop)
         return OK
     except (WaltzError, OSError) as error:
@@ -154,21 +155,24 @@ def _describe(orders: Orders) -> WorkerStatistics:
 async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> None:
     """Runs one coordinator session after the other. The server's ownership does not depend on a worker's session, but a worker without one cannot
     open store sessions, nor learn that its server lost a partition."""
-    await _partitions_session(orders, link, stop)
+    from waltz_log.server import ServerSettings
+
+    settings = ServerSettings(**orders.settings)
+    open_audit(settings.audit, orders.worker)
+    await _partitions_session(orders, settings, link, stop)
     while not stop.is_set():
         log.warning("coordinator session ended, starting over", worker=orders.worker)
         try:
-            await _partitions_session(orders, link, stop)
+            await _partitions_session(orders, settings, link, stop)
         except ClusterUnavailable as error:
             log.warning("no coordinator, retrying", reason=str(error))
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 
-async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -> None:
+async def _partitions_session(orders: Orders, settings: ServerSettings, link: Link, stop: asyncio.Event) -> None:
     from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-    from waltz_log.server import LogServer, ServerSettings
+    from waltz_log.server import LogServer
 
-    settings = ServerSettings(**orders.settings)
     coordinator = await ZooKeeperCoordinator.connect(
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
@@ -200,6 +204,7 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
     from waltz_log.storage import StorageSettings
 
     settings = StorageSettings(**orders.settings)
+    open_audit(settings.audit, orders.worker)
     instance = f"{settings.name}-{orders.worker}"
     control = access_control(settings.tls)
     async with (

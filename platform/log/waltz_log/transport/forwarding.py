@@ -56,8 +56,10 @@ GATHER_TIMEOUT_S = 1.5
 GATHERED_CALLS_MAX = 16
 """Of a connection to another worker, kept for what all workers are asked."""
 
-_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te", AUTHORIZATION, PASSED_ON, CALLER)
-"""Metadata that each connection makes itself."""
+_OF_THE_TRANSPORT = frozenset({"user-agent", "content-type", "te", AUTHORIZATION, PASSED_ON, CALLER})
+"""Metadata that each connection makes itself, besides names that begin with `_OF_GRPC`."""
+
+_OF_GRPC = ("grpc-", ":")
 
 
 @dataclass
@@ -358,7 +360,7 @@ def _passed_on(context: Any) -> bool:
 
 
 def _passable(metadata: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, value) for name, value in metadata or () if not name.startswith(_OF_THE_TRANSPORT))
+    return tuple((name, value) for name, value in metadata or () if name not in _OF_THE_TRANSPORT and not name.startswith(_OF_GRPC))
 
 
 _network: type[Network] = WorkerNetwork  # holds the class to the port when types are checked

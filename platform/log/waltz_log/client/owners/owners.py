@@ -47,6 +47,8 @@ class Owners:
         self._changed = asyncio.Event()
         self._streams: dict[str, Channel] = {}
         self._calls: dict[str, Channel] = {}
+        self._sessions_seen: dict[int, int] = {}
+        """Of each partition that was asked for its bound, the newest store session that has answered."""
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -248,10 +250,16 @@ class Owners:
         raise last
 
     async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
-        """How far the partition is committed, as its owner knows it."""
+        """How far the partition is committed, as its owner knows it. An owner that was replaced and does not know it yet may answer with an older
+        mark: the answer of a session older than one that answered before is refused, and the next owner is asked."""
         request = pb.BoundRequest(partitions=[partition], cluster_key=self.parameters.key.bytes)
-        answer = await self.ask(partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1)
-        return answer.bounds[0]
+        newest = self._sessions_seen.get(partition, -1)
+        answer = await self.ask(
+            partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1 and found.bounds[0].session >= newest
+        )
+        bound = answer.bounds[0]
+        self._sessions_seen[partition] = max(bound.session, self._sessions_seen.get(partition, -1))
+        return bound
 
     async def close(self) -> None:
         self._closed = True

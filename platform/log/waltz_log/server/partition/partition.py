@@ -383,9 +383,10 @@ class Partition:
         return self._serving
 
     def bound(self) -> pb.Bound | None:
-        """How far the log is committed, as this owner knows it: for readers, an older answer is harmless."""
+        """How far the log is committed, as this owner knows it: for readers, an older answer is harmless. None while the partition is opened or
+        handed over: the next owner may have committed more, and a reader that has seen its mark must not see a lower one."""
         serving = self._serving
-        if serving is None:
+        if serving is None or self._closing:
             return None
         store = serving.store
         return pb.Bound(
