@@ -7,8 +7,9 @@ MAKEFLAGS += --no-print-directory
 # the appends a second (docs/reference/performance.md). make PYTHON=... takes another.
 SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && echo $(SYSTEM_PYTHON) || echo python3)
-# Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first.
-JOBS ?= 2
+# Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first. Three
+# on two cores, because tests of real processes spend half of their time waiting.
+JOBS ?= 3
 QUICK := "not slow and not long and not install and not image"
 # A module's tests share its clusters, so they stay on one worker. The order of the files is kept: e2e first, because its files are the longest.
 SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder

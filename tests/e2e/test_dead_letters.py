@@ -242,6 +242,7 @@ def test_a_replay_makes_no_table_where_there_is_none(spark: Any, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spark: Any, tmp_path: Path) -> None:
     """Otherwise they would come twice: put through, and by the stream, which decodes them now."""
     outputs = landing(tmp_path).model_dump()["outputs"][:1]
@@ -263,6 +264,7 @@ def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spa
     assert table(spark, tmp_path / "all", "transaction_id") == [(0,), (1,), (3,)]
 
 
+@pytest.mark.long
 def test_letters_are_reported_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
     """As after all tables were set back to yesterday: the log comes again, and nothing else remembers its letters."""
     settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")

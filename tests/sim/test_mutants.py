@@ -48,7 +48,7 @@ COMPLAINTS = {
     "living_client_fenced_for_good": (2, "appends no more"),
     "damaged_view_not_noticed": (100_006, "13: no check noticed a bit that flipped"),
     "damaged_view_metadata_not_noticed": (100_062, "13: no check noticed a bit that flipped"),
-    "older_fence_believed": (157, "13: a fence went back"),
+    "older_fence_believed": (206, "13: a fence went back"),
     "damaged_header_not_noticed": (90, "13: no check noticed a bit that flipped"),
 }
 """What the check that is there for the bug says, and a seed at which or soon after which it says so."""

@@ -17,6 +17,7 @@ PLANTED = 15
 
 
 @needs_prometheus
+@pytest.mark.long
 def test_each_planted_fault_alerts_in_time_and_a_quiet_period_raises_nothing(tmp_path: Path) -> None:
     report = run(tmp_path, Pace(interval_s=2.0, factor=3.0, quiet_s=10.0))
     assert report.problems == []

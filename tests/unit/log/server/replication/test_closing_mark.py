@@ -209,7 +209,7 @@ def test_a_server_that_is_stopped_while_the_coordinator_is_away_ends_in_good_ord
 
 
 def test_a_partition_that_is_handed_over_reports_no_mark() -> None:
-    """The next owner may be ahead already. Found by seed 28: a reader that had seen the next owner's mark came back and was told an older one."""
+    """The next owner may be ahead already. Found by seed 28: a reader that had seen the next owner's mark came back and received an older one."""
 
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1)
