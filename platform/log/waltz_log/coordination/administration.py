@@ -14,24 +14,33 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.security.audit import acted
 
-__all__ = ["PATHS", "Action", "changes", "follow_administration"]
+__all__ = ["PATHS", "Action", "AdministrationAudit", "changes"]
 
 Action = tuple[str, dict[str, Any]]
 """An event, and its facts."""
 
 
-async def follow_administration(coordinator: Coordinator) -> None:
-    """Records what changes from now on, until cancelled."""
-    await asyncio.gather(*(_follow(coordinator, path) for path in PATHS))
+class AdministrationAudit:
+    """Of one process. It outlives the sessions of its coordinator, and records at the beginning of a session what changed since the one before."""
 
+    def __init__(self) -> None:
+        self._seen: dict[str, bytes | None] = {}
+        """By path, the last value."""
 
-async def _follow(coordinator: Coordinator, path: str) -> None:
-    node = await coordinator.get(path)
-    while True:
-        await coordinator.wait_changed(path, None if node is None else node.version)
-        before, node = node, await coordinator.get(path)
-        for event, facts in changes(path, None if before is None else before.data, None if node is None else node.data):
-            acted(event, **facts)
+    async def follow(self, coordinator: Coordinator) -> None:
+        """Records what changes, until cancelled. Raises `ClusterUnavailable` when the session ends."""
+        await asyncio.gather(*(self._follow(coordinator, path) for path in PATHS))
+
+    async def _follow(self, coordinator: Coordinator, path: str) -> None:
+        node = await coordinator.get(path, latest=True)  # a member that is behind would show an older value than the session before
+        while True:
+            data = None if node is None else node.data
+            if path in self._seen:
+                for event, facts in changes(path, self._seen[path], data):
+                    acted(event, **facts)
+            self._seen[path] = data
+            await coordinator.wait_changed(path, None if node is None else node.version)
+            node = await coordinator.get(path)
 
 
 def changes(path: str, before: bytes | None, after: bytes | None) -> Iterator[Action]:

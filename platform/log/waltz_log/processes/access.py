@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from waltz_log.coordination.access import AccessFollower
-from waltz_log.coordination.administration import follow_administration
+from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, WaltzError
@@ -45,12 +45,12 @@ async def following(cluster: str, control: AccessControl, tls: TlsSettings | Non
 
 
 @asynccontextmanager
-async def auditing(audit: AuditSettings | None, coordinator: Coordinator) -> AsyncIterator[None]:
-    """Records administrative actions inside the block, if the node has an audit log."""
+async def auditing(audit: AuditSettings | None, administration: AdministrationAudit, coordinator: Coordinator) -> AsyncIterator[None]:
+    """Records administrative actions inside the block, and those since the block before, if the node has an audit log."""
     if audit is None:
         yield
         return
-    task = asyncio.ensure_future(_record(coordinator))
+    task = asyncio.ensure_future(_record(administration, coordinator))
     try:
         yield
     finally:
@@ -58,10 +58,10 @@ async def auditing(audit: AuditSettings | None, coordinator: Coordinator) -> Asy
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _record(coordinator: Coordinator) -> None:
+async def _record(administration: AdministrationAudit, coordinator: Coordinator) -> None:
     """Until the session ends, with which the node starts over."""
     try:
-        await follow_administration(coordinator)
+        await administration.follow(coordinator)
     except ClusterUnavailable:
         return
     except Exception:

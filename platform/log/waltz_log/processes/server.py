@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 
+from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.errors import ClusterUnavailable
@@ -26,6 +27,7 @@ from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
+from waltz_log.security.access import AccessControl
 from waltz_log.security.audit import open_audit
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
@@ -54,17 +56,20 @@ def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
 
 
 def _run(settings: ServerSettings, monitored: Monitored, log_level: str | None) -> None:
+    recorded = AdministrationAudit()
     if settings.workers > 1:
         with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
-            serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, log_level), monitored, stop))
+            serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, log_level, recorded), monitored, stop))
         return
+
+    access = access_control(settings.tls)
 
     async def main(stop: asyncio.Event) -> None:
         listen = settings.listen
 
         async def life() -> None:
             nonlocal listen
-            listen = await _life(settings.model_copy(update={"listen": listen}), monitored, stop)
+            listen = await _life(settings.model_copy(update={"listen": listen}), monitored, stop, access, recorded)
 
         await _lives(life, monitored, stop)
 
@@ -85,16 +90,16 @@ async def _lives(life: Callable[[], Awaitable[None]], monitored: Monitored, stop
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 
-async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event) -> str:
+async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event, access: AccessControl, recorded: AdministrationAudit) -> str:
     """One server from its session's start to its end; returns the address it served at. If it is asked to stop, it hands its partitions over
-    first."""
+    first. `access`: the rules that the life before knew, so that a change in between is recorded."""
     coordinator = await ZooKeeperCoordinator.connect(
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
         network = GrpcNetwork(limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
-        async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, coordinator):
-            access, secret = access_control(settings.tls), os.urandom(32)
+        async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
+            secret = os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
             await server.start()
             subscribers = SubscriberLag(coordinator)
@@ -118,7 +123,12 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
 
 
 async def _life_of_workers(
-    settings: ServerSettings, monitored: Monitored, addresses: NodeAddresses, stop: asyncio.Event, log_level: str | None
+    settings: ServerSettings,
+    monitored: Monitored,
+    addresses: NodeAddresses,
+    stop: asyncio.Event,
+    log_level: str | None,
+    recorded: AdministrationAudit,
 ) -> None:
     """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
     servers own them already, and their recovery decides the blocks in flight."""
@@ -138,7 +148,7 @@ async def _life_of_workers(
             return subscribers.added_to(from_json(ServerStatistics, json.loads(answer.json), unknown="refuse"))
 
         try:
-            async with Workers(orders) as workers, auditing(settings.audit, coordinator):
+            async with Workers(orders) as workers, auditing(settings.audit, recorded, coordinator):
                 await either(workers.start(), stop.wait(), asyncio.shield(lost))
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.coordination.administration import changes, follow_administration
+from waltz_log.coordination.administration import AdministrationAudit, changes
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, Ownership, ReplicaAssignment
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.errors import ClusterUnavailable
 from waltz_log.security.audit import AuditSettings, open_audit
 from waltz_log.testing.coordinator import MemoryEnsemble
 
@@ -56,7 +57,7 @@ async def test_changes_are_recorded_while_a_node_runs(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     open_audit(AuditSettings(file=file))
     session = MemoryEnsemble().session()
-    following = asyncio.ensure_future(follow_administration(session))
+    following = asyncio.ensure_future(AdministrationAudit().follow(session))
     try:
         await session.create(CLUSTER, ClusterParameters("a", KEY, 4).to_bytes())
         await asyncio.sleep(0.01)
@@ -69,6 +70,35 @@ async def test_changes_are_recorded_while_a_node_runs(tmp_path: Path) -> None:
         await asyncio.gather(following, return_exceptions=True)
         open_audit(None)
     assert [json.loads(line)["topic"] for line in file.read_text().splitlines()] == ["shop/orders"]
+
+
+async def test_changes_between_two_sessions_are_recorded_once_and_never_backwards(tmp_path: Path) -> None:
+    file, ensemble, administration = tmp_path / "audit.jsonl", MemoryEnsemble(), AdministrationAudit()
+    open_audit(AuditSettings(file=file))
+
+    async def written(event: str) -> None:
+        async with asyncio.timeout(20):
+            while event not in file.read_text():
+                await asyncio.sleep(0.005)
+
+    ensemble.follower_lag_s = lambda: 0.0  # keeps what followers could still show
+    operator, first = ensemble.session(), ensemble.session()
+    following = asyncio.ensure_future(administration.follow(first))
+    await asyncio.sleep(0.01)
+    await operator.create(CATALOGUE, _catalogue().to_bytes())
+    await written("topic created")
+    ensemble.expire(first)
+    with pytest.raises(ClusterUnavailable):
+        await following
+    changed, _ = _catalogue().with_policies(NAME, {"retention_bytes": 5000})
+    await operator.set(CATALOGUE, changed.to_bytes(), 0)
+    ensemble.follower_lag_s = lambda: 2.0  # this member has not seen that the topic was created
+    following = asyncio.ensure_future(administration.follow(ensemble.session()))
+    await written("topic changed")
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    open_audit(None)
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["topic created", "topic changed"]
 
 
 @pytest.mark.parametrize("path", [CLUSTER, REPLICAS, ASSIGNMENT, CATALOGUE])
