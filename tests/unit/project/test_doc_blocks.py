@@ -22,6 +22,7 @@ from tools.reference_commands import parse
 from waltz_delta.pipelines.pipeline_file import check_pipeline_file
 from waltz_delta.settings import DecodeSettings
 from waltz_log.client import Subscribers
+from waltz_log.console.settings import ConsoleSettings
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
@@ -58,6 +59,7 @@ LANGUAGES = {"python", "sql", "sh", "console", "yaml", "text", "mermaid", "docke
 SHELL = {
     "cd",
     "docker",
+    "openssl",
     "echo",
     "exec",
     "export",
@@ -179,7 +181,7 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
         return []
     if "listen" in given or set(given) == {"tracing"}:
         try:
-            ServerSettings(cluster="127.0.0.1:2181/waltz", **given)
+            (ConsoleSettings if "cluster" in given else ServerSettings)(**{"cluster": "127.0.0.1:2181/waltz", **given})
         except WaltzError as error:
             return [error]
         return []

@@ -124,7 +124,7 @@ def dev(
 def console(
     cluster: Annotated[str | None, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")] = None,
     config: Config = None,
-    listen: Annotated[str | None, typer.Option(help="host:port on which it serves, of the loopback only (default 127.0.0.1:7080).")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port on which it serves; without TLS, of the loopback (default 127.0.0.1:7080).")] = None,
     allow_actions: Annotated[bool, typer.Option("--allow-actions", help="Offer actions that change the cluster. Each asks first.")] = False,
     hide: Annotated[list[str] | None, typer.Option("--hide", help="Topic whose payloads are not shown, or a pattern such as payments/*.")] = None,
     pipelines: Annotated[list[str] | None, typer.Option("--pipelines", help="Pipeline file, or directory of them, to show with its tables.")] = None,
@@ -134,7 +134,7 @@ def console(
     principal: Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")] = None,
     log_level: LogLevel = None,
 ) -> int:
-    """Serve web pages about a cluster on this machine: partitions, transactions, conflicts, topics, pipelines and nodes."""
+    """Serve web pages about a cluster: partitions, transactions, conflicts, topics, pipelines and nodes."""
     from waltz_log.cli import console as command
     from waltz_log.processes.logs import configure_logs
 

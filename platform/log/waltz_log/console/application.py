@@ -18,11 +18,12 @@ from waltz_log.console.extensions import load_extensions
 from waltz_log.console.pages import actions, conflicts, nodes, overview, partitions, tail, topics, transaction, transactions
 from waltz_log.console.reading.link import ClusterLink, Connect
 from waltz_log.console.rendering import STATIC
-from waltz_log.console.security import Guard
+from waltz_log.console.security import BrowserAccess, Guard
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock, Network
 from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, WaltzError
 from waltz_log.loggers import get_logger
+from waltz_log.security.access import AccessControl
 
 __all__ = ["make_application"]
 
@@ -32,11 +33,19 @@ PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topic
 
 
 def make_application(
-    settings: ConsoleSettings, connect: Connect, network: Network, clock: Clock, *, extensions: Sequence[Extension] | None = None
+    settings: ConsoleSettings,
+    connect: Connect,
+    network: Network,
+    clock: Clock,
+    *,
+    extensions: Sequence[Extension] | None = None,
+    control: AccessControl | None = None,
 ) -> Starlette:
-    """`connect` makes a coordinator session of the cluster. `extensions`: instead of those that are installed."""
+    """`connect` makes a coordinator session of the cluster. `extensions`: instead of those that are installed. `control`: the rules that its caller
+    follows; None: everyone may do everything, because the console serves without TLS."""
+    access = BrowserAccess(control or AccessControl(enforced=False))
     link = ClusterLink(connect, network, settings.cluster, settings.principal)
-    console = Console(settings, link, clock, load_extensions(settings) if extensions is None else extensions)
+    console = Console(settings, link, clock, load_extensions(settings) if extensions is None else extensions, access)
 
     @asynccontextmanager
     async def life(_application: Starlette) -> AsyncGenerator[None, None]:
@@ -59,7 +68,7 @@ def make_application(
     routes += [route for extension in console.extensions for route in extension.routes(console)]
     routes += [Route("/livez", livez), Mount("/static", StaticFiles(directory=STATIC), name="static")]
     handlers = {WaltzError: failed, HTTPException: failed, Exception: failed}
-    application = Starlette(routes=routes, middleware=[Middleware(Guard)], exception_handlers=handlers, lifespan=life)
+    application = Starlette(routes=routes, middleware=[Middleware(Guard, access)], exception_handlers=handlers, lifespan=life)
     application.state.console = console
     return application
 

@@ -16,7 +16,7 @@ from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampling import Sample, Sampler
 from waltz_log.console.reading.transactions import TransactionReader
 from waltz_log.console.rendering import make_environment
-from waltz_log.console.security import ActionToken
+from waltz_log.console.security import ActionToken, BrowserAccess
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock
 
@@ -64,8 +64,9 @@ LAST_LINKS = (Link("Nodes", "/nodes"),)
 
 
 class Console:
-    def __init__(self, settings: ConsoleSettings, link: ClusterLink, clock: Clock, extensions: Sequence[Extension]) -> None:
+    def __init__(self, settings: ConsoleSettings, link: ClusterLink, clock: Clock, extensions: Sequence[Extension], access: BrowserAccess) -> None:
         self.settings = settings
+        self.access = access
         self.link = link
         self.clock = clock
         self.sampler = Sampler(link, clock, settings.sample_interval_s)
@@ -76,10 +77,16 @@ class Console:
         self._environment: Environment = make_environment([extension.templates for extension in extensions])
 
     def hides(self, sample: Sample, partition: int) -> bool:
-        """Whether payloads of this log partition must not be shown."""
+        """Whether payloads of this log partition must not be shown to the caller."""
         found = sample.topic_by_partition.get(partition)
-        name = "" if found is None else str(found[0].name)
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
+        topic = None if found is None else found[0]
+        name = "" if topic is None else str(topic.name)
+        return not self.access.may_read(partition, topic) or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
+
+    @property
+    def _offered(self) -> ConsoleSettings:
+        """The settings as pages for the caller need them."""
+        return self.settings if self.access.may_act() else self.settings.without_actions()
 
     def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: object) -> Response:
         """A whole page. `context`: what its template needs. Any: each template has its own."""
@@ -89,7 +96,8 @@ class Console:
             "title": title,
             "path": request.url.path,
             "links": self.links,
-            "settings": self.settings,
+            "settings": self._offered,
+            "viewer": self.access.principal,
             "problem": self.sampler.error,
             "age_s": age_s,
             "old": age_s is not None and age_s > slow_s and self.sampler.error is not None,
@@ -101,5 +109,5 @@ class Console:
 
     def part(self, template: str, status: int = 200, **context: object) -> Response:
         """A piece of a page, without its frame."""
-        shared = {"settings": self.settings, "now_ms": self.clock.now_ms(), "token": self.token.value}
+        shared = {"settings": self._offered, "now_ms": self.clock.now_ms(), "token": self.token.value}
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)

@@ -1,6 +1,9 @@
 """What every answer and every request must have, whichever page it is for.
 
-- The `Host` must name the loopback. A page of another site whose name resolves to this machine is refused, so it cannot read the console.
+- With TLS, the principal of the browser's certificate decides: readers, operators and nodes see the pages, operators and principals that a rule
+  lets administer may act, and a payload needs the right to read its topic. The console reads with a certificate of its own, which may do more.
+- Without TLS, the `Host` must name the loopback. A page of another site whose name resolves to this machine is refused, so it cannot read the
+  console. With TLS the browser compares the host with the console's certificate.
 - A request that changes something must come from a page of the console: the browser says so (`Sec-Fetch-Site`, `Origin`), and the form carries the
   token of this process.
 - The content security policy allows nothing inline, nothing from other hosts and no frame. A payload that escaped its escaping would still not run.
@@ -18,7 +21,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["POLICY", "ActionToken", "Guard"]
+from waltz_log.core.topics.access import allowed
+from waltz_log.core.topics.catalogue import Topic
+from waltz_log.errors import NotAllowed, PermissionDenied, Unavailable
+from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import denied
+from waltz_log.security.callers import caller, calling
+from waltz_log.security.identity import Role
+from waltz_log.security.rules import Operation
+
+__all__ = ["PEER", "POLICY", "ActionToken", "BrowserAccess", "Guard"]
+
+PEER: Final = "waltz_peer"
+"""Where the state of a request has the identity in the browser's certificate."""
+
+VIEWERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.READER})
 
 POLICY: Final = "; ".join(
     (
@@ -55,18 +72,71 @@ class ActionToken:
         return isinstance(given, str) and hmac.compare_digest(given.encode(), self.value.encode())
 
 
+class BrowserAccess:
+    """What the caller, the principal in the browser's certificate, may do in the console. Without TLS: everything."""
+
+    def __init__(self, control: AccessControl) -> None:
+        self._control = control
+
+    @property
+    def by_certificate(self) -> bool:
+        return self._control.enforced
+
+    def expect_view(self) -> None:
+        """Raises `PermissionDenied`."""
+        peer = caller()
+        if not self._control.enforced or (peer is not None and peer.roles & VIEWERS) or self._control.permits_cluster():
+            return
+        error = PermissionDenied(
+            principal=None if peer is None else peer.principal, operation="the console", roles=", ".join(sorted(str(role) for role in VIEWERS))
+        )
+        denied(error)
+        raise error
+
+    def expect_act(self) -> None:
+        """Raises `PermissionDenied`, and `Unavailable` while the rules are not known."""
+        self._control.expect_cluster(Operation.ADMINISTER)
+
+    def may_act(self) -> bool:
+        return self._control.permits_cluster(Operation.ADMINISTER)
+
+    def expect_read(self, partition: int, topic: Topic | None) -> None:
+        """Raises `PermissionDenied` or `NotAllowed`, and `Unavailable` while the rules are not known."""
+        self._control.expect(partition, Operation.READ)
+        if topic is not None and not self._is_named(topic):
+            raise NotAllowed(action="read", topic=str(topic.name), principal=self.principal)
+
+    def may_read(self, partition: int, topic: Topic | None) -> bool:
+        """Unlike `expect_read`, it records nothing."""
+        return self._control.permits(Operation.READ, partition) and (topic is None or self._is_named(topic))
+
+    def _is_named(self, topic: Topic) -> bool:
+        """Whether the property `allow-read` of the topic permits the caller. Without TLS the storage nodes judge the console itself."""
+        named = allowed(topic.properties, "read")
+        return not self._control.enforced or not named or self.principal in named
+
+    @property
+    def principal(self) -> str | None:
+        peer = caller()
+        return None if peer is None else peer.principal
+
+
 class Guard:
     """Around the whole application."""
 
-    def __init__(self, application: ASGIApp) -> None:
+    def __init__(self, application: ASGIApp, access: BrowserAccess) -> None:
         self._application = application
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        refusal = _refusal(scope["method"], headers)
+        with calling(scope.get("state", {}).get(PEER)):
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,15 +146,30 @@ class Guard:
                 found.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        answer = self._application if refusal is None else PlainTextResponse(f"{refusal}\n", 403)
-        await answer(scope, receive, guarded)
+        await (refusal or self._application)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        """The answer to a request that is refused; None if it is not."""
+        method = scope["method"]
+        reason = _refusal(method, Headers(scope=scope), by_certificate=self._access.by_certificate)
+        if reason is not None:
+            return PlainTextResponse(f"{reason}\n", 403)
+        try:
+            self._access.expect_view()
+            if method not in ("GET", "HEAD") or scope["path"].startswith("/actions/"):
+                self._access.expect_act()
+        except PermissionDenied as error:
+            return PlainTextResponse(f"{error}\n", 403)
+        except Unavailable as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return None
 
 
-def _refusal(method: str, headers: Headers) -> str | None:
-    """Why a request is refused; None if it is not."""
+def _refusal(method: str, headers: Headers, *, by_certificate: bool) -> str | None:
+    """Why a request of every client is refused; None if it is not."""
     host = headers.get("host", "")
-    if not _is_loopback(urlsplit(f"//{host}").hostname or ""):
-        return "The console answers only at an address of the loopback."
+    if not by_certificate and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
+        return "Without TLS the console answers only at an address of the loopback."
     if method in ("GET", "HEAD"):
         return None
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

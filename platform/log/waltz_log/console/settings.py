@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
+from waltz_log.security.audit import AuditSettings
+from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 
 __all__ = ["ConsoleSettings"]
@@ -16,10 +18,18 @@ class ConsoleSettings(Settings):
     """Settings of the console."""
 
     cluster: str = Field(description="Connection string of the cluster: host:port[,host:port]/path.")
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Serve HTTPS to browsers that present a certificate: readers and operators see the pages, and operators act. The same files "
+        "protect the connections to the cluster. The certificate lists the addresses that browsers open.",
+    )
     listen: str = Field(
         default="127.0.0.1:7080",
-        description="host:port on which the console serves. Only an address of the loopback of this machine is accepted, because the console has no "
-        "access control yet. Port 0 is a free one.",
+        description="host:port on which the console serves. Without `tls` only an address of the loopback of this machine is accepted, because the "
+        "console then cannot know who opens its pages. Port 0 is a free one.",
+    )
+    audit: AuditSettings | None = Field(
+        default=None, description="A file for the audit log: each action and each denial, as JSON lines. Without one they are events of the log."
     )
     allow_actions: bool = Field(default=False, description="Offer actions that change the cluster. Without it the console only reads.")
     hidden_topics: tuple[str, ...] = Field(
@@ -42,18 +52,15 @@ class ConsoleSettings(Settings):
 
     @field_validator("listen")
     @classmethod
-    def _only_loopback(cls, listen: str) -> str:
+    def _check_listen(cls, listen: str, info: ValidationInfo) -> str:
         host, colon, port = listen.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError("wants host:port")
-        bare = host.removeprefix("[").removesuffix("]")
-        if bare != "localhost":
-            try:
-                loopback = ipaddress.ip_address(bare).is_loopback
-            except ValueError:
-                loopback = False
-            if not loopback:
-                raise ValueError("must be an address of the loopback, such as 127.0.0.1:7080, because the console has no access control yet")
+        if info.data.get("tls") is None and not _is_loopback(host.removeprefix("[").removesuffix("]")):
+            raise ValueError(
+                "must be an address of the loopback, such as 127.0.0.1:7080: without TLS the console cannot know who opens its pages; set `tls` "
+                "in the file that --config names to listen elsewhere"
+            )
         return listen
 
     @property
@@ -65,3 +72,10 @@ class ConsoleSettings(Settings):
     def without_actions(self) -> Self:
         """The same, and nothing can be changed."""
         return self.model_copy(update={"allow_actions": False})
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -85,13 +85,17 @@ class AccessControl:
         found = (topic, -1) if topic else self._topic_of(partition)
         return self._permits(caller(), (operation,), Resource("", partition) if found is None else Resource(*found), some=bool(topic))
 
+    def permits_cluster(self, operation: Operation = Operation.ADMINISTER) -> bool:
+        """Whether the caller may do that with the whole cluster. Unlike `expect_cluster`, it records nothing."""
+        return not self.enforced or self._permits(caller(), (operation,), CLUSTER_RESOURCE)
+
     def topic_of(self, partition: int) -> str:
         """The topic that this process knows the partition by; empty: none."""
         found = self._topic_of(partition)
         return "" if found is None else found[0]
 
     def _expect(self, peer: Identity | None, operations: tuple[Operation, ...], resource: Resource, named: str, *, some: bool = False) -> None:
-        if not self._known and not (peer is not None and peer.roles & {Role.NODE, Role.OPERATOR}):
+        if not self._known and not _needs_no_rule(peer):
             raise Unavailable(reason="the rules of access are not known here yet")
         if not self._permits(peer, operations, resource, some=some):
             principal = None if peer is None else peer.principal
@@ -100,7 +104,9 @@ class AccessControl:
             raise error
 
     def _permits(self, peer: Identity | None, operations: tuple[Operation, ...], resource: Resource, *, some: bool = False) -> bool:
-        return peer is not None and any(self._decide(peer, operation, resource, some=some) for operation in operations)
+        if peer is None or not (self._known or _needs_no_rule(peer)):
+            return False
+        return any(self._decide(peer, operation, resource, some=some) for operation in operations)
 
     def _decide(self, peer: Identity, operation: Operation, resource: Resource, *, some: bool) -> bool:
         key = (peer, operation, resource, some)
@@ -110,3 +116,7 @@ class AccessControl:
                 self._decisions.clear()
             known = self._decisions[key] = decide(self.rules, peer, operation, resource, some=some)
         return known
+
+
+def _needs_no_rule(peer: Identity | None) -> bool:
+    return peer is not None and bool(peer.roles & {Role.NODE, Role.OPERATOR})

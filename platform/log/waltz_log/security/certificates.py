@@ -227,6 +227,8 @@ def _context(files: TlsSettings, protocol: int) -> ssl.SSLContext:
     context.load_cert_chain(files.certificate, files.key, password=lambda: "")
     context.load_verify_locations(files.authorities)
     context.verify_mode = ssl.CERT_REQUIRED
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # with one, a client would come back without another check of its certificate
     return context
 
 

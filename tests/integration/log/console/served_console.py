@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
-
 from waltz_log.console.application import make_application
 from waltz_log.console.console import Console, Extension
 from waltz_log.console.reading.link import Connect
+from waltz_log.console.serving import make_server
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Coordinator
+from waltz_log.security.access import AccessControl
+from waltz_log.security.certificates import Certificates
 from waltz_log.testing import SyncInMemoryCluster
 
 __all__ = ["ServedConsole", "serve_console"]
@@ -30,9 +31,14 @@ class ServedConsole:
 
 @contextmanager
 def serve_console(
-    cluster: SyncInMemoryCluster, *, extensions: Sequence[Extension] = (), connect: Connect | None = None, **settings: Any
+    cluster: SyncInMemoryCluster,
+    *,
+    extensions: Sequence[Extension] = (),
+    connect: Connect | None = None,
+    control: AccessControl | None = None,
+    **settings: Any,
 ) -> Iterator[ServedConsole]:
-    """In the event loop of the cluster, because the in-memory network is a part of it."""
+    """In the event loop of the cluster, because the in-memory network is a part of it. `control`: the rules of access, with the setting `tls`."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     chosen = ConsoleSettings(cluster="memory/test", listen=f"127.0.0.1:{port}", **{"sample_interval_s": 0.2, **settings})
@@ -41,8 +47,9 @@ def serve_console(
     async def session() -> Coordinator:
         return inner.ensemble.session()
 
-    application = make_application(chosen, connect or session, inner.network, inner.clock, extensions=extensions)
-    server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None, timeout_graceful_shutdown=1, lifespan="on"))
+    application = make_application(chosen, connect or session, inner.network, inner.clock, extensions=extensions, control=control)
+    server = make_server(application, None if chosen.tls is None else Certificates(chosen.tls))
+    server.config.timeout_graceful_shutdown = 1
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     done = threading.Event()
 
@@ -58,7 +65,7 @@ def serve_console(
         assert time.monotonic() < until, "the console did not start"
         time.sleep(0.01)
     try:
-        yield ServedConsole(f"http://127.0.0.1:{port}", application.state.console)
+        yield ServedConsole(f"{'http' if chosen.tls is None else 'https'}://127.0.0.1:{port}", application.state.console)
     finally:
         server.should_exit = True
         assert done.wait(20), "the console did not stop"

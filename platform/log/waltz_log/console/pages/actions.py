@@ -22,6 +22,7 @@ from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.loggers import get_logger
+from waltz_log.security.audit import acted
 
 __all__ = ["routes"]
 
@@ -135,6 +136,7 @@ def routes(console: Console) -> list[Route]:
             done.appendleft(Done(console.clock.now_ms(), f"{action.title}: {', '.join(values.values())}", str(error)))
             raise
         log.warning("action done", action=name, change=what)
+        acted("console action", action=name, change=what, principal=console.access.principal)
         done.appendleft(Done(console.clock.now_ms(), f"{action.title}: {what}", None))
         await console.sampler.fresh()
         return RedirectResponse(action.back(values), 303)

@@ -55,9 +55,11 @@ def routes(console: Console) -> list[Route]:
         sample = await console.sampler.sample()
         partition, transaction_id = path_number(request, "partition"), path_number(request, "transaction_id")
         scope_of(sample, None, partition)
+        found = sample.topic_by_partition.get(partition)
+        topic = None if found is None else found[0]
+        console.access.expect_read(partition, topic)
         if console.hides(sample, partition):
-            topic = sample.topic_by_partition[partition][0]
-            raise NotAllowed(action="read", topic=str(topic.name), principal=console.settings.principal)
+            raise NotAllowed(action="read", topic="" if topic is None else str(topic.name), principal=console.settings.principal)
         entry = await console.reader.one(sample, partition, transaction_id)
         name = f"transaction-{partition}-{transaction_id}.bin"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
