@@ -236,6 +236,9 @@ MEANINGS: dict[str, str] = {
     "outbox session ended": "The outbox lost the cluster and connects again. Intents are kept.",
     "outbox session failed": "An unexpected error ended the connection of the outbox; it connects again. Report the stack trace as a defect.",
     "statistics file not written": "`waltz outbox status` shows old numbers until the file can be written again.",
+    "metrics file not written": (
+        "The disk of `--metrics-file` is full or cannot be written to. The pipeline runs on, and the file keeps its last contents until then."
+    ),
     "outbox may not append": (
         "The cluster refuses the outbox: the topic restricts access, or the settings do not name it. Intents wait until that is corrected."
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 
@@ -33,13 +35,20 @@ class _LogFmt:
 
 
 class _PresentStderr:
-    """The value of `sys.stderr` at the time a line is written."""
+    """The value of `sys.stderr` at the time a line is written. A line that cannot be written, as to a file on a full disk, is lost: an append
+    must not fail because of a line about it."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError):
+            return sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
+_STDERR = _PresentStderr()
 
 
 def configure_logs(level: str | None = None) -> None:
@@ -51,10 +60,10 @@ def configure_logs(level: str | None = None) -> None:
         processors=[*_SHARED, _LogFmt()],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[chosen]),
         # Resolved for each line, never kept: a test that replaces the stream receives the lines, and writers keep working.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _STDERR)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(_PresentStderr())
+    handler = logging.StreamHandler(_STDERR)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=[_without_internals, _LogFmt()]))
     logging.basicConfig(level=max(LEVELS[chosen], logging.WARNING), handlers=[handler], force=True)
 

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple, TextIO  # Any: prometheus-client is optional
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_log.errors import InvalidSetting
 from waltz_log.extras import install_command
+from waltz_log.loggers import get_logger
 
 __all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
+
+log = get_logger(__name__)
 
 METRICS_HOST = "127.0.0.1"
 """The metrics name pipelines and partitions and are served without authentication, so other machines can read them only if the operator asks for it.
@@ -78,6 +81,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
         self.registry.register(ProcessMetrics())
         self._server: Any = None
         self._ended = threading.Event()
+        self._failed = False
         self._writer: threading.Thread | None = None
         board.observe(self._observe)
 
@@ -103,7 +107,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
             self._server.server_close()
         if self._writer is not None:
             self._writer.join()
-            self._write()
+            self._write_again()
 
     @property
     def port(self) -> int:
@@ -116,7 +120,17 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
 
     def _keep_writing(self) -> None:
         while not self._ended.wait(FILE_INTERVAL_S):
+            self._write_again()
+
+    def _write_again(self) -> None:
+        """A full disk ends neither the writer nor the job. The file keeps its last contents and its time."""
+        try:
             self._write()
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.warning("metrics file not written", file=str(self._file), error=str(error))
+            self._failed = True
 
     def _write(self) -> None:
         self._client.write_to_textfile(str(self._file), self.registry)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
+from waltz_delta.pipelines import metrics as metrics_module
 from waltz_delta.pipelines.lag import LagClock
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.metrics import METRICS, LiveLine, PrometheusMetrics, status_line
@@ -126,6 +131,30 @@ def test_the_file_holds_the_last_word(board: StatusBoard, tmp_path: Path) -> Non
         assert scraped(path.read_text())["waltz_pipeline_running"] == {(("pipeline", "legs"),): 1}
         board.ended("legs", failed=True)
     assert scraped(path.read_text())["waltz_pipeline_failures_total"] == {(("pipeline", "legs"),): 1}
+
+
+def test_a_file_that_cannot_be_written_ends_neither_the_writer_nor_the_job(
+    board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "FILE_INTERVAL_S", 0.01)
+    path = tmp_path / "made" / "waltz.prom"
+    with structlog.testing.capture_logs() as logs:
+        with PrometheusMetrics(board, file=path):
+            shutil.rmtree(path.parent)
+            wait_until(lambda: len(logs) > 0)
+            time.sleep(0.05)  # several more attempts
+            path.parent.mkdir()
+            wait_until(path.exists)
+            shutil.rmtree(path.parent)
+        assert {each["event"] for each in logs} == {"metrics file not written"}
+        assert 1 <= len(logs) <= 2, "a line for each incident, not for each attempt"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_a_port_that_is_in_use_is_reported(board: StatusBoard) -> None:
