@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.e2e.pasted import ROOT, blocks
 from tests.integration.log.span_collector import Collector, ReceivedSpan, collector
-from waltz_log.client import ClientSettings, Lock, LockConflict, SyncWaltzClient, WaltzClient
+from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, SyncOutbox, SyncWaltzClient, WaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
@@ -108,6 +108,28 @@ async def test_an_append_is_one_trace_through_all_processes(client: WaltzClient,
         receipt.transaction_id
     }
     assert not any(PAYLOAD in body or KEY.encode() in body for body in spans.bodies)
+
+
+async def test_an_outbox_continues_the_trace_of_a_submit_that_an_earlier_process_accepted(
+    cluster: LocalCluster, spans: Collector, application: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    settings = ClientSettings(tracing=True)
+    async with Outbox.open(tmp_path, "127.0.0.1:1/waltz/none", client_settings=settings) as outbox:
+        with trace.use_span(_span(), end_on_exit=True) as root:
+            await outbox.submit(Intent.data(0, PAYLOAD))
+    with SyncOutbox(tmp_path, cluster.cluster, client_settings=settings) as outbox_again:
+        outbox_again.flush(timeout_s=60)
+        with trace.use_span(_span(), end_on_exit=True) as second:
+            outbox_again.submit(Intent.data(0, PAYLOAD))
+        outbox_again.flush(timeout_s=60)
+    for submit in (root, second):
+        found = spans.wait(_trace_of(submit), _whole)
+        parent = submit.get_span_context().span_id
+        append = next(span for span in application.get_finished_spans() if span.parent is not None and span.parent.span_id == parent)
+        assert append.name == "waltz.append"
+        assert append.context is not None
+        _expect_children(found, f"{append.context.span_id:016x}")
+    assert not any(PAYLOAD in body for body in spans.bodies)
 
 
 def test_the_guide_works_as_it_stands(cluster: LocalCluster, spans: Collector, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ from waltz_log.statistics import merge
 if TYPE_CHECKING:
     from waltz_log.client.append.traced_appends import TracedAppends
 
-__all__ = ["ATTEMPTS", "WaltzClient"]
+__all__ = ["ATTEMPTS", "WaltzClient", "traced_appends"]
 
 ATTEMPTS = 16
 """How often a transaction is sent, unless its caller says otherwise. Under hot locks it is two on average."""
@@ -81,7 +81,7 @@ class WaltzClient:
         self._mounting = asyncio.Lock()
         self._closed = False
         self._append_timeout_s = settings.append_timeout_s
-        self._traced = _traced_appends() if settings.tracing else None
+        self._traced = traced_appends() if settings.tracing else None
 
     # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
 
@@ -513,7 +513,8 @@ class WaltzClient:
         return producer
 
 
-def _traced_appends() -> TracedAppends:
+def traced_appends() -> TracedAppends:
+    """Raises `ModuleNotFoundError`, with the command that installs it, without the extra `tracing`."""
     with explain_missing("tracing of appends", "tracing"):
         from waltz_log.client.append.traced_appends import TracedAppends
     return TracedAppends()

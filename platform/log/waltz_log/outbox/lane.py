@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from waltz_log.client.append.append_window import STORAGE_FULL
 from waltz_log.client.append.packing import pack_checked
@@ -32,6 +32,9 @@ from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
 from waltz_log.outbox.writer import JournalWriter
+
+if TYPE_CHECKING:
+    from waltz_log.client.append.traced_appends import TracedAppends
 
 __all__ = ["IntentListener", "Lane", "OutboxOutcome", "SequencesUsedUp", "sequences_left"]
 
@@ -111,6 +114,7 @@ class Lane:
         entries: list[Entry],
         *,
         settle_only: bool = False,
+        traced: TracedAppends | None = None,
     ) -> None:
         """`entries`: what is owed to the partition, in the order of submission."""
         self.partition = partition
@@ -125,6 +129,7 @@ class Lane:
         self.producer = Producer(partition, client_id, owners, client_settings, rng, durable)
         self._sequences_left = sequences_left(client_settings)
         self._settle_only = settle_only
+        self._traced = traced
         self._unsettled: list[Entry] | None = entries
         self._data: deque[Entry] = deque()
         self._calls: deque[Entry] = deque()
@@ -280,9 +285,10 @@ class Lane:
         while data:
             entry = data[0]
             if entry.place is Place.READY and not (ages and self._listener.expired(entry)):
-                append = pack_checked(self.outcome_of(entry), entry.intent.payload, entry.intent.header)
-                if not self.producer.try_enqueue(append):
+                outcome = self.outcome_of(entry)
+                if not self.producer.try_enqueue(pack_checked(outcome, entry.intent.payload, entry.intent.header)):
                     break
+                self._resume_trace(outcome)
                 entry.place = Place.BUSY
             data.popleft()
         calls = self._calls
@@ -378,6 +384,13 @@ class Lane:
         """Enqueues what a handler computed. Its outcome is reported like that of data."""
         while not self._has_sequences() or not self.producer.try_enqueue(append):
             await asyncio.sleep(WINDOW_FULL_PAUSE_S)
+        if isinstance(append.future, OutboxOutcome):
+            self._resume_trace(append.future)
+
+    def _resume_trace(self, outcome: OutboxOutcome) -> None:
+        trace = outcome.entry.trace
+        if trace is not None and self._traced is not None:
+            self._traced.resume(self.producer.window, outcome, trace)
 
     def give_up(self, entry: Entry, reason: str) -> None:
         self._listener.give_up(entry, reason)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple  # Any: the journal's records, and those of other stores
 
+from waltz_log.core.formats.traces import is_context
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.outbox.intent import Intent, decode_intent, encode_intent
 
@@ -53,6 +54,8 @@ class Kind(IntEnum):
     """An update of an intent: how often its handler was run. Replaceable."""
     ATTEMPT = 4
     DEAD = 5
+    TRACE = 6
+    """An update of an intent that was submitted in a traced span: its trace context. Versions that do not know it skip it."""
 
 
 class Place(Enum):
@@ -109,7 +112,7 @@ class Ticket:
 class Entry:
     """An intent that is owed."""
 
-    __slots__ = ("attempt", "entry_id", "intent", "place", "size", "submitted_ms", "ticket", "tries")
+    __slots__ = ("attempt", "entry_id", "intent", "place", "size", "submitted_ms", "ticket", "trace", "tries")
 
     def __init__(self, entry_id: int, intent: Intent, submitted_ms: int, size: int) -> None:
         self.entry_id = entry_id
@@ -120,6 +123,8 @@ class Entry:
         self.place = Place.READY
         self.attempt: Attempt | None = None
         self.ticket = Ticket()
+        self.trace: bytes | None = None
+        """The context of the span that submitted it (`core.formats.traces`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +213,7 @@ class Ledger:
         self = cls()
         self._last_id = record_id_max
         tries: dict[int, int] = {}
+        traces: dict[int, bytes] = {}
         attempts: list[Attempt] = []
         unreadable: list[tuple[int, bytes, str]] = []
         for record in records:
@@ -223,6 +229,8 @@ class Ledger:
             try:
                 if record.user_type == Kind.TRIES:
                     tries[record.record_id] = _TRIES.unpack(body)[0]
+                elif record.user_type == Kind.TRACE:
+                    traces[record.record_id] = body
                 elif record.user_type == Kind.ATTEMPT:
                     attempts.append(Attempt.decode(record.record_id, body))
                 elif record.user_type == Kind.DEAD:
@@ -237,6 +245,9 @@ class Ledger:
         for entry_id, count in tries.items():
             if entry_id in self.entries:
                 self.entries[entry_id].tries = count
+        for entry_id, context in traces.items():
+            if entry_id in self.entries and is_context(context):  # a trace that cannot be read costs the trace, never the intent
+                self.entries[entry_id].trace = context
         for attempt in sorted(attempts, key=lambda each: each.attempt_id):
             self._attempts.setdefault(attempt.partition, []).append(attempt)
             for entry_id in attempt.entry_ids:
@@ -257,14 +268,17 @@ class Ledger:
 
     # ---- intents -------------------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, intents: Sequence[Intent], now_ms: int) -> tuple[list[Entry], Change]:
-        """Entries that are owed once the change is on disk: give them to `admit` then."""
+    def submit(self, intents: Sequence[Intent], now_ms: int, trace: bytes | None = None) -> tuple[list[Entry], Change]:
+        """Entries that are owed once the change is on disk: give them to `admit` then. `trace`: the context of the span that submits them."""
         entries, change = [], Change(accepts=True)
         for intent in intents:
             body = encode_intent(intent, now_ms)
             entry = Entry(self.next_id(), intent, now_ms, len(body) + ENTRY_OVERHEAD_BYTES)
             entries.append(entry)
             change.adds.append((entry.entry_id, Kind.INTENT, body))
+            if trace is not None:
+                entry.trace = trace
+                change.updates.append((entry.entry_id, Kind.TRACE, trace))
         return entries, change
 
     def admit(self, entry: Entry) -> None:

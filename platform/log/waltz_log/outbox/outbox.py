@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.client import traced_appends
 from waltz_log.client.owners.owners import ConnectCoordinator
 from waltz_log.client.transactions.follow import Apply
 from waltz_log.core.ports import Clock, Coordinator, Disk, Network, Offload
@@ -58,8 +59,9 @@ class Outbox:
         self._client_settings = client_settings or ClientSettings()
         self._handlers: dict[str, Handler] = {}
         self._followed: dict[int, Followed] = {}
-        chance = rng or random.Random()
-        dependencies = OutboxDependencies(connect, network, self._client_settings, self._settings, self._handlers, self._followed, chance)
+        chance, chosen = rng or random.Random(), self._client_settings
+        self._traced = traced_appends() if chosen.tracing else None
+        dependencies = OutboxDependencies(connect, network, chosen, self._settings, self._handlers, self._followed, chance, self._traced)
         self._engine = Engine(disk, offload, clock, dependencies)
 
     # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Outbox:
             writer, ledger = engine.writer, engine.ledger
             if not engine.reserved_space.held:
                 raise OutboxFull(bytes=ledger.bytes, reason="the disk is full")
-            entries, change = ledger.submit(wanted, self._clock.now_ms())
+            entries, change = ledger.submit(wanted, self._clock.now_ms(), self._trace())
 
             def admit() -> None:
                 engine.submitted += len(entries)
@@ -174,6 +176,9 @@ class Outbox:
         self._engine.admission.update(ledger)
         if self._engine.session is not None:
             self._engine.session.arrive(entries)
+
+    def _trace(self) -> bytes | None:
+        return None if self._traced is None else self._traced.context
 
     def _check(self, intents: list[Intent]) -> int:
         _ = self._engine.writer  # raises if the outbox accepts nothing
@@ -211,7 +216,7 @@ class Outbox:
         if again is None:
             raise InvalidRequest(reason=f"this dead letter cannot be read, and needs an intent in its place: dead_id={dead_id}")
         self._check([again])
-        (entry,), change = ledger.submit([again], self._clock.now_ms())
+        (entry,), change = ledger.submit([again], self._clock.now_ms(), self._trace())
         change.deletes += ledger.forget(dead).deletes
 
         await self._forget(writer, change, dead, lambda: self._admit(ledger, [entry]))

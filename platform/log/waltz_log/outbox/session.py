@@ -8,7 +8,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
@@ -24,6 +24,9 @@ from waltz_log.outbox.lane import IntentListener, Lane, SequencesUsedUp, sequenc
 from waltz_log.outbox.ledger import Entry, Ledger, Place
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.writer import JournalWriter
+
+if TYPE_CHECKING:
+    from waltz_log.client.append.traced_appends import TracedAppends
 
 __all__ = ["Followed", "OutboxDependencies", "Session"]
 
@@ -51,6 +54,8 @@ class OutboxDependencies(NamedTuple):
     handlers: Mapping[str, Handler]
     followed: Mapping[int, Followed]
     rng: random.Random
+    traced: TracedAppends | None
+    """None: appends are not traced."""
 
 
 class SessionListener(IntentListener, Protocol):
@@ -142,6 +147,7 @@ class Session:
             parts.rng,
             entries,
             settle_only=settle_only,
+            traced=parts.traced,
         )
         self._start(self._run_lane(lane))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
-from waltz_log.telemetry.spans import RecordedSpan, named_attributes, wall_ns
+from waltz_log.telemetry.spans import RecordedSpan, below, context_of, named_attributes, wall_ns
 from waltz_log.telemetry.tracer import SpanAttribute
 
 __all__ = ["ApplicationTracer"]
@@ -26,7 +26,12 @@ class ApplicationTracer:
         parent = trace.get_current_span().get_span_context()
         return parent.is_valid and parent.trace_flags.sampled
 
-    def start(self, name: str, started_s: float, **attributes: SpanAttribute) -> RecordedSpan:
-        """A span below the current one."""
-        named = named_attributes(attributes)
-        return RecordedSpan(self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=named, start_time=wall_ns(started_s)))
+    @property
+    def context(self) -> bytes | None:
+        """Of the current span of the caller, if it is recorded."""
+        return context_of(trace.get_current_span()) if self.recording else None
+
+    def start(self, name: str, started_s: float, parent: bytes | None = None, **attributes: SpanAttribute) -> RecordedSpan:
+        """A span below the one that `parent` names; None: below the current one."""
+        named, under = named_attributes(attributes), None if parent is None else below(parent)
+        return RecordedSpan(self._tracer.start_span(name, under, kind=SpanKind.PRODUCER, attributes=named, start_time=wall_ns(started_s)))

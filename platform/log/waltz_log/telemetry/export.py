@@ -15,12 +15,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
+from opentelemetry.trace import Link, SpanKind
 
 from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.loggers import get_logger
 from waltz_log.telemetry.settings import TracingSettings
-from waltz_log.telemetry.spans import RecordedSpan, named_attributes, span_context, wall_ns
+from waltz_log.telemetry.spans import RecordedSpan, below, named_attributes, span_context, wall_ns
 from waltz_log.telemetry.tracer import SpanAttribute
 
 __all__ = ["ExportingTracer", "exporting_tracer"]
@@ -49,7 +49,7 @@ class ExportingTracer:
 
     def start_linked(self, name: str, parent: bytes | None, started_s: float, links: Iterable[bytes], **attributes: SpanAttribute) -> RecordedSpan:
         """A span with links to others. `parent` None: the first of a trace of its own."""
-        under = Context() if parent is None else set_span_in_context(NonRecordingSpan(span_context(parent)), Context())
+        under = Context() if parent is None else below(parent)
         linked = [Link(span_context(each)) for each in links]
         return RecordedSpan(self._tracer.start_span(name, under, SpanKind.INTERNAL, named_attributes(attributes), linked, wall_ns(started_s)))
 

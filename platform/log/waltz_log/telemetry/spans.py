@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from opentelemetry.trace import Span, SpanContext, TraceFlags
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, set_span_in_context
 
 from waltz_log.core.formats.traces import CONTEXT_BYTES
 from waltz_log.telemetry.tracer import SpanAttribute
 
-__all__ = ["RecordedSpan", "context_of", "named_attributes", "span_context", "wall_ns"]
+__all__ = ["RecordedSpan", "below", "context_of", "named_attributes", "span_context", "wall_ns"]
 
 
 def wall_ns(at_s: float) -> int:
@@ -28,6 +29,11 @@ def span_context(context: bytes) -> SpanContext:
         raise ValueError(f"a trace context has {CONTEXT_BYTES} bytes: {len(context)}")
     trace_id, span_id = int.from_bytes(context[:16], "big"), int.from_bytes(context[16:24], "big")
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(context[24]))
+
+
+def below(context: bytes) -> Context:
+    """For a span whose parent is the span that the context names, in whatever process that was."""
+    return set_span_in_context(NonRecordingSpan(span_context(context)), Context())
 
 
 def named_attributes(attributes: Mapping[str, SpanAttribute]) -> dict[str, SpanAttribute]:

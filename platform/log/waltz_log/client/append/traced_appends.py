@@ -1,6 +1,7 @@
 """The appends of a client that are traced: their spans, from the call to the outcome, and the contexts that travel beside their records.
 
 Used only with `ClientSettings.tracing`. A bulk append has one span for the call, whose context travels beside the first row of each of its frames.
+An outbox keeps the context of the span that submitted an intent, and each sending of the intent has a span below it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,23 @@ class TracedAppends:
         """Whether an append of the caller is traced."""
         return self._tracer.recording
 
+    @property
+    def context(self) -> bytes | None:
+        """Of the caller's span, to continue its trace later; None: the caller is not traced."""
+        return self._tracer.context
+
     def begin(self, window: AppendWindow, future: asyncio.Future[Receipt], waited_s: float) -> None:
         """Of an append that was just enqueued, `waited_s` after the call."""
         if self._tracer.recording:
-            span = self._tracer.start("waltz.append", time.perf_counter() - waited_s, partition=window.partition)
-            window.traced[future] = span.context
-            future.add_done_callback(partial(_end, window, span))
+            self._follow(window, future, self._tracer.start("waltz.append", time.perf_counter() - waited_s, partition=window.partition))
+
+    def resume(self, window: AppendWindow, future: asyncio.Future[Receipt], context: bytes) -> None:
+        """Of an append that was just enqueued, in the trace of a `context` that was kept."""
+        self._follow(window, future, self._tracer.start("waltz.append", time.perf_counter(), context, partition=window.partition))
+
+    def _follow(self, window: AppendWindow, future: asyncio.Future[Receipt], span: OpenSpan) -> None:
+        window.traced[future] = span.context
+        future.add_done_callback(partial(_end, window, span))
 
     def begin_bulk(self, window: AppendWindow, bulk: BulkAppend) -> None:
         if self._tracer.recording:

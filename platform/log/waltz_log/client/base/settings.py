@@ -85,7 +85,8 @@ class ClientSettings(Settings):
     tracing: bool = Field(
         default=False,
         description="Records a span of OpenTelemetry for each append that is made inside a span that the application records, and sends its context "
-        "beside the record, so that the spans of servers, replicas and tables join the trace. Needs the extra `tracing`.",
+        "beside the record, so that the spans of servers, replicas and tables join the trace. An outbox keeps the context on its disk until "
+        "it appends. Needs the extra `tracing`.",
     )
     tls: TlsSettings | None = Field(
         default=None,

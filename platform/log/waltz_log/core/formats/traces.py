@@ -1,4 +1,5 @@
-"""Trace contexts beside records: which record of a frame or block belongs to which span. Never part of a record, so never on disk.
+"""Trace contexts beside records: which record of a frame or block belongs to which span. Never part of a record.
+On disk only beside the intents of an outbox.
 
 A context is a W3C traceparent without its version: 16 bytes trace id, 8 bytes span id, 1 byte flags. A column has an entry for each traced record:
 its position (u4, big-endian) and its context. An append never fails because of its traces: what is not well formed is left out.
