@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
+import grpc
 import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.unit.log.monitoring.test_endpoint_tls import ask
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.coordination.access import change_rules
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.survey import survey
 from waltz_log.errors import ClusterUnavailable, NotAllowed, NotAppended, OutcomeUnknown, PermissionDenied, WaltzError
 from waltz_log.processes.local_cluster import WALTZ, LocalCluster
 from waltz_log.security.authority import DevelopmentAuthority
+from waltz_log.security.settings import TlsSettings
+from waltz_log.transport.grpc import GrpcNetwork
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -30,9 +40,13 @@ ROTATION_S = 0.7
 """Longer than the pause between two reads of the files, so that each certificate is used."""
 
 
+PROMETHEUS = "spiffe://waltz/reader/prometheus"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=lambda workers: f"workers={workers}")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = {"workers": request.param}
+    settings = {"workers": request.param, "http": {"port": 0, "tls": True, "clients": [PROMETHEUS]}}
     directory = tmp_path_factory.mktemp("cluster")
     audited = {**settings, "audit": {"file": str(directory / "audit.jsonl")}}
     with LocalCluster(
@@ -94,6 +108,66 @@ def test_the_status_is_for_operators(cluster: LocalCluster) -> None:
     denied = _waltz(cluster, "cluster", "status", cluster.cluster, role="reader")
     assert denied.returncode != 0
     assert "Traceback" not in denied.stderr
+
+
+async def _http_ports(cluster: LocalCluster) -> dict[str, int]:
+    """The port of the HTTP endpoint of each node, as the status shows it."""
+    tls = cluster.certificate("operator", "test")
+    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, tls=tls)
+    try:
+        found = await survey(coordinator, GrpcNetwork(tls=tls), cluster.cluster)
+    finally:
+        await coordinator.close()
+    addresses = {f"server-{each.server_id}": each.statistics.http for each in found.servers if each.answers}
+    addresses |= {each.name: each.statistics.http for each in found.storages if each.answers}
+    return {name: int(str(address).rpartition(":")[2]) for name, address in addresses.items()}
+
+
+def test_each_node_serves_health_and_metrics_over_https_and_names_nothing_to_strangers(cluster: LocalCluster, tmp_path: Path) -> None:
+    ports = asyncio.run(_http_ports(cluster))
+    assert len(ports) == len(cluster.storage_names) + len(cluster.server_names)
+    authorities = cluster.certificate("reader", "prometheus").authorities
+    foreign = DevelopmentAuthority(tmp_path).issue("reader", "prometheus")
+    for name, port in ports.items():
+
+        def asked(path: str, tls: TlsSettings | None, port: int = port) -> tuple[int, str]:
+            return ask(port, path, tls, authorities)
+
+        metrics = "waltz_server_cluster_partitions" if name.startswith("server") else "waltz_storage_disk_free_bytes"
+        named = cluster.certificate("reader", "prometheus")
+        wait_until(lambda asked=asked, named=named: asked("/readyz", named)[0] == 200)  # type: ignore[misc]
+        assert asked("/livez", named) == (200, "livez check passed\n")
+        assert "[+]process ok" in asked("/readyz?verbose", named)[1]
+        status, text = asked("/metrics", named)
+        assert (status, f"\n{metrics} " in text, "\nwaltz_certificate_expiry_timestamp_seconds 1" in text) == (200, True, True)
+        for tls in (None, cluster.certificate("operator", "test")):
+            assert asked("/livez", tls) == (200, "ok\n")
+            assert asked("/readyz?verbose", tls) == (200, "ok\n")
+            assert asked("/metrics", tls)[0] == 403
+        with pytest.raises(OSError):  # refused in the handshake, or the connection is closed after it
+            asked("/livez", foreign)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, suppress(ConnectionResetError):
+            plain.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"waltz" not in plain.recv(4096)
+
+
+def test_grpc_health_answers_certificates_of_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    foreign = DevelopmentAuthority(tmp_path).issue("application", "test")
+    for name in (*cluster.storage_names, *cluster.server_names):
+        wait_until(lambda name=name: _grpc_health(cluster, name, cluster.certificate("reader", "prober")) == SERVING)  # type: ignore[misc]
+        for tls in (None, foreign):
+            with pytest.raises(grpc.RpcError) as refused:
+                _grpc_health(cluster, name, tls)
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def _grpc_health(cluster: LocalCluster, name: str, tls: TlsSettings | None) -> int:
+    address = yaml.safe_load((cluster.directory / "conf" / f"{name}.yaml").read_text())["listen"]
+    authorities = cluster.certificate("reader", "prober").authorities.read_bytes()
+    own = (None, None) if tls is None else (tls.key.read_bytes(), tls.certificate.read_bytes())
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(authorities, *own)) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        return int(answer.status)
 
 
 def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_out_within_a_second(cluster: LocalCluster) -> None:
