@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 import shutil
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -37,15 +38,17 @@ PATIENCE_S = 60.0
 SCRAPE_DEADLINE_S = 10.0
 """Prometheus' own."""
 
+_PHASE = re.compile(r"^\[-\](?:process failed: )?(starting|stopping|partition)", re.MULTILINE)
+
 Metrics = dict[str, dict[frozenset[tuple[str, str]], float]]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=lambda workers: f"workers={workers}")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = {"workers": request.param, "http": {"port": 0}}
+    settings = {"workers": request.param}
     directory = tmp_path_factory.mktemp("cluster")
     with LocalCluster(
-        directory, partitions=PARTITIONS, storages=3, servers=1, session_timeout_s=2, server_settings=settings, storage_settings=settings
+        directory, partitions=PARTITIONS, storages=3, servers=1, session_timeout_s=2, server_settings=settings, storage_settings=settings, http=True
     ) as cluster:
         yield cluster
 
@@ -238,6 +241,33 @@ def test_a_suspended_process_does_not_answer_and_its_server_stays_ready(cluster:
         connection.close()
         cluster.resume("storage-0")
     _until(lambda: _get(endpoints["storage-0"], "/readyz")[0] == 200)
+
+
+def test_scrapes_of_a_server_that_stops_starts_and_recovers_are_answered_in_time(cluster: LocalCluster) -> None:
+    address, phases = cluster.http_addresses["server-0"], set[str]()
+    slowest_s, ended = 0.0, threading.Event()
+
+    def scrape() -> None:
+        nonlocal slowest_s
+        while not ended.is_set():
+            with suppress(ConnectionError):  # between two processes
+                phases.update(_PHASE.findall(_get(address, "/readyz")[1]))
+                began_s = time.monotonic()
+                assert _get(address, "/metrics")[0] == 200
+                slowest_s = max(slowest_s, time.monotonic() - began_s)
+
+    thread = threading.Thread(target=scrape)  # an assertion that fails in it fails the test
+    thread.start()
+    try:
+        assert cluster.stop("server-0") == 0
+        cluster.start("server-0")
+        cluster.wait_ready()
+    finally:
+        ended.set()
+        thread.join()
+    assert phases >= {"starting", "partition"}, "no scrape met the start and the recovery"
+    assert 0 < slowest_s < SCRAPE_DEADLINE_S
+    assert cluster.http_addresses["server-0"] == address
 
 
 def test_the_endpoint_answers_while_its_process_starts(tmp_path: Path) -> None:
