@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from verification.alerts.prometheus import Prometheus
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.metrics import PrometheusMetrics
-from waltz_log.client import Draft, Lock, LockConflict, SyncWaltzClient
-from waltz_log.processes.local_cluster import LocalCluster
+from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, SyncWaltzClient
+from waltz_log.errors import Unavailable
+from waltz_log.processes.local_cluster import START_TIMEOUT_S, LocalCluster
+from waltz_log.security.authority import DevelopmentAuthority
 
 __all__ = ["Pace", "Report", "run"]
 
@@ -66,6 +69,7 @@ class _World:
             partitions=PARTITIONS,
             storages=3,
             servers=1,
+            secure=True,
             session_timeout_s=2,
             storage_settings=storage,
             server_settings={"lock_entries_max": LOCK_ENTRIES},
@@ -86,6 +90,9 @@ class _World:
             yield stack.enter_context(
                 Prometheus(self.directory / "prometheus", found, interval_s=self.pace.interval_s, limits=limits, factor=self.pace.factor)
             )
+
+    def client(self) -> SyncWaltzClient:
+        return SyncWaltzClient(self.cluster.cluster, ClientSettings(tls=self.cluster.certificate("application", "alerts")))
 
     def log_end(self, end: int) -> None:
         """The pipeline reports that the log has so many transactions."""
@@ -117,6 +124,16 @@ class _World:
                 return
             time.sleep(0.2)
 
+    def wait_serving(self, name: str) -> None:
+        """Waits until a node that was started shows its statistics."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"http://{self.cluster.http_addresses[name]}/metrics", timeout=10) as answer:
+                if b"waltz_statistics_up 1.0" in answer.read():
+                    return
+            time.sleep(0.1)
+        raise Unavailable(reason=f"{name} does not serve: {self.cluster.last_words(name)}")
+
     def start_with(self, name: str, **environment: str) -> None:
         """Starts a node of the cluster with more in its environment."""
         before = dict(os.environ)
@@ -137,7 +154,7 @@ def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _:
     world = _World(directory, pace, report, progress)
     with world.running() as prometheus:
         _quiet(world, prometheus)
-        for fault in (_pipeline, _storage_nodes, _server, _disk_and_clock, _lock_table, _corruption):
+        for fault in (_pipeline, _certificate, _storage_nodes, _server, _disk_and_clock, _lock_table, _corruption):
             fault(world, prometheus)
     return report
 
@@ -145,7 +162,7 @@ def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _:
 def _quiet(world: _World, prometheus: Prometheus) -> None:
     """Clients append, and nothing fires, until all is scraped and for the rest of the quiet period."""
     deadline = time.monotonic() + world.pace.quiet_s
-    with SyncWaltzClient(world.cluster.cluster) as client:
+    with world.client() as client:
         while time.monotonic() < deadline or prometheus.value("sum(up)") != [5.0]:
             if time.monotonic() > deadline + ALERT_TIMEOUT_S:
                 world.report.problems.append("not every process was scraped")
@@ -176,12 +193,23 @@ def _pipeline(world: _World, prometheus: Prometheus) -> None:
     world.expect_quiet(prometheus, "a pipeline")
 
 
+def _certificate(world: _World, prometheus: Prometheus) -> None:
+    """The certificate of a running node is replaced by one that expires tomorrow, and that one by one for a year."""
+    name = "storage-0"
+    authority = DevelopmentAuthority(world.cluster.certificate("node", name).certificate.parent)
+    began = time.monotonic()
+    authority.issue("node", name, days=1)
+    world.expect(prometheus, "a certificate expires", began, {"WaltzCertificateExpires": {"instance": world.cluster.http_addresses[name]}})
+    authority.issue("node", name)
+    world.expect_quiet(prometheus, "a certificate")
+
+
 def _storage_nodes(world: _World, prometheus: Prometheus) -> None:
     """One is killed, then a second."""
     cluster = world.cluster
     began = time.monotonic()
     cluster.kill("storage-2")
-    with SyncWaltzClient(cluster.cluster) as client:
+    with world.client() as client:
         client.append(0, b"the owner notices when it appends")
         client.append(1, b"the owner notices when it appends")
     down = {"instance": cluster.http_addresses["storage-2"]}
@@ -219,10 +247,12 @@ def _disk_and_clock(world: _World, prometheus: Prometheus) -> None:
         "storage-1": {"WALTZ_STORAGE_DISK_WARN_FREE_BYTES": much, "WALTZ_STORAGE_DISK_REFUSE_FREE_BYTES": much},
         "storage-2": {"PYTHONPATH": str(wrong)},
     }
-    began = time.monotonic()
     for name, environment in planted.items():
         cluster.stop(name)
         world.start_with(name, **environment)
+    for name in planted:
+        world.wait_serving(name)
+    began = time.monotonic()  # the faults begin when the nodes serve with them, however slowly this machine starts processes
     at = cluster.http_addresses
     alerts = {
         "WaltzDiskLow": {"instance": at["storage-0"]},
@@ -240,7 +270,7 @@ def _disk_and_clock(world: _World, prometheus: Prometheus) -> None:
 def _lock_table(world: _World, prometheus: Prometheus) -> None:
     """More locks than the table holds, and a client with an old mark."""
     began = time.monotonic()
-    with SyncWaltzClient(world.cluster.cluster) as client:
+    with world.client() as client:
         client.append_many(0, [Draft(b"", write_locks=(Lock("row", str(number)),)) for number in range(2 * LOCK_ENTRIES)])
         number = 0
         while time.monotonic() - began < ALERT_TIMEOUT_S and not any(each.name == "WaltzLockTableFull" for each in prometheus.firing()):
@@ -256,7 +286,7 @@ def _lock_table(world: _World, prometheus: Prometheus) -> None:
 def _corruption(world: _World, prometheus: Prometheus) -> None:
     """The same byte of an old segment is damaged on all replicas, so that none can repair another. Last: it cannot be undone."""
     cluster = world.cluster
-    with SyncWaltzClient(cluster.cluster) as client:
+    with world.client() as client:
         for _ in range(4):
             client.append_many(1, [Draft(bytes(30_000))] * 4)  # a few segments
     began = time.monotonic()
