@@ -29,7 +29,7 @@ PEERS := .venv/peers
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers rotations crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers rotations spark-access crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -115,6 +115,9 @@ strangers: setup ## 10,000 connections of strangers to every port of a secure cl
 
 rotations: setup ## a hundred rotations of all certificates and keys of a cluster, under appends and a feed
 	$(BIN)/pytest -q -m slow tests/integration/log/test_rotations.py
+
+spark-access: setup ## Spark over mutual TLS with rules of access: what its principal may read, what it may not, and a revocation under a query
+	$(BIN)/pytest -q -m slow tests/e2e/test_source_access.py
 
 alerts: setup ## faults in a real cluster under a real Prometheus: each alert within 60 s; QUIET=300 seconds in which none may fire
 	$(BIN)/python -m verification.alerts $(if $(QUIET),--quiet $(QUIET))

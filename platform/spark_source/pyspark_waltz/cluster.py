@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias  # Any: the client is imported on first use
 from uuid import UUID
 
-from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted
+from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted, naming_topic
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
 from waltz_log.core.topics.catalogue import Catalogue
-from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
+from waltz_log.errors import InvalidSetting, NotAllowed, OutOfRange, PermissionDenied, WaltzError
 
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s"]
 
@@ -245,8 +245,16 @@ class LogView:
         while True:
             try:
                 return question(self._open())
+            except PermissionDenied as error:
+                self.close()
+                raise self._naming_topic(error) from None
             except WaltzError as error:
                 self.close()
                 if not error.retriable or not self._connected_before or self._monotonic() >= deadline:
                     raise
                 time.sleep(PAUSE_S)
+
+    def _naming_topic(self, error: PermissionDenied) -> NotAllowed:
+        number = error.resource.removeprefix("log:")
+        found = self._topics.get(int(number)) if number.isdecimal() else None
+        return naming_topic(error, None if found is None else found.topic)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.errors import InvalidRequest, InvalidSetting, NotAllowed, PermissionDenied
 
-__all__ = ["TopicOf", "TopicPartition", "Wanted", "parse_topic_pattern", "parse_topics"]
+__all__ = ["TopicOf", "TopicPartition", "Wanted", "naming_topic", "parse_topic_pattern", "parse_topics"]
 
 
 class TopicOf(NamedTuple):
@@ -23,6 +23,13 @@ class TopicOf(NamedTuple):
 
     name: str
     keyed: bool
+
+
+def naming_topic(error: NotAllowed, topic: TopicOf | None) -> NotAllowed:
+    """The error with the topic that the query names, where a node that was asked for a log partition could not say it."""
+    if topic is None or not isinstance(error, PermissionDenied) or not error.resource.startswith("log:"):
+        return error
+    return PermissionDenied(principal=error.principal, operation="read", resource=topic.name)
 
 
 class TopicPartition(NamedTuple):

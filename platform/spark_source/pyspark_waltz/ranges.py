@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from pyspark_waltz.arrow import PADDING, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
+from pyspark_waltz.naming import naming_topic
 from pyspark_waltz.tasks import LogRange
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
@@ -118,8 +119,10 @@ def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
             else:
                 if position <= task.last:
                     raise OutOfRange(partition=task.partition, asked=position, first=0, last=position - 1)
-        except (EnvelopeBroken, NotAllowed):
+        except EnvelopeBroken:
             raise
+        except NotAllowed as error:
+            raise naming_topic(error, task.topic) from None
         except WaltzError as error:
             if isinstance(error, CorruptData):
                 log.warning("corrupt data from %s, reading from another replica: %s", address, error)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pyspark_waltz.arrow import arrow_schema
 from pyspark_waltz.errors import RangeUnreadable
+from pyspark_waltz.naming import naming_topic
 from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S, channel_to
 from pyspark_waltz.tasks import ViewRange
 from waltz_log.errors import ClusterKeyMismatch, NotAllowed, ProtocolViolation, WaltzError
@@ -54,8 +55,10 @@ def read_view(task: ViewRange) -> Iterator[pa.RecordBatch]:
                 if page.done:
                     return
             said[address] = "its view ended early"
-        except (NotAllowed, ClusterKeyMismatch):
+        except ClusterKeyMismatch:
             raise
+        except NotAllowed as error:
+            raise naming_topic(error, task.topic) from None
         except WaltzError as error:
             said[address] = str(error)
             log.info("reading the view on at another replica than %s: %s", address, error)

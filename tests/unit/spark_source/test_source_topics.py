@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_waltz.arrow import PADDING, arrow_schema, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
-from pyspark_waltz.naming import TopicOf, Wanted
+from pyspark_waltz.naming import TopicOf, Wanted, naming_topic
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import ViewEnd, view_end
@@ -28,7 +28,7 @@ from pyspark_waltz.testing import StubCluster, StubInspector, StubSource, block_
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
-from waltz_log.errors import ConnectionLost, EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, Unavailable
+from waltz_log.errors import ConnectionLost, EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, PermissionDenied, Unavailable
 
 T0 = 1_700_000_000_000
 ORDERS = TopicOf("shop/orders", True)
@@ -495,3 +495,16 @@ def test_a_topic_without_views_cannot_be_read_compacted(cluster: StubCluster) ->
     cluster.create_topic("shop/orders", 1, keyed=True)
     with pytest.raises(InvalidSetting, match="no compaction topic"):
         read_all(cluster, topic="shop/orders", compacted="true")
+
+
+def test_a_denial_names_the_topic_of_the_query_and_nothing_else_changes() -> None:
+    job, orders = "spiffe://waltz/reader/job", TopicOf("shop/orders", False)
+    of_partition = PermissionDenied(principal=job, operation="read or append or resolve", resource="log:3")
+    assert str(naming_topic(of_partition, orders)) == f"permission denied: no rule permits {job} to read shop/orders"
+    assert naming_topic(of_partition, None) is of_partition
+    for error in (
+        PermissionDenied(principal=job, operation="read", resource="shop/orders:0"),
+        PermissionDenied(principal=job, operation="/waltz.Server/Bound", roles="reader"),
+        NotAllowed(action="read", topic="shop/orders", principal=None),
+    ):
+        assert naming_topic(error, orders) is error
