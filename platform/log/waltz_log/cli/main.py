@@ -131,6 +131,9 @@ def console(
     pipeline_metrics: Annotated[
         list[str] | None, typer.Option("--pipeline-metrics", help="File or http address of the metrics of a job that runs pipelines.")
     ] = None,
+    replay_command: Annotated[
+        str | None, typer.Option("--replay-command", help="With --allow-actions: command that replays dead letters; --pipeline FILE is appended.")
+    ] = None,
     principal: Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")] = None,
     log_level: LogLevel = None,
 ) -> int:
@@ -139,7 +142,7 @@ def console(
     from waltz_log.processes.logs import configure_logs
 
     configure_logs(log_level)
-    given = {"hidden_topics": hide, "pipelines": pipelines, "pipeline_metrics": pipeline_metrics}
+    given = {"hidden_topics": hide, "pipelines": pipelines, "pipeline_metrics": pipeline_metrics, "replay_command": replay_command}
     command.run(config, cluster=cluster, listen=listen, allow_actions=allow_actions or None, principal=principal, **given)
     return 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from waltz_log.console.security import ActionToken, BrowserAccess
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock
 
-__all__ = ["Console", "Extension", "Link"]
+__all__ = ["Action", "Console", "Extension", "Link"]
 
 OLD_SAMPLES = 3
 """After this many intervals without a new sample, pages warn that they show old data."""
@@ -33,6 +34,17 @@ class Link(NamedTuple):
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change that a page offers. `question`: what is asked before; `back`: the page to return to. `run` says what changed; its last argument is
+    whether to change nothing and say what would change."""
+
+    title: str
+    question: Callable[[dict[str, str]], str]
+    back: Callable[[dict[str, str]], str]
+    run: Callable[[Console, dict[str, str], bool], Awaitable[str]]
+
+
 class Extension(Protocol):
     """Pages of another package."""
 
@@ -43,6 +55,11 @@ class Extension(Protocol):
 
     @property
     def templates(self) -> Path: ...
+
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """By the last part of their paths."""
+        ...
 
     def routes(self, console: Console) -> list[BaseRoute]: ...
 

@@ -45,6 +45,11 @@ class ConsoleSettings(Settings):
     pipeline_metrics: tuple[str, ...] = Field(
         default=(), description="Where the jobs of the pipelines publish their metrics: files, or http addresses on this machine."
     )
+    replay_command: str | None = Field(
+        default=None,
+        description="Command that replays dead letters, without a shell; --pipeline and the file are appended. With it and with actions allowed, the "
+        "page of dead letters offers to run it. Example: spark-submit --properties-file conf/spark-defaults.conf jobs/replay_dead_letters.py.",
+    )
     sample_interval_s: float = Field(
         default=2.0, ge=0.2, le=60, description="Time between two surveys of the cluster while a page is open. Otherwise they are five times as rare."
     )

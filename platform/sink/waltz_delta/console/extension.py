@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from waltz_delta.console.job_metrics import check_address, read_metrics
+from waltz_delta.console.replays import Replays
 from waltz_delta.console.tables import (
     Rows,
     TableState,
@@ -32,7 +33,7 @@ from waltz_delta.marks.traced import table_version
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_log.client.inspection.tracing import TableVersion
-from waltz_log.console.console import Console, Link
+from waltz_log.console.console import Action, Console, Link
 from waltz_log.console.pages.parameters import path_number
 from waltz_log.console.reading.sampling import Sample
 from waltz_log.console.settings import ConsoleSettings
@@ -47,6 +48,9 @@ T = TypeVar("T")
 READ_TIMEOUT_S = 5.0
 COMMITS_SHOWN = 15
 THREADS = 2
+
+SUBMIT = ("spark-submit", "--properties-file", "conf/spark-defaults.conf", "jobs/replay_dead_letters.py")
+"""Shown where no other command is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,19 @@ def make_extension(settings: ConsoleSettings) -> DeltaPages | None:
     for path in paths:
         if not path.exists():
             raise InvalidSetting(name="pipelines", reason=f"{path} does not exist", nearest=None)
-    return DeltaPages([Declared(file, *check_pipeline_file(file)) for file in pipeline_files(paths)], settings.pipeline_metrics)
+    declared = [Declared(file, *check_pipeline_file(file)) for file in pipeline_files(paths)]
+    return DeltaPages(declared, settings.pipeline_metrics, _replay_command(settings.replay_command))
+
+
+def _replay_command(command: str | None) -> Sequence[str]:
+    """Its words; none if there is no command. Raises `InvalidSetting`."""
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise InvalidSetting(name="replay_command", reason=f"cannot be split into words: {error}", nearest=None) from None
+    if command is not None and not words:
+        raise InvalidSetting(name="replay_command", reason="is empty", nearest=None)
+    return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +119,27 @@ class DeltaPages:
     links = (Link("Pipelines", "/pipelines"), Link("Tables", "/tables"))
     templates = Path(__file__).parent / "templates"
 
-    def __init__(self, declared: Sequence[Declared], metrics: Sequence[str]) -> None:
+    def __init__(self, declared: Sequence[Declared], metrics: Sequence[str], replay_command: Sequence[str] = ()) -> None:
+        """`replay_command`: what replays dead letters if an action asks for it; empty to offer no replay."""
         self._declared = declared
+        self._replay_command = replay_command
+        self._replays = Replays(replay_command)
         self._metrics = metrics
         self._targets = [(each, output.target) for each in declared if each.settings is not None for output in each.settings.outputs]
         self._threads = ThreadPoolExecutor(THREADS, "console tables")
 
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        replay = Action(
+            "Replay dead letters",
+            lambda values: f"Replay the dead letters of {values.get('pipeline', '')} by its file as it is now?",
+            lambda values: f"/pipelines/{values.get('pipeline', '')}/dead-letters",
+            self._replay,
+        )
+        return {"replay-dead-letters": replay} if self._replay_command else {}
+
     async def close(self) -> None:
+        await self._replays.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def transaction_panels(self, partition: int, transaction_id: int) -> Sequence[Link]:
@@ -197,12 +227,37 @@ class DeltaPages:
         return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics), problems=problems)
 
     async def _show_letters(self, console: Console, request: Request) -> Response:
-        each = next((one for one in self._declared if one.name == request.path_params["name"]), None)
+        each, path = self._with_letters(request.path_params["name"])
+        found = await self._read(waiting_letters, path)
+        return console.page(
+            request,
+            "dead_letters.html",
+            title="Dead letters",
+            declared=each,
+            found=found,
+            command=shlex.join([*(self._replay_command or SUBMIT), "--pipeline", str(each.file)]),
+            offered=console.settings.allow_actions and bool(self._replay_command),
+            replay=self._replays.last(each.name),
+        )
+
+    async def _replay(self, console: Console, values: dict[str, str], dry_run: bool) -> str:
+        each, path = self._with_letters(values.get("pipeline", ""))
+        found = await self._read(waiting_letters, path)
+        if isinstance(found, str):
+            raise InvalidRequest(reason=f"the dead letters cannot be read: {found}")
+        what = f"{found[0]} dead letters of {each.name}, as far as they decode now"
+        if dry_run:
+            self._replays.expect_idle(each.name)
+            return what
+        replay = await self._replays.start(each.name, str(each.file), console.clock.now_ms())
+        return f"{what}, in process {replay.process.pid}"
+
+    def _with_letters(self, name: str) -> tuple[Declared, str]:
+        """The pipeline with that name, and its table of dead letters. Raises `InvalidRequest`."""
+        each = next((one for one in self._declared if one.name == name), None)
         if each is None or each.letters is None:
             raise InvalidRequest(reason="there is no such pipeline with dead letters")
-        found = await self._read(waiting_letters, each.letters)
-        command = f"spark-submit --properties-file conf/spark-defaults.conf jobs/replay_dead_letters.py --pipeline {shlex.quote(str(each.file))}"
-        return console.page(request, "dead_letters.html", title="Dead letters", declared=each, found=found, command=command)
+        return each, each.letters
 
     async def _show_table(self, console: Console, request: Request) -> Response:
         sample = await console.sampler.sample()

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import Certificates
 from waltz_log.testing import SyncInMemoryCluster
 
-__all__ = ["ServedConsole", "serve_console"]
+__all__ = ["ServedConsole", "serve_console", "wait_for"]
 
 
 class ServedConsole:
@@ -69,3 +69,10 @@ def serve_console(
     finally:
         server.should_exit = True
         assert done.wait(20), "the console did not stop"
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)

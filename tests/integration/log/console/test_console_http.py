@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
-from tests.integration.log.console.served_console import ServedConsole, serve_console
+from tests.integration.log.console.served_console import ServedConsole, serve_console, wait_for
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.console.security import POLICY
@@ -61,13 +61,6 @@ def elements(page: str) -> list[tuple[str, dict[str, str]]]:
     Reader().feed(page)
     assert found
     return found
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 PAGES = ["/", "/partitions", "/partitions?show=unwell", "/partitions/0", "/transactions", "/conflicts", "/topics", "/topics/shop/orders", "/nodes"]
@@ -185,6 +178,44 @@ def test_an_action_asks_first_and_needs_the_form_of_this_console(cluster: SyncIn
         wrong = browser.post("/actions/change-policy", data={**values, "value": "<b>many</b>", "token": token[1]})
         assert wrong.status_code == 503 or wrong.status_code == 400
         assert "<b>" not in wrong.text
+
+
+def test_a_partition_is_moved_and_a_server_drained_and_readmitted() -> None:
+    with (
+        SyncInMemoryCluster(partitions=4, servers=2) as cluster,
+        serve_console(cluster, allow_actions=True) as served,
+        httpx.Client(base_url=served.url, timeout=20) as browser,
+    ):
+
+        def act(action: str, **values: str) -> str:
+            """What the console asked."""
+            asked = browser.get(f"/actions/{action}", params=values)
+            done = browser.post(f"/actions/{action}", data={**values, "token": served.console.token.value})
+            assert done.status_code == 303, done.text
+            return asked.text
+
+        nodes = browser.get("/nodes").text
+        addresses = [unquote(each) for each in re.findall(r"/actions/drain-server\?server=([^\"]+)", nodes)]
+        assert len(addresses) == 2
+        page = browser.get("/partitions/0").text
+        before = re.search(r"<dt>Owner</dt><dd>server (\d+)", page)
+        assert before is not None
+        (other,) = set(re.findall(r'<option value="(\d+)"', page)) - {before[1]}
+        assert f"partition 0 to server {other}" in act("move-owner", partition="0", server=other)
+        wait_for(lambda: f"<dt>Owner</dt><dd>server {other}" in browser.get("/partitions/0").text)
+        act("release-owner", partition="0")
+        asked = act("drain-server", server=addresses[0])
+        assert "gets no partitions" in asked
+        wait_for(lambda: "Drained: it gets no partitions." in browser.get("/nodes").text)
+        last = browser.get("/actions/drain-server", params={"server": addresses[1]})
+        assert last.status_code == 400
+        assert "last log server" in last.text
+        act("readmit-server", server=addresses[0])
+        wait_for(lambda: "Drained:" not in browser.get("/nodes").text)
+        for action, values in (("move-owner", {"partition": "<b>", "server": "0"}), ("drain-server", {"server": "<b>"})):
+            wrong = browser.get(f"/actions/{action}", params=values)
+            assert wrong.status_code == 400
+            assert "<b>" not in wrong.text
 
 
 def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluster, served: ServedConsole) -> None:

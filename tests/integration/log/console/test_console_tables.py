@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import psutil
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from playwright.sync_api import expect
 
 from tests.integration.log.console.browser import open_browser, open_page, save_screenshot, serious_problems
-from tests.integration.log.console.served_console import ServedConsole, serve_console
-from waltz_delta.console.extension import make_extension
+from tests.integration.log.console.served_console import ServedConsole, serve_console, wait_for
+from waltz_delta.console.extension import DeltaPages, make_extension
 from waltz_delta.marks.marks import app_id
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
@@ -107,6 +110,70 @@ def test_a_transaction_that_no_table_holds_yet_says_where_the_table_ends(shop: S
         panel = browser.get(f"{place}/tables").text
         assert panel.count("not there yet") == 2
         assert "The table ends at transaction 29." in panel
+
+
+REPLAY = """
+import sys, time
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+print("landed table=orders", *sys.argv[2:], flush=True)
+while not (folder / "go").exists():
+    time.sleep(0.01)
+sys.exit(3 if (folder / "fail").exists() else 0)
+"""
+
+
+def test_dead_letters_are_replayed_after_a_confirmation(tmp_path: Path) -> None:
+    """The command is a stand-in for the Spark job, which tests of the sink run."""
+    (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
+    (tmp_path / "replay.py").write_text(REPLAY)
+    letters = {"partition": [0, 0], "transaction_id": [1, 2], "target": ["", ""], "reason": ["x", "x"]}
+    never = {name: pa.array([None, None], pa.timestamp("us", "UTC")) for name in ("failed_at", "replayed_at")}
+    write_deltalake(tmp_path / "dead", pa.table({**letters, **never}))
+    command = shlex.join([sys.executable, str(tmp_path / "replay.py"), str(tmp_path)])
+    asked = ConsoleSettings(cluster="memory/test", pipelines=(str(tmp_path),), replay_command=command)
+    page, action, values = "/pipelines/shop/dead-letters", "/actions/replay-dead-letters", {"pipeline": "shop"}
+
+    def pages() -> DeltaPages:
+        made = make_extension(asked)
+        assert made is not None
+        return made
+
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        with serve_console(cluster, extensions=[pages()]) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+            assert "Replay…" not in browser.get(page).text, "this console only reads"
+            assert browser.get(action, params=values).status_code == 400
+        with serve_console(cluster, extensions=[pages()], allow_actions=True) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+            assert "Replay…" in browser.get(page).text
+            question = browser.get(action, params=values).text
+            assert "2 dead letters of shop" in question
+            assert "running" not in browser.get(page).text, "asking starts nothing"
+            form = {**values, "token": served.console.token.value}
+            assert browser.post(action, data=values).status_code == 400, "without the token of the form"
+            assert browser.post(action, data=form).status_code == 303
+            wait_for(lambda: "landed table=orders --pipeline" in browser.get(page).text)
+            running = browser.get(page).text
+            assert "running" in running
+            assert "Replay…" not in running
+            assert browser.post(action, data=form).status_code == 400, "one at a time"
+            (tmp_path / "go").touch()
+            wait_for(lambda: ">done<" in browser.get(page).text)
+            (tmp_path / "fail").touch()
+            assert browser.post(action, data=form).status_code == 303
+            wait_for(lambda: "exit code 3" in browser.get(page).text)
+            assert browser.get("/actions").text.count("2 dead letters of shop") == 2
+            (tmp_path / "go").unlink()
+            assert browser.post(action, data=form).status_code == 303
+            wait_for(lambda: "running" in browser.get(page).text)
+            pid = int(re.findall(r"in process (\d+)", browser.get("/actions").text)[0])
+        assert not psutil.pid_exists(pid), "a console that stops leaves no process behind"
+
+
+@pytest.mark.parametrize("command", ["", "spark-submit 'unfinished"])
+def test_a_replay_command_that_has_no_words_is_refused(tmp_path: Path, command: str) -> None:
+    with pytest.raises(InvalidSetting, match="replay_command"):
+        make_extension(ConsoleSettings(cluster="a:1/b", pipelines=(str(tmp_path),), replay_command=command))
 
 
 @pytest.mark.parametrize("address", ["http://example.com/metrics", "https://127.0.0.1/x", "ftp://localhost/x"])

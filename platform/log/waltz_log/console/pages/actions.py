@@ -6,7 +6,6 @@ A form carries the token of this process; the guard has refused requests of othe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl
 
@@ -14,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from waltz_log.console.console import Console
+from waltz_log.console.console import Action, Console
 from waltz_log.console.pages.parameters import text_of
+from waltz_log.coordination.placement import PlacementChange, drain_node, move_owners, readmit_node, release_owners
 from waltz_log.coordination.subscribers import remove_subscriber
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.catalogue import Policies
@@ -33,22 +33,15 @@ FORM_BYTES_MAX = 64 * 1024
 KEPT = 100
 """Actions that the page lists; the log has all of them."""
 
+MOVES_NAMED = 8
+"""Partitions that a confirmation names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
     time_ms: int
     what: str
     failed: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """`question`: what is asked before; `back`: the page to return to. `plan` gives what would change, and changes nothing."""
-
-    title: str
-    question: Callable[[dict[str, str]], str]
-    back: Callable[[dict[str, str]], str]
-    run: Callable[[Console, dict[str, str], bool], Awaitable[str]]
 
 
 async def _remove_subscriber(console: Console, values: dict[str, str], dry_run: bool) -> str:
@@ -73,6 +66,41 @@ async def _change_policy(console: Console, values: dict[str, str], dry_run: bool
     return f"policy {policy} of {name} to {value}"
 
 
+async def _move_owner(console: Console, values: dict[str, str], dry_run: bool) -> str:
+    coordinator = await console.link.coordinator()
+    return _moves(await move_owners(coordinator, [_partition(values)], values.get("server", ""), dry_run=dry_run))
+
+
+async def _release_owner(console: Console, values: dict[str, str], dry_run: bool) -> str:
+    return _moves(await release_owners(await console.link.coordinator(), [_partition(values)], dry_run=dry_run))
+
+
+async def _drain_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
+    """Storage nodes are left to `waltz drain`, which copies their replicas for as long as that takes."""
+    address, sample = values.get("server", ""), await console.sampler.sample()
+    if all(each.address != address for each in sample.found.servers):
+        raise InvalidRequest(reason=f"no log server is registered at {address[:80]!r}")
+    return _moves(await drain_node(await console.link.coordinator(), address, dry_run=dry_run))
+
+
+async def _readmit_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
+    return _moves(await readmit_node(await console.link.coordinator(), values.get("server", ""), dry_run=dry_run))
+
+
+def _partition(values: dict[str, str]) -> int:
+    text = values.get("partition", "")
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidRequest(reason=f"a partition is a number, not {text[:80]!r}")
+    return int(text)
+
+
+def _moves(change: PlacementChange) -> str:
+    """Which partitions change their owner, the first of them by number."""
+    moves = [f"partition {partition} to {'no server' if after is None else f'server {after}'}" for partition, _, after in change.moves]
+    more = f" and {len(moves) - MOVES_NAMED} more" if len(moves) > MOVES_NAMED else ""
+    return f"{', '.join(moves[:MOVES_NAMED])}{more}" if moves else "no partition changes its owner"
+
+
 ACTIONS = {
     "remove-subscriber": Action(
         "Remove a subscriber",
@@ -85,6 +113,30 @@ ACTIONS = {
         lambda values: f"Set {values.get('policy', '')} of the topic {values.get('topic', '')} to {values.get('value', '')}?",
         lambda values: f"/topics/{values.get('topic', '')}",
         _change_policy,
+    ),
+    "move-owner": Action(
+        "Move a partition",
+        lambda values: f"Move partition {values.get('partition', '')} to server {values.get('server', '')}? It stays there until it is released.",
+        lambda values: f"/partitions/{values.get('partition', '')}",
+        _move_owner,
+    ),
+    "release-owner": Action(
+        "Release a partition",
+        lambda values: f"Let the cluster choose the owner of partition {values.get('partition', '')} again?",
+        lambda values: f"/partitions/{values.get('partition', '')}",
+        _release_owner,
+    ),
+    "drain-server": Action(
+        "Drain a log server",
+        lambda values: f"Drain the log server at {values.get('server', '')}? It gets no partitions until it is readmitted, also after a restart.",
+        lambda values: "/nodes",
+        _drain_server,
+    ),
+    "readmit-server": Action(
+        "Readmit a log server",
+        lambda values: f"Give partitions to the log server at {values.get('server', '')} again?",
+        lambda values: "/nodes",
+        _readmit_server,
     ),
 }
 
@@ -104,11 +156,14 @@ async def _form(request: Request) -> dict[str, str]:
 
 def routes(console: Console) -> list[Route]:
     done: deque[Done] = deque(maxlen=KEPT)
+    actions = dict(ACTIONS)
+    for extension in console.extensions:
+        actions.update(extension.actions)
 
     def chosen(request: Request) -> Action:
         if not console.settings.allow_actions:
             raise InvalidRequest(reason="actions are not allowed: start the console with --allow-actions")
-        action = ACTIONS.get(str(request.path_params["action"]))
+        action = actions.get(str(request.path_params["action"]))
         if action is None:
             raise InvalidRequest(reason="there is no such action")
         return action

@@ -22,6 +22,7 @@ class ServerRow:
     state: ServerState
     owned: int
     mounts: int
+    drained: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def server_rows(sample: Sample) -> list[ServerRow]:
     for each in sample.found.servers:
         opened = [part for part in sample.opened if sample.found.partitions[part].server_id == each.server_id] if each.answers else []
         owned = sum(part.server_id == each.server_id for part in sample.found.partitions)
-        rows.append(ServerRow(each, owned, sum(sample.opened[part].mounts for part in opened)))
+        rows.append(ServerRow(each, owned, sum(sample.opened[part].mounts for part in opened), each.address in sample.found.drained))
     return rows
 
 

@@ -97,6 +97,7 @@ def routes(console: Console) -> list[Route]:
             row=row,
             owners=list(reversed(owners))[:HISTORY_SHOWN],
             conflicts=conflicts[:20],
+            servers=sample.found.servers,
             subscribers=[each for each in sample.subscribers if number in each.marks],
         )
 
