@@ -22,6 +22,9 @@ from waltz_log.processes.clock import WallClock
 
 __all__ = ["Span", "View", "read", "tail"]
 
+SPAN_MAX = 100_000
+"""Transactions of a partition that `tail` reads before it looks for older ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -95,20 +98,20 @@ async def tail(
     principal: str | None,
     timeout_s: float,
 ) -> int:
-    """The last `count` transactions of all the partitions together in the order of their times, or those from a time on; then what comes."""
+    """The last `count` transactions that fit the view, of all the partitions together in the order of their times, or those from a time on; then what
+    comes."""
     show = printer(view.output, view.template)
     async with WaltzClient.open(address, client_settings(principal, timeout_s)) as client:
         source = await _source(client, place)
         shown = view.filter(source.key)
         marks = await source.marks(client)
         if from_time is None:
-            starts = {each: max(mark - count, await source.first(client, each) - 1) for each, mark in marks.items()}
+            found = await _newest(client, source, marks, shown, count)
         else:
             starts = await _positions(client, source, from_time, "--from-time")
-        async with aclosing(source.read(starts, marks)) as rows:
-            found = [row async for row in rows if shown.fits(row)]
-        found.sort(key=lambda row: (row.timestamp_ms, row.partition, row.transaction_id))
-        for row in found if from_time is not None else found[-count:] if count else []:
+            async with aclosing(source.read(starts, marks)) as rows:
+                found = sorted([row async for row in rows if shown.fits(row)], key=_by_time)
+        for row in found:
             show(row)
         if follow:
             async with aclosing(source.read(marks, None)) as rows:
@@ -116,6 +119,32 @@ async def tail(
                     if shown.fits(row):
                         show(row)
     return OK
+
+
+async def _newest(client: WaltzClient, source: _Source, marks: Mapping[int, int], shown: Filter, count: int) -> list[Row]:
+    """The last `count` rows that fit, in the order of their times. Reads backwards from the marks, in spans that grow, because rows that fit may be
+    rare. A partition is done when its older rows can no longer be among the newest."""
+    found: list[Row] = []
+    before = {each: await source.first(client, each) - 1 for each in marks}
+    ends = {each: mark for each, mark in marks.items() if mark > before[each] and count}
+    span = count
+    while ends:
+        starts = {each: max(end - span, before[each]) for each, end in ends.items()}
+        oldest: dict[int, Row] = {}
+        async with aclosing(source.read(starts, ends)) as rows:
+            async for row in rows:
+                oldest.setdefault(row.partition, row)
+                if shown.fits(row):
+                    found.append(row)
+        found = sorted(found, key=_by_time)[-count:]
+        done = {each for each, row in oldest.items() if len(found) == count and _by_time(row) <= _by_time(found[0])}
+        ends = {each: start for each, start in starts.items() if start > before[each] and each not in done}
+        span = min(4 * span, SPAN_MAX)
+    return found
+
+
+def _by_time(row: Row) -> tuple[int, int, int]:
+    return row.timestamp_ms, row.partition, row.transaction_id
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------------------------------------

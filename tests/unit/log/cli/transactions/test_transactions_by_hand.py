@@ -171,6 +171,32 @@ async def test_tail_begins_with_the_newest_of_all_partitions_together(cluster: I
     assert [line[-1] for line in await tail(Place(None, None, None), capsys, grep="value 3")] == ["3"]
 
 
+async def test_tail_counts_what_fits_and_looks_for_it_as_far_back_as_it_must(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compared with all that was appended, filtered, in the order of their times."""
+    rare = [0, 1, 6, 17, 18]
+    for number in range(20):
+        await append_later(cluster, f"{'rare' if number in rare else 'often'} {number}", Place(None, None, number % 3))
+    for count in (1, 2, 4, 5, 9):
+        for place, held in ((Place(None, None, None), rare), (Place(None, None, 0), [0, 6, 18])):
+            found = await tail(place, capsys, grep="rare", count=count)
+            assert [int(line.rsplit(" ", 1)[1]) for line in found] == held[-count:], (count, place)
+    assert [line[-1] for line in await tail(Place(None, None, None), capsys, grep="never", count=3)] == []
+
+
+async def test_tail_reads_no_more_than_it_must(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(60):
+        await append_later(cluster, f"value {number}", Place(None, None, number % 2))
+    feed, starts = WaltzClient.feed, []
+
+    def counted(client: WaltzClient, partition: int, after: int = -1, *arguments: Any) -> Any:
+        starts.append((partition, after))
+        return feed(client, partition, after, *arguments)
+
+    monkeypatch.setattr(WaltzClient, "feed", counted)
+    assert len(await tail(Place(None, None, None), capsys, count=4)) == 4
+    assert sorted(starts) == [(0, 25), (1, 25)], "the last four of each partition, once"
+
+
 async def test_tail_goes_on_with_what_comes(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: asyncio.Queue[bytes] = asyncio.Queue()
     monkeypatch.setattr(reading, "printer", lambda output, template: lambda row: seen.put_nowait(row.data))
