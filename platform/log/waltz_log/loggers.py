@@ -5,15 +5,31 @@ from __future__ import annotations
 import sys
 from typing import Any  # Any: structlog types no bound logger until it is configured
 
-import structlog
-
 __all__ = ["get_logger"]
 
 
 def get_logger(name: str) -> Any:
     """Like `structlog.get_logger`, except that lines go to stderr if the application has not configured structlog. structlog's own default is
     stdout, where the lines of a library would mix with the output of the program."""
-    return structlog.wrap_logger(_Output(name))
+    return _Logger(name)
+
+
+class _Logger:
+    """Imports structlog with the first line. Its import costs more than most commands do, and they log nothing. Nodes configure structlog when they
+    start, and clients import it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        if method == "_wrapped":
+            import structlog
+
+            self._wrapped = structlog.wrap_logger(_Output(self._name))
+            return self._wrapped
+        return getattr(self._wrapped, method)
 
 
 class _Output:
@@ -25,6 +41,8 @@ class _Output:
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)
+        import structlog
+
         configured = structlog.is_configured()
         logger = structlog.get_config()["logger_factory"](self._name) if configured else structlog.PrintLogger(sys.stderr)
         return getattr(logger, method)

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from waltz_log.errors import InvalidSetting
@@ -78,6 +77,8 @@ class Settings(BaseModel):
         and for a variable with the prefix that is no setting."""
         values: dict[str, Given] = {}
         if path is not None:
+            import yaml  # only here: commands without a settings file start sooner
+
             try:
                 found = yaml.safe_load(path.read_text(encoding="utf-8"))
             except OSError as error:
@@ -124,6 +125,8 @@ def _parse_variable(name: str, text: str, annotation: Any) -> Any:
         return [each.strip() for each in text.split(",")] if text.strip() else []
     if not sequence and not nested:
         return text
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:

@@ -13,6 +13,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self  # Any: a decorator of the application's functions
 
+import structlog  # noqa: F401  # loggers import it with the first line, which a busy event loop may write
+
 from waltz_log.client.append.arguments import append_nowait
 from waltz_log.client.append.bulk import BulkAppend, append_all, outcomes
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined

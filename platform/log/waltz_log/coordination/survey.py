@@ -98,7 +98,12 @@ class StorageState:
     def statistics(self) -> NodeStatistics:
         return from_json(NodeStatistics, self.status, unknown="ignore", missing="empty")
 
-    @property
+    @cached_property
+    def failed(self) -> Mapping[int, str]:
+        """By partition, why the node serves nothing of it, as the partition itself says."""
+        return {each.partition: each.failed for each in self.statistics.partitions if each.failed is not None}
+
+    @cached_property
     def silent(self) -> list[int]:
         """Workers that do not answer, of a node that does."""
         return _silent(self.statistics.workers)
@@ -159,19 +164,25 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
     cluster = ClusterParameters.from_bytes(node.data)
-    assignment_node, replicas_node = await asyncio.gather(coordinator.get(paths.ASSIGNMENT), coordinator.get(paths.REPLICAS))
+    assignment_node, replicas_node, server_names, storage_names = await asyncio.gather(
+        coordinator.get(paths.ASSIGNMENT),
+        coordinator.get(paths.REPLICAS),
+        coordinator.children(paths.SERVERS),
+        coordinator.children(paths.STORAGE_NODES),
+    )
     assignment = Assignment.from_bytes(assignment_node.data) if assignment_node else Assignment()
     replicas = ReplicaAssignment.from_bytes(replicas_node.data).replicas if replicas_node else {}
-    names = sorted({name for held in replicas.values() for name in held} | set(await coordinator.children(paths.STORAGE_NODES)))
-    entries = [
-        ServerEntry.from_bytes(each.data) for each in await _read_all(coordinator, paths.SERVERS, await coordinator.children(paths.SERVERS)) if each
-    ]
-    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in await _read_all(coordinator, paths.STORAGE_NODES, names)]
-    metadata = await asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions)))
-    bounds, servers, storages = await asyncio.gather(
+    names = sorted({name for held in replicas.values() for name in held} | set(storage_names))
+    server_nodes, storage_nodes = await asyncio.gather(
+        _read_all(coordinator, paths.SERVERS, server_names), _read_all(coordinator, paths.STORAGE_NODES, names)
+    )
+    entries = [ServerEntry.from_bytes(each.data) for each in server_nodes if each]
+    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in storage_nodes]
+    bounds, servers, storages, metadata = await asyncio.gather(  # the nodes answer while the coordinator does
         _bounds(ask, cluster, assignment),
         asyncio.gather(*(_server(ask, cluster, entry) for entry in entries)),
         asyncio.gather(*(_storage(ask, cluster, name, entry) for name, entry in zip(names, nodes, strict=True))),
+        asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions))),
     )
     by_id = {server.server_id: server for server in servers}
     by_name = {storage.name: storage for storage in storages}
@@ -213,7 +224,7 @@ def _replica(storage: StorageState, partition: int, reported: ReplicaStatistics 
     node = storage.statistics
     workers = node.workers
     answers = storage.answers and (not workers or worker_of(partition, len(workers)) not in storage.silent)
-    stopped, reason = _stopped(node, partition)
+    stopped, reason = _stopped(storage, partition)
     status = surveyed_status(
         started=storage.address is not None,
         answers=answers,
@@ -225,12 +236,13 @@ def _replica(storage: StorageState, partition: int, reported: ReplicaStatistics 
     return SurveyedReplica(storage.name, status, None if reported is None else reported.acknowledged, error)
 
 
-def _stopped(node: NodeStatistics, partition: int) -> tuple[ReplicaStatus | None, str | None]:
+def _stopped(storage: StorageState, partition: int) -> tuple[ReplicaStatus | None, str | None]:
     """Why the storage node serves nothing of the partition: the word and the reason. Neither where it serves it."""
+    node = storage.statistics
     reason = node.stopped.get(partition)
     if reason is not None:
         return (ReplicaStatus.CORRUPT if partition in node.corrupt else ReplicaStatus.FAILED), reason
-    failed = next((each.failed for each in node.partitions if each.partition == partition), None)
+    failed = storage.failed.get(partition)
     return (None, None) if failed is None else (ReplicaStatus.FAILED, failed)
 
 

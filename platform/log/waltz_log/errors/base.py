@@ -43,6 +43,9 @@ class WaltzError(Exception):
     exit_code: ClassVar[int] = DEFECT
     """Of a command that ends with this error. Subclasses inherit it."""
 
+    alternatives: ClassVar[tuple[str, ...]] = ()
+    """Fields that stand for the rest of the message where they are given."""
+
     _names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:

@@ -45,7 +45,7 @@ def explain_class(cls: type[WaltzError]) -> Explanation:
         tuple(base.__name__ for base in cls.__mro__[1:] if issubclass(base, WaltzError)),
         " ".join(happened.split()),
         " ".join(to_do.split()),
-        str(rebuild(cls, {name: f"{{{name}}}" for name in types})),
+        str(rebuild(cls, {name: f"{{{name}}}" for name in types if name not in cls.alternatives})),
         types,
         cls.outcome,
         cls.retriable,

@@ -165,6 +165,7 @@ class PermissionDenied(NotAllowed):
     To do: use a certificate with one of the roles, or have an operator grant the permission: `waltz access grant`."""
 
     text = "permission denied"
+    alternatives = ("roles", "reason")
     action: str = field(init=False, default="call")
     topic: str = field(init=False, default="")
     principal: str | None

@@ -90,13 +90,20 @@ def settings_of(
         problem = error
     shown = []
     for name, field in model.model_fields.items():
-        default = None if field.is_required() else plain(field.get_default(call_default_factory=True, validated_data={}))
+        default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
         if name in given:
             value, origin = (given[name].value if made is None else getattr(made, name)), given[name].origin
         else:
             value, origin = default, "not set" if field.is_required() else "default"
-        shown.append(ShownSetting(name, redacted(name, plain(value)), origin, redacted(name, default)))
+        shown.append(ShownSetting(name, _without_secrets(name, value), origin, _without_secrets(name, default)))
     return shown, problem
+
+
+def _without_secrets(name: str, value: Any) -> Any:
+    """A block of settings declares what it contains, so its name hides nothing, and neither does that of a setting that holds a path."""
+    if isinstance(value, BaseModel):
+        return {field: _without_secrets(field, getattr(value, field)) for field in type(value).model_fields}
+    return str(value) if isinstance(value, Path) else redacted(name, plain(value))
 
 
 def plain(value: Any) -> Any:

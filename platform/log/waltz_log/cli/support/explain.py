@@ -118,7 +118,7 @@ def _described(cls: type[WaltzError]) -> dict[str, Any]:
         "kind_of": ", ".join(parents) or "WaltzError",
         "happened": found["happened"],
         "what_to_do": found["to_do"][:1].upper() + found["to_do"][1:],
-        "message": found["message"],
+        "message": re.sub(r"\{(\w+)\}", r"<\1>", found["message"]),
         "fields": [f"{name}: {kind}" for name, kind in found["fields"].items()],
         "outcome": known,
         "retry": "the same call can succeed later" if found["retriable"] else "the same call fails again until its cause is gone",

@@ -70,3 +70,21 @@ def test_secrets_are_hidden_at_any_depth() -> None:
     assert "s3cr3t" not in repr(shown)
     assert [each.value for each in shown] == [HIDDEN, f"http://ada:{HIDDEN}@here/x", {"X-Secret": HIDDEN, "other": "open"}]
     assert redacted("password", "") == "", "that none is set is no secret"
+
+
+class Inner(Settings):
+    issuer: str = Field(description="Not a secret.")
+    keys: Path = Field(description="Not a secret.")
+    password: str = Field(description="A secret.")
+
+
+class Outer(Settings):
+    tokens: Inner | None = Field(default=None, description="A block with a secret.")
+    token: Path | None = Field(default=None, description="A file.")
+
+
+def test_a_block_is_shown_without_its_secrets() -> None:
+    given = {"S_TOKENS": "{issuer: https://here, keys: a/keys.json, password: s3cr3t}", "S_TOKEN": "a/token"}
+    shown, problem = settings_of(Outer, None, prefix="S", environment=given)
+    assert problem is None
+    assert [each.value for each in shown] == [{"issuer": "https://here", "keys": "a/keys.json", "password": HIDDEN}, "a/token"]

@@ -24,6 +24,7 @@ def test_every_error_of_the_reference_is_explained_by_its_name(cls: type[WaltzEr
     found = json.loads(capsys.readouterr().out)
     assert (found["error"], found["exit_code"]) == (cls.__name__, cls.exit_code)
     assert found["what_to_do"].endswith(".")
+    assert "{" not in found["message"]
     page = reference_errors.page()
     assert f"### {cls.__name__}\n" in page
     assert found["read"][0] == f"docs/reference/errors.md#{cls.__name__.lower()}"
@@ -40,6 +41,11 @@ def test_every_error_of_the_reference_is_explained_by_its_name(cls: type[WaltzEr
 )
 def test_a_message_is_explained_as_it_was_printed(text: str, cls: type[WaltzError]) -> None:
     assert find_errors(text) is cls
+
+
+def test_a_message_has_fields_in_the_place_of_their_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "PermissionDenied"]) == 0
+    assert "permission denied: no rule permits <principal> to <operation> <resource>\n" in capsys.readouterr().out
 
 
 def test_what_is_no_error_is_refused_with_the_most_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
