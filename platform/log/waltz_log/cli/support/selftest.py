@@ -1,7 +1,8 @@
-"""`waltz selftest`: how fast a disk syncs, how long a round trip to each node is, and how far each node's clock is from this machine's.
+"""`waltz selftest`: how fast a disk syncs, how long a round trip to each node is, from here and from each log server, and how far each node's clock
+is from this machine's.
 
-Run it on the machine of a node to measure that node's disk and its network to the others. It writes one small file and removes it. A node that does
-not answer is a row that says so.
+Run it on the machine of a node to measure that node's disk. It writes one small file and removes it. A node that does not answer is a row that says
+so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -26,7 +27,7 @@ from waltz_log.exit_codes import FAILED, OK
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["CLOCK_MS_MAX", "NodeMeasured", "measure_disk", "measure_nodes", "run"]
+__all__ = ["CLOCK_MS_MAX", "NodeMeasured", "RoundTrip", "measure_between", "measure_disk", "measure_nodes", "run"]
 
 SYNCS = 20
 CALLS = 5
@@ -53,18 +54,31 @@ class NodeMeasured:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """`round_trip_ms`: None if the storage node does not answer the server."""
+
+    server: str
+    storage: str
+    round_trip_ms: float | None
+
+
 async def run(address: str, directory: Path, *, output: str, timeout_s: float) -> int:
-    """Exit code 1 if a node does not answer, or a clock is off by more than half a second. Raises `OSError` if the directory cannot be written to."""
+    """Exit code 1 if a node does not answer, here or to a log server, or a clock is off by more than half a second. Raises `OSError` if the directory
+    cannot be written to."""
     if not await asyncio.to_thread(directory.is_dir):
         raise InvalidSetting(name="--directory", reason=f"must be an existing directory, not {directory}", nearest=None)
     disk = await asyncio.to_thread(measure_disk, directory)
     async with connected(address, timeout_s) as (coordinator, network):
-        nodes = await measure_nodes(network, await survey(coordinator, network, address), lambda: time.time_ns() / 1e6)
+        found = await survey(coordinator, network, address)
+        nodes = await measure_nodes(network, found, lambda: time.time_ns() / 1e6)
+        trips = await measure_between(network, found)
     off = [each for each in nodes if each.clock_ms is not None and abs(each.clock_ms) - (each.clock_within_ms or 0) > CLOCK_MS_MAX]
     silent = [each for each in nodes if each.error is not None]
+    cut = [trip for trip in trips if trip.round_trip_ms is None]
     if output != "table":
         of_disk: dict[str, Any] = {"directory": str(directory), **disk}
-        print_data({"disk": of_disk, "nodes": [asdict(each) for each in nodes]}, output)
+        print_data({"disk": of_disk, "nodes": [asdict(each) for each in nodes], "round_trips": [asdict(each) for each in trips]}, output)
     else:
         print_line(f"disk at {directory}: a sync of 4 KiB takes {disk['sync_ms']:.2f} ms, at most {disk['slowest_ms']:.2f} ms")
         rows = [
@@ -72,9 +86,10 @@ async def run(address: str, directory: Path, *, output: str, timeout_s: float) -
             for each in nodes
         ]
         print_table(("node", "address", "round trip", "slowest", "clock", "answers"), rows)
+        print_table(("from", "to", "round trip"), [(trip.server, trip.storage, _ms(trip.round_trip_ms) or "no answer") for trip in trips])
         for each in off:
             print_line(f"the clock of {each.node} is off by {each.clock_ms:.0f} ms: synchronize it (NTP); times of transactions are off by as much")
-    return FAILED if off or silent else OK
+    return FAILED if off or silent or cut else OK
 
 
 def measure_disk(directory: Path, rounds: int = SYNCS) -> dict[str, float]:
@@ -100,6 +115,29 @@ async def measure_nodes(network: Network, found: Survey, now_ms: Callable[[], fl
     asked = [(f"server {each.server_id}", each.address, methods.SERVER_STATUS, pb.ServerStatusRequest()) for each in found.servers]
     others = [(each.name, each.address, methods.STORAGE_STATUS, pb.StorageStatusRequest()) for each in found.storages]
     return list(await asyncio.gather(*(_measured(network, *each, now_ms) for each in (*asked, *others))))
+
+
+async def measure_between(network: Network, found: Survey) -> list[RoundTrip]:
+    """From each log server that answers to each storage node. Nothing of a server of an older version, which does not measure."""
+    servers = [each for each in found.servers if each.answers]
+    answers = await asyncio.gather(*(_trips_of(network, each.address) for each in servers))
+    return [
+        RoundTrip(f"server {server.server_id}", storage, took_ms)
+        for server, trips in zip(servers, answers, strict=True)
+        for storage, took_ms in sorted(trips.items())
+    ]
+
+
+async def _trips_of(network: Network, address: str) -> Mapping[str, float | None]:
+    channel = network.connect(address)
+    try:
+        answer = await channel.call(methods.SERVER_STATUS, pb.ServerStatusRequest(round_trips=True), timeout_s=2 * CALL_TIMEOUT_S)
+    except WaltzError:
+        return {}  # the table of the nodes says so
+    finally:
+        await channel.close()
+    trips: Mapping[str, float | None] = json.loads(answer.json or "{}").get("round_trips", {})
+    return trips
 
 
 async def _measured(network: Network, node: str, address: str | None, method: Any, request: Any, now_ms: Callable[[], float]) -> NodeMeasured:

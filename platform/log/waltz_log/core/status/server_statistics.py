@@ -285,7 +285,8 @@ class ServerStatistics:
     cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
     where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
     at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
-    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine."""
+    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
+    were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -301,3 +302,4 @@ class ServerStatistics:
     certificate_expires_s: Newest[float | None] = None
     traces: Fieldwise[TraceStatistics | None] = None
     time_ms: Newest[int | None] = None
+    round_trips: ByKey[Mapping[str, float | None] | None] = None

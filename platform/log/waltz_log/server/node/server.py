@@ -32,6 +32,7 @@ from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.restarting import restart_on_error
+from waltz_log.server.base.round_trips import measure_round_trips
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
@@ -308,9 +309,12 @@ class LogServer:
         self._access.expect(request.partition, Operation.READ)
         return self._owned(request.partition).traces(request)
 
-    async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
+    async def _status(self, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         self._access.expect_cluster()
-        return pb.ServerStatusResponse(json=json.dumps(to_json(self.statistics())))
+        found = self.statistics()
+        if request.round_trips and self._cluster is not None:
+            found = replace(found, round_trips=await measure_round_trips(self._coordinator, self._network, self._cluster.key.bytes))
+        return pb.ServerStatusResponse(json=json.dumps(to_json(found)))
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(

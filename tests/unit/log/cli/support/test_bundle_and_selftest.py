@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any  # messages of any method
 
 import pytest
 
 from waltz_log.cli.support import bundle, selftest
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.coordination.survey import survey
+from waltz_log.core.ports import Channel, Coordinator, Network
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.testing import InMemoryCluster
+from waltz_log.testing.network import MemoryHost
+from waltz_log.transport import methods
 
 
 def _contents(archive: Path) -> dict[str, str]:
@@ -102,6 +107,37 @@ async def test_nodes_are_measured_and_one_that_is_down_is_named(cluster: InMemor
     assert nodes["storage-1"]["error"] is not None
     assert abs(nodes["storage-0"]["clock_ms"]) < 60_000
     assert nodes["storage-0"]["round_trip_ms"] <= nodes["storage-0"]["slowest_ms"]
+
+
+async def test_a_storage_node_that_is_slow_for_the_servers_is_shown(
+    cluster: InMemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
+    (slow_address,) = [each.address for each in found.storages if each.name == "storage-1"]
+    connect = MemoryHost.connect
+
+    def slow_connect(host: MemoryHost, address: str) -> Channel:
+        channel = connect(host, address)
+        call = channel.call
+
+        async def slow_call(method: Any, request: Any, *, timeout_s: float) -> Any:
+            if address == slow_address and method is methods.PING:
+                await asyncio.sleep(0.1)
+            return await call(method, request, timeout_s=timeout_s)
+
+        monkeypatch.setattr(channel, "call", slow_call)
+        return channel
+
+    monkeypatch.setattr(MemoryHost, "connect", slow_connect)
+    assert await selftest.run("memory/test", tmp_path, output="json", timeout_s=1.0) == OK
+    out = capsys.readouterr().out
+    trips = json.JSONDecoder().raw_decode(out[out.index('{\n  "disk"') :])[0]["round_trips"]
+    assert [(each["server"], each["storage"]) for each in trips] == [("server 1", f"storage-{number}") for number in range(3)]
+    fast, slow, also_fast = (each["round_trip_ms"] for each in trips)
+    assert slow >= 100 > max(fast, also_fast)
+    await cluster.kill_storage("storage-2")
+    assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == FAILED
+    assert re.search(r"server 1 +storage-2 +no answer", capsys.readouterr().out)
 
 
 async def test_a_clock_that_is_off_is_a_finding(cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
