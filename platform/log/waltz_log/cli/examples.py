@@ -68,6 +68,7 @@ EXAMPLES: Final = {
     "topic describe": "waltz topic describe $CLUSTER shop/orders",
     "topic alter-policy": "waltz topic alter-policy $CLUSTER shop/orders --policy durability=quorum_sync",
     "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
+    "quota list": "waltz quota list $CLUSTER",
     "subscribers list": "waltz subscribers list $CLUSTER",
     "subscribers remove": "waltz subscribers remove $CLUSTER billing --dry-run",
     "pipeline check": "waltz pipeline check conf/pipelines",

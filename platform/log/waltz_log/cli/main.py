@@ -30,6 +30,7 @@ from waltz_log.cli.printing import printable
 from waltz_log.cli.storage.storage_app import storage_app
 from waltz_log.cli.support.support_app import add_support
 from waltz_log.cli.topics.lag_app import add_lag
+from waltz_log.cli.topics.quotas_app import quotas_app
 from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
@@ -55,6 +56,7 @@ app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
 add_transactions(app)
 app.add_typer(subscribers_app, name="subscribers")
+app.add_typer(quotas_app, name="quota")
 add_placement(app)
 add_lag(app)
 add_support(app)

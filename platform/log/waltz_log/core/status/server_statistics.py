@@ -26,6 +26,7 @@ __all__ = [
     "LockTableStatistics",
     "OpenPartitionStatistics",
     "OwnerStatistics",
+    "QuotaStatistics",
     "RecoveringPartitionStatistics",
     "ReplicaStatistics",
     "RetainedStatistics",
@@ -279,6 +280,19 @@ class OwnerStatistics:
 
 @snapshot
 @dataclass(frozen=True, slots=True)
+class QuotaStatistics:
+    """One rule of the settings. `principal`, `topic`: which it is for, None for all; a limit that is None does not apply."""
+
+    principal: Newest[str | None]
+    topic: Newest[str | None]
+    transactions_per_s: Newest[float | None]
+    bytes_per_s: Newest[float | None]
+    mounts_per_s: Newest[float | None]
+    burst_s: Newest[float]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
@@ -286,7 +300,8 @@ class ServerStatistics:
     where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
     at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
-    were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer."""
+    were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
+    first that fits applies."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -303,3 +318,4 @@ class ServerStatistics:
     traces: Fieldwise[TraceStatistics | None] = None
     time_ms: Newest[int | None] = None
     round_trips: ByKey[Mapping[str, float | None] | None] = None
+    quotas: Newest[tuple[QuotaStatistics, ...]] = ()

@@ -20,7 +20,7 @@ from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service
-from waltz_log.core.status.server_statistics import ServerStatistics
+from waltz_log.core.status.server_statistics import QuotaStatistics, ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
@@ -330,6 +330,7 @@ class LogServer:
             certificate_expires_s=earliest_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
             time_ms=self._clock.now_ms(),
+            quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),
         )
 
 
