@@ -184,11 +184,13 @@ def run(options: Options, console: Console) -> bool:
     ):
         os.environ.update(cluster.variables("operator", "demo"))
         if cluster.secure:
-            console.print("Every connection uses mutual TLS: the dispatchers are applications, the Spark jobs are readers, the demo is an operator.")
+            roles = "the dispatchers are applications, the Spark jobs are readers, the demo is an operator"
+            console.print(f"Every connection of the cluster uses mutual TLS: {roles}.")
         _create_topic(cluster.cluster)
         if options.keep:
             web, url = start_web_console(children, cluster.cluster, directory)
-            console.print(f"The console shows it while it runs: {url}", highlight=False, soft_wrap=True)
+            plain = " (plain text between the browser and it, on this machine only)" if cluster.secure and url.startswith("http:") else ""
+            console.print(f"The console shows it while it runs: {url}{plain}", highlight=False, soft_wrap=True)
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]
         with ClusterInspector(cluster.cluster, timeout_s=5) as inspector, Display(console) as display:
             watch = Watch(inspector, options.tables, options.counts, len(flights))

@@ -23,7 +23,7 @@ from waltz_log.processes.clock import WallClock
 __all__ = ["Span", "View", "read", "tail"]
 
 SPAN_MAX = 100_000
-"""Transactions of a partition that `tail` reads before it looks for older ones."""
+"""Transactions of a partition that `tail` reads at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ async def _release_owner(console: Console, values: dict[str, str], dry_run: bool
 
 
 async def _drain_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    """Storage nodes are left to `waltz drain`, which copies their replicas for as long as that takes."""
+    """Storage nodes are left to `waltz drain`, which copies their replicas and can run for hours."""
     address, sample = values.get("server", ""), await console.sampler.sample()
     if all(each.address != address for each in sample.found.servers):
         raise InvalidRequest(reason=f"no log server is registered at {address[:80]!r}")

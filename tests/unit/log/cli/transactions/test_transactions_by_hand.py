@@ -171,7 +171,7 @@ async def test_tail_begins_with_the_newest_of_all_partitions_together(cluster: I
     assert [line[-1] for line in await tail(Place(None, None, None), capsys, grep="value 3")] == ["3"]
 
 
-async def test_tail_counts_what_fits_and_looks_for_it_as_far_back_as_it_must(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_tail_counts_what_fits_and_searches_as_far_back_as_it_must(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Compared with all that was appended, filtered, in the order of their times."""
     rare = [0, 1, 6, 17, 18]
     for number in range(20):
