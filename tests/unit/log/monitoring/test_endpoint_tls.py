@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,15 @@ def test_metrics_are_for_the_clients_that_are_named_and_probes_need_no_certifica
             assert "partition" not in asked("/readyz?verbose", tls)[1]
 
 
-def test_a_certificate_of_another_authority_and_plain_http_get_nothing(authority: DevelopmentAuthority, monitored: Monitored, tmp_path: Path) -> None:
+def test_a_certificate_that_is_foreign_or_expired_and_plain_http_get_nothing(
+    authority: DevelopmentAuthority, monitored: Monitored, tmp_path: Path
+) -> None:
     foreign = DevelopmentAuthority(tmp_path / "theirs").issue("operator", "intruder")
+    expired = DevelopmentAuthority(authority.directory, now=datetime.now(UTC) - timedelta(days=3)).issue("operator", "late", days=2)
     with serve_http(HttpSettings(port=0, tls=True), monitored, Certificates(authority.issue("node", "a"))) as http:
-        with pytest.raises((ssl.SSLError, OSError)):
-            ask(http.port, "/metrics", foreign, authority.certificate)
+        for tls in (foreign, expired):
+            with pytest.raises((ssl.SSLError, OSError)):
+                ask(http.port, "/metrics", tls, authority.certificate)
         with socket.create_connection(("127.0.0.1", http.port), timeout=10) as plain:
             plain.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             with suppress(ConnectionResetError):
