@@ -17,6 +17,7 @@ from uuid import UUID
 from zlib import crc32
 
 from verification.crashes.storage_model import KEY, FixedClock, silent_logs
+from verification.fuzz.content_targets import CONTENT_SEEDS, CONTENT_TARGETS
 from verification.fuzz.port_targets import PORT_SEEDS, PORT_TARGETS
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
@@ -25,8 +26,12 @@ from waltz_log.core.formats.control_format import ControlHeader, SessionMark, de
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaStruct, decode_java_entry, encode_java_entry
 from waltz_log.core.formats.records import decode_record, encode_record, measure_records
 from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
+from waltz_log.core.hand_over import parse_reach
 from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, ServerEntry, StorageNodeEntry
+from waltz_log.core.retention import Retained
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import CorruptData, InvalidSetting, WaltzError, decode, encode
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.segments.segment_log import SegmentLog
@@ -187,10 +192,11 @@ def error_detail(data: bytes) -> None:
 
 def metadata(data: bytes) -> None:
     """The coordinator's values. They are written by this code alone: a foreign one is refused by whatever it lacks."""
-    for kind in (ClusterParameters, ReplicaAssignment, StorageNodeEntry, ServerEntry, Assignment, PartitionMetadata):
+    kinds = (ClusterParameters, ReplicaAssignment, StorageNodeEntry, ServerEntry, Assignment, PartitionMetadata, Catalogue, Subscriber, Retained)
+    for parse in (*(kind.from_bytes for kind in kinds), parse_reach):
         try:
-            kind.from_bytes(data)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            parse(data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, WaltzError):
             continue
 
 
@@ -245,26 +251,30 @@ def directory(data: bytes) -> None:
         log.close()
 
 
-TARGETS: Final[dict[str, Target]] = {
-    target.__name__: target
-    for target in (
-        control_header,
-        mark_and_counter,
-        java_entry,
-        segment_header,
-        segment_name,
-        record,
-        measured,
-        block,
-        times,
-        column,
-        error_detail,
-        metadata,
-        manifest,
-        settings,
-        directory,
-    )
-} | PORT_TARGETS
+TARGETS: Final[dict[str, Target]] = (
+    {
+        target.__name__: target
+        for target in (
+            control_header,
+            mark_and_counter,
+            java_entry,
+            segment_header,
+            segment_name,
+            record,
+            measured,
+            block,
+            times,
+            column,
+            error_detail,
+            metadata,
+            manifest,
+            settings,
+            directory,
+        )
+    }
+    | CONTENT_TARGETS
+    | PORT_TARGETS
+)
 
 
 def _block(count: int, first: int) -> bytes:
@@ -283,24 +293,32 @@ def _directory(count: int) -> bytes:
 _RECORD = encode_record(5, 2, 3, 9, 0x102, b"hello", 1000)
 _ERROR = encode(CorruptData(where="a", offset=1, transaction_id=2, reason="b"))
 
-SEEDS: Final[dict[str, list[bytes]]] = {
-    "control_header": [ControlHeader(1_600_000_000_000, KEY, 4).to_bytes()],
-    "mark_and_counter": [encode_mark(SessionMark(7, 41, 40)) + encode_mark(SessionMark(6, 20, 20)), encode_counter(7)],
-    "java_entry": [encode_java_entry(1, [JavaStruct(SessionMark(7, 41, 40), 5, 2), JavaStruct(SessionMark(6, 20, 20), 1, 1)])],
-    "segment_header": [SegmentHeader(5, KEY, 0, 0).to_bytes()],
-    "segment_name": [b"0000000000000001000.seg", b"0000000000000001000.idx", b"1.seg"],
-    "record": [b"\0" + _RECORD, _RECORD],
-    "measured": [_RECORD * 3, _RECORD + _RECORD[:50]],
-    "block": [_block(3, 9), _block(1, 0), _block(70, 1)],
-    "times": [encode_time(0, 5) + encode_time(7, 9) + encode_time(9, 9)],
-    "column": [struct.pack(">3q", 1, -1, 1 << 40)],
-    "error_detail": [_ERROR.encode()],
-    "metadata": [
-        PartitionMetadata(1, 2, {"storage-0": ReplicaState(3, 4)}).to_bytes(),
-        ReplicaAssignment({0: ("a", "b")}).to_bytes(),
-        ClusterParameters("c", UUID(int=1), 3).to_bytes(),
-    ],
-    "manifest": [b'{"format": 1, "checksum": "00"}'],
-    "settings": [b"segment_bytes: 8192\nlisten: 127.0.0.1:0\n", b"- a\n- b\n", b"pending_bytes_max: 1e9\n"],
-    "directory": [_directory(3), _directory(0), _directory(20)],
-} | PORT_SEEDS
+SEEDS: Final[dict[str, list[bytes]]] = (
+    {
+        "control_header": [ControlHeader(1_600_000_000_000, KEY, 4).to_bytes()],
+        "mark_and_counter": [encode_mark(SessionMark(7, 41, 40)) + encode_mark(SessionMark(6, 20, 20)), encode_counter(7)],
+        "java_entry": [encode_java_entry(1, [JavaStruct(SessionMark(7, 41, 40), 5, 2), JavaStruct(SessionMark(6, 20, 20), 1, 1)])],
+        "segment_header": [SegmentHeader(5, KEY, 0, 0).to_bytes()],
+        "segment_name": [b"0000000000000001000.seg", b"0000000000000001000.idx", b"1.seg"],
+        "record": [b"\0" + _RECORD, _RECORD],
+        "measured": [_RECORD * 3, _RECORD + _RECORD[:50]],
+        "block": [_block(3, 9), _block(1, 0), _block(70, 1)],
+        "times": [encode_time(0, 5) + encode_time(7, 9) + encode_time(9, 9)],
+        "column": [struct.pack(">3q", 1, -1, 1 << 40)],
+        "error_detail": [_ERROR.encode()],
+        "metadata": [
+            PartitionMetadata(1, 2, {"storage-0": ReplicaState(3, 4)}).to_bytes(),
+            ReplicaAssignment({0: ("a", "b")}).to_bytes(),
+            ClusterParameters("c", UUID(int=1), 3).to_bytes(),
+            b'{"topics": [["a/b", "log", [1], true, {}, {}, 5]], "retired": [], "epochs": 1}',
+            b'{"name": "a", "marks": {"1": 2}, "told": {}, "created_ms": 1, "seen_ms": 2}',
+            b'{"first": 1, "proposed": 2}',
+            b'[3, {"1": ["storage-0"]}]',
+        ],
+        "manifest": [b'{"format": 1, "checksum": "00"}'],
+        "settings": [b"segment_bytes: 8192\nlisten: 127.0.0.1:0\n", b"- a\n- b\n", b"pending_bytes_max: 1e9\n"],
+        "directory": [_directory(3), _directory(0), _directory(20)],
+    }
+    | CONTENT_SEEDS
+    | PORT_SEEDS
+)

@@ -1,20 +1,31 @@
 """What a fuzzer calls of the ports: the parsers of everything that a peer can send before and after it is admitted (as in `parser_targets.py`).
 
-gRPC's own framing and protobuf are others' parsers. Ours are the frames of direct connections, the two messages that are read by hand, and the
-names in certificates.
+gRPC's own framing and protobuf are others' parsers. Ours are the frames of direct connections, the two messages that are read by hand, the
+names in certificates, tokens, and the rules of access.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from waltz_log.core.formats.block import Block
+from waltz_log.errors import InvalidSetting, PermissionDenied
 from waltz_log.security.identity import Identity, Role, identify, matches
 from waltz_log.security.permits import attribute
+from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, Rule, decide, parse_resource
+from waltz_log.security.settings import TokenSettings
+from waltz_log.security.tokens import LEEWAY_S, Tokens
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.direct.codec import GREETING, GREETING_BYTES_MAX, HEAD, OPENING_BYTES_MAX, UNTRUSTED_BYTES, VERSION, Wire
 from waltz_log.transport.large_messages import (
@@ -31,6 +42,9 @@ from waltz_log.transport.methods import MAX_FRAME_BYTES
 __all__ = ["PORT_SEEDS", "PORT_TARGETS"]
 
 MESSAGE, END, STATUS, PING, PONG = range(5)
+
+NOW_S: Final = 1_700_000_000.0
+CLAIMS: Final = b'{"iss": "https://issuer", "aud": "waltz", "sub": "jobs/a", "exp": 1700000060}'
 
 PEER: Final = Identity("spiffe://waltz/reader/fuzz", frozenset({Role.READER}))
 
@@ -70,7 +84,11 @@ def replicated_block(data: bytes) -> None:
     if isinstance(found, ReceivedBlock):
         block = found.block
         assert plain.block == pb.Block(
-            first_transaction_id=block.first_transaction_id, lengths=block.lengths, records=block.records, append_time_ms=block.append_time_ms
+            first_transaction_id=block.first_transaction_id,
+            lengths=block.lengths,
+            records=block.records,
+            append_time_ms=block.append_time_ms,
+            traces=block.traces,
         )
     else:
         assert found == plain
@@ -177,8 +195,59 @@ def peer_name(data: bytes) -> None:
     assert matches(name, name) or "*" in name
 
 
+def access_rules(data: bytes) -> None:
+    """Rules as the coordinator keeps them, and each as an operator writes its resource."""
+    try:
+        found = AccessRules.from_bytes(data)
+    except InvalidSetting:
+        return
+    assert AccessRules.from_bytes(found.to_bytes()) == found
+    for rule in found.rules:
+        with suppress(InvalidSetting):  # a pattern of several
+            assert rule.covers(parse_resource(rule.resource)) or rule.resource == "*"
+        for resource in (Resource("shop/orders", 2), Resource("", 2), CLUSTER_RESOURCE):
+            assert not decide(found, Identity(rule.principal, frozenset()), Operation.APPEND, resource)
+
+
+@cache
+def _issuer() -> tuple[Ed25519PrivateKey, Tokens]:
+    """Made when it is first asked for, because it needs a file."""
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes_raw()
+    jwk = {"kty": "OKP", "crv": "Ed25519", "x": _segment(public), "kid": "fuzz", "alg": "EdDSA"}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(json.dumps({"keys": [jwk]}).encode())
+        file.flush()
+        settings = TokenSettings(issuer="https://issuer", audience="waltz", keys=Path(file.name), applications=("jobs/*",))
+        return key, Tokens(settings, now_s=lambda: NOW_S)
+
+
+def _segment(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def token(data: bytes) -> None:
+    """As it is, as the head of a token, and as the claims of one that the issuer has signed: accepted is only the last, and only what it claims."""
+    key, tokens = _issuer()
+    head = _segment(b'{"alg": "EdDSA", "kid": "fuzz"}')
+    signed = f"{head}.{_segment(data)}"
+    signed += "." + _segment(key.sign(signed.encode()))
+    for text in (data.decode("utf-8", "replace"), f"{_segment(data)}.{_segment(CLAIMS)}.{_segment(bytes(64))}"):
+        with suppress(PermissionDenied):
+            raise AssertionError(f"accepted {tokens.identify(text)}")
+    try:
+        found = tokens.identify(signed)
+    except PermissionDenied:
+        return
+    claims = json.loads(data)
+    assert (claims["iss"], claims["sub"]) == ("https://issuer", found.principal)
+    assert claims["aud"] == "waltz" or "waltz" in claims["aud"]
+    assert claims["exp"] > NOW_S - LEEWAY_S
+    assert found.roles <= {Role.APPLICATION}
+
+
 PORT_TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
-    target.__name__: target for target in (append_frame, replicated_block, direct_frames, peer_name)
+    target.__name__: target for target in (append_frame, replicated_block, direct_frames, peer_name, access_rules, token)
 }
 
 
@@ -193,10 +262,19 @@ PORT_SEEDS: Final[dict[str, list[bytes]]] = {
         append_message(AppendColumns(1, b"\0\0\0\1", bytes(8), b"\1\0\0", bytes(8), b"records", b"\1", 3)).data,
         pb.ClientMessage(mount=pb.MountRequest(principal="spiffe://waltz/node/a", partition=3)).SerializeToString(),
     ],
-    "replicated_block": [replicate_message(Block(7, b"\0\0\0\1", b"r", 5)).data, pb.ReplicateRequest(flush=pb.Flush()).SerializeToString()],
+    "replicated_block": [
+        replicate_message(Block(7, b"\0\0\0\1", b"r", 5)).data,
+        replicate_message(Block(7, b"", b"", 5, b"traces")).data,
+        pb.ReplicateRequest(flush=pb.Flush()).SerializeToString(),
+    ],
     "direct_frames": [
         _GREETED + _frame(MESSAGE, b"opening") + _frame(PING, b"") + _frame(MESSAGE, b"x" * 300) + _frame(END, b""),
         _GREETED + _frame(MESSAGE, b"") + _frame(STATUS, b"{}"),
     ],
+    "access_rules": [
+        AccessRules(rules=(Rule(principal="spiffe://waltz/application/*", operations=(Operation.APPEND,), resource="shop/ord*:0-3"),)).to_bytes(),
+        AccessRules(enforced=False).to_bytes(),
+    ],
+    "token": [CLAIMS, b'{"alg": "EdDSA", "kid": "fuzz"}', b'{"alg": "none"}', f"{_segment(b'{}')}.{_segment(CLAIMS)}.".encode(), b"[" * 3000],
     "peer_name": [b"spiffe://waltz/node/a", b"spiffe://waltz/node/a/b", b"spiffe:///node/", b"host.example"],
 }

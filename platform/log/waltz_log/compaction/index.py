@@ -103,12 +103,13 @@ def decode_index(data: bytes, *, where: str) -> Iterator[IndexChunk]:
         offsets_at = hashes_at + 8 * count
         sizes_at = offsets_at + 8 * count
         keys_at = sizes_at + 4 * count
-        if count < 1 or keys_at + key_bytes != len(value):
+        if count < 1 or key_bytes < 0 or keys_at + key_bytes != len(value):
             raise _corrupt(where, offset, f"chunk of another size: entries={count} key_bytes={key_bytes}")
         hashes = np.frombuffer(value, "<u8", count, hashes_at).astype(np.uint64, copy=False)
         offsets = np.frombuffer(value, "<i8", count, offsets_at).astype(np.int64, copy=False)
-        ends = np.cumsum(np.frombuffer(value, "<i4", count, sizes_at), dtype=np.int64)
-        if int(ends[-1]) != key_bytes or record.key != str(int(np.bitwise_xor.reduce(hashes))).encode():
+        sizes = np.frombuffer(value, "<i4", count, sizes_at)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        if int(sizes.min()) < 0 or int(ends[-1]) != key_bytes or record.key != str(int(np.bitwise_xor.reduce(hashes))).encode():
             raise _corrupt(where, offset, "chunk does not hold the keys it names")
         yield IndexChunk(hashes, offsets, ends, value[keys_at:])
 

@@ -107,25 +107,33 @@ class Manifest:
         records = list(walk_wal_records(data, where=METADATA))
         if len(records) != 1:
             raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"wants one record, has {len(records)}")
-        record = records[0][1]
-        found = json.loads(record.value)
-        if found["layout"] != LAYOUT:
-            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"layout {found['layout']} of another release")
-        return cls(
-            found["topic"],
-            found["partition"],
-            found["properties"],
-            record.time_ms,
-            found["start"],
-            found["bound"],
-            found["commit"],
-            found.get("log_partition", -1),
-            found["not_keyed"],
-            tuple(
-                ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)
-                for first, commit, size_bytes, index_bytes, records, dead, live_bytes, tombstones, oldest in found["files"]
-            ),
-        )
+        try:
+            return _parsed(records[0][1])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+            reason = f"not what a view writes: {type(error).__name__}: {error}"
+            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=reason) from None
+
+
+def _parsed(record: WalRecord) -> Manifest:
+    """Raises `CorruptData` for another layout, and whatever the value lacks."""
+    found = json.loads(record.value)
+    if found["layout"] != LAYOUT:
+        raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"layout {found['layout']} of another release")
+    return Manifest(
+        found["topic"],
+        found["partition"],
+        found["properties"],
+        record.time_ms,
+        found["start"],
+        found["bound"],
+        found["commit"],
+        found.get("log_partition", -1),
+        found["not_keyed"],
+        tuple(
+            ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)
+            for first, commit, size_bytes, index_bytes, records, dead, live_bytes, tombstones, oldest in found["files"]
+        ),
+    )
 
 
 def _pack(dead: NDArray[np.bool_]) -> str:
