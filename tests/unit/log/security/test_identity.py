@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waltz_log.security.identity import Identity, Role, identify, matches
 
@@ -41,3 +45,17 @@ def test_a_name_that_no_pattern_fits_has_no_role() -> None:
 
 def test_a_certificate_without_names_identifies_no_one() -> None:
     assert identify(["https://example.com"], [], PATTERNS) is None
+
+
+@given(st.text("ab/ *", max_size=12), st.text("ab/ *", max_size=8))
+def test_a_pattern_fits_what_a_regular_expression_fits(name: str, pattern: str) -> None:
+    plain = r"[^/\s]+".join(re.escape(part) for part in pattern.split("*"))
+    assert matches(name, pattern) == (re.fullmatch(plain, name) is not None)
+
+
+@pytest.mark.timeout(10)
+def test_a_pattern_of_many_stars_is_decided_at_once() -> None:
+    """A regular expression needs longer than a day. An operator who writes such a rule would stop every node."""
+    assert not matches("spiffe://waltz/" + "a" * 200 + "/", "spiffe://waltz/" + "*" * 100)
+    assert not matches("a" * 2000, "*a" * 900 + "*b")
+    assert matches("a" * 2000, "*a" * 900 + "*")
