@@ -353,7 +353,7 @@ class AppendWindow:
         late = 0
         for unsent in self.queue:
             if not _done(unsent) and unsent.deadline <= now:
-                self.not_appended += _count(unsent)
+                self.not_appended += _counted(unsent)
                 _fail(unsent, self._late(f"{LATE_UNSENT}: {reason}"))
             if _done(unsent):
                 late += 1
@@ -369,7 +369,7 @@ class AppendWindow:
     def refuse_unsent(self) -> None:
         """Answers all that was never sent as not appended: the storage is full."""
         for unsent in self.queue:
-            self.not_appended += 0 if _done(unsent) else _count(unsent)
+            self.not_appended += 0 if _done(unsent) else _counted(unsent)
             _fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         self._drop_done()
 
@@ -405,7 +405,7 @@ class AppendWindow:
             for part in frame.parts:
                 part.expire(math.inf, self.partition, self._unknown_of(client_id, frame.since, str(error)))
         for each in queue:
-            self.not_appended += _count(each) if isinstance(unsent, NotAppended) and not _done(each) else 0
+            self.not_appended += _counted(each) if isinstance(unsent, NotAppended) and not _done(each) else 0
             _fail(each, copy(unsent))
         self._waiters.fail(unsent)
 
@@ -451,6 +451,11 @@ def _done(unsent: Unsent) -> bool:
 
 def _count(unsent: Unsent) -> int:
     return 1 if isinstance(unsent, PendingAppend) else unsent.count
+
+
+def _counted(unsent: Unsent) -> int:
+    """How many appends it is in the statistics of outcomes: a turn request is none."""
+    return 0 if isinstance(unsent, PendingAppend) and unsent.mark == TURN_MARK else _count(unsent)
 
 
 def _fail(unsent: Unsent, error: WaltzError) -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from waltz_log.client import Lock, TransactionContext, WaltzClient
 from waltz_log.client.append.append_window import AppendWindow
+from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.turn_request import await_turn
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.admission import Ticket
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.client.transactions.transactional import EXPECTED_MAX, _call_key, _ExpectedLocks
+from waltz_log.core.locks.locks import TURN_MARK
 from waltz_log.errors import GaveUp, NotAppended, ProtocolViolation
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.scripted_server import ScriptedCluster
@@ -65,6 +67,30 @@ async def test_a_turn_that_does_not_come_in_time_is_nothing_unknown(connect: Con
     cluster.logs[0].gate.set()
     await client.flush()
     assert (await client.append(0, b"second")).transaction_id == 1
+
+
+def test_a_turn_request_that_was_never_sent_is_no_append_in_the_statistics() -> None:
+    """It does count as pending, because it uses room in the window until it has an answer."""
+    window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000)
+    for mark in (TURN_MARK, 5):
+        append = PendingAppend()
+        append.future, append.mark, append.size, append.deadline = _Future(), mark, 10, 1.0  # type: ignore[assignment]
+        assert window.try_enqueue(append)
+    assert window.pending == 2
+    window.expire(2.0, 1, "no owner")
+    assert (window.not_appended, window.pending) == (1, 0)
+
+
+class _Future:
+    """One that no loop is needed for."""
+
+    error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.error is not None
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
 
 
 async def test_an_owner_that_appends_a_turn_request_is_found_out(connect: Connect, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:

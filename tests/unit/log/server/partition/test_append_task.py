@@ -11,7 +11,7 @@ import pytest
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.locks.locks import TURN_MARK
-from waltz_log.core.quotas import Meter, Refusal
+from waltz_log.core.quotas import Meter, Rates, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
@@ -126,6 +126,23 @@ async def test_a_rejection_by_a_committed_winner_is_answered_at_once(bench: Any)
     await task.submit(mount, _frame(0, mark=8))
     await _settled()
     assert mount.answers[0].rejected == [(0, 9)]
+
+
+async def test_asking_for_a_turn_costs_nothing_of_a_quota(bench: Any) -> None:
+    task, store = bench
+    mount, meter = _Mount(), Meter("a", "", Rates(transactions_per_s=0.001, burst_s=2000), 0.0)
+    mount.meter = meter
+    for sequence in range(3):
+        await task.submit(mount, _frame(sequence, mark=TURN_MARK))
+    await _settled()
+    bucket = meter._transactions
+    assert bucket is not None
+    assert bucket.tokens(0.0) == 2
+    await task.submit(mount, _frame(3, mark=9))
+    await _settled()
+    store.commit(10)
+    await _settled()
+    assert bucket.tokens(0.0) == 1, "what was appended is charged"
 
 
 async def test_who_asks_for_a_turn_is_answered_in_the_order_of_the_queue_and_lost_no_conflict(bench: Any) -> None:
