@@ -20,7 +20,7 @@ from verification.simulation.run import run
 
 __all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
 
-SEEDS_MAX = 200
+SEEDS_MAX = 500
 
 OF_TOPICS = frozenset(
     {
