@@ -26,10 +26,11 @@ INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 PREPARED := .cache/spark-start
 PEERS := .venv/peers
+SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers rotations spark-access crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers tls-scan rotations spark-access crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -113,6 +114,10 @@ smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 t
 strangers: setup ## 10,000 connections of strangers to every port of a secure cluster, under a client that appends; CONNECTIONS=300 SECONDS=12 a shorter run
 	$(BIN)/python -m verification.strangers $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(SECONDS),--seconds $(SECONDS))
 
+tls-scan: setup $(SSLYZE) ## sslyze and testssl.sh against each port of a secure cluster, some minutes; PLANT=tls-1.2 or no-client-certificate: a weak port
+	@.ci/install-packages verification/tls_scan/packages
+	$(BIN)/python -m verification.tls_scan $(if $(PLANT),--plant $(PLANT)) $(if $(ONLY),--only $(ONLY))
+
 rotations: setup ## a hundred rotations of all certificates and keys of a cluster, under appends and a feed
 	$(BIN)/pytest -q -m slow tests/integration/log/test_rotations.py
 
@@ -132,7 +137,7 @@ outbox-kills: setup ## kill a forwarding service a hundred times while the log f
 postgresql: setup ## applications on a real PostgreSQL: one of its own, or the one that WALTZ_TEST_POSTGRESQL names
 	$(BIN)/pytest -q tests/integration/log/postgresql_client.py
 
-fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=600 altogether instead of 60, ONLY=direct_frames one of them
+fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=600 altogether instead of 60, ONLY=direct_frames one of them, ONLY=ports what peers send
 	$(BIN)/python -m verification.fuzz.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, KEEP=1 keeps it running with the web console, SECURE=1 uses mutual TLS
@@ -180,6 +185,12 @@ $(PEERS): $(INSTALLED)
 	@echo "setup: installing confluent-kafka and umadb, for comparisons alone"
 	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[bench]' > .cache/install.log 2>&1 \
 	  || { echo "setup: the packages could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
+	@touch $@
+
+$(SSLYZE): $(INSTALLED)
+	@echo "setup: installing sslyze, for scans alone"
+	@$(BIN)/python -m venv .venv/tls-scan && .venv/tls-scan/bin/python -m pip install --disable-pip-version-check 'sslyze==6.3.1' > .cache/install.log 2>&1 \
+	  || { echo "setup: sslyze could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
 	@touch $@
 
 screenshots: setup ## the pictures of the console in its guide, from its tests; needs Chromium

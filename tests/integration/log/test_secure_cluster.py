@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -19,6 +20,8 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.unit.log.monitoring.test_endpoint_tls import ask
+from verification.tls_scan.ports import HOST, Kind, ports_of
+from verification.tls_scan.stranger import welcome_of
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.coordination.access import change_rules
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -87,6 +90,22 @@ def test_a_client_without_a_certificate_of_the_cluster_does_not_get_in(cluster: 
         with pytest.raises(ClusterUnavailable):
             SyncWaltzClient(cluster.cluster, ClientSettings(tls=tls, connect_timeout_s=3))
     gc.collect()  # the sockets that kazoo dropped, here and not in another test
+
+
+def test_no_port_shakes_hands_below_tls_1_3_or_serves_a_client_without_a_certificate(cluster: LocalCluster) -> None:
+    """`make tls-scan` tries more, with programs that scan."""
+    files = cluster.certificate("application", "old")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authorities)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    ports = [*ports_of(cluster, set())]
+    assert {Kind.GRPC, Kind.DIRECT, Kind.ZOOKEEPER} <= {port.kind for port in ports}
+    for port in ports:
+        context.set_alpn_protocols(["h2"] if port.kind is Kind.GRPC else [])
+        with socket.create_connection((HOST, port.number), 10) as plain, pytest.raises((ssl.SSLError, ConnectionError)):
+            context.wrap_socket(plain, server_hostname=HOST)
+        assert welcome_of(port) is None, port
 
 
 def test_a_topic_admits_the_names_in_certificates_and_not_those_in_messages(cluster: LocalCluster) -> None:

@@ -10,4 +10,12 @@ from typing import Final
 
 __all__ = ["GRPC_ENVIRONMENT"]
 
-GRPC_ENVIRONMENT: Final = {"GRPC_VERBOSITY": "NONE", "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
+NO_CIPHER_BELOW_TLS_1_3: Final = "ECDHE-PSK-CHACHA20-POLY1305"
+"""The ciphers of gRPC for TLS 1.2, because its Python interface has no minimum version. This cipher needs a secret that no port has, so a handshake
+below TLS 1.3 fails. The ciphers of TLS 1.3 are another list."""
+
+GRPC_ENVIRONMENT: Final = {
+    "GRPC_VERBOSITY": "NONE",
+    "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
+    "GRPC_SSL_CIPHER_SUITES": NO_CIPHER_BELOW_TLS_1_3,
+}

@@ -57,8 +57,8 @@ class Gate:
         return None if self._certificates is None else self._certificates.server_context()
 
     def identity(self, context: Any) -> Identity | None:
-        """The peer of a call of gRPC; None without TLS, and for a certificate without a name. Raises `ProtocolViolation` for a version below TLS 1.3,
-        which gRPC's Python interface cannot refuse in the handshake."""
+        """The peer of a call of gRPC; None without TLS, and for a certificate without a name. Raises `ProtocolViolation` for a version below TLS 1.3:
+        only processes that `waltz` starts refuse it in the handshake (`processes.grpc_environment`)."""
         if self._certificates is None:
             return None
         found = context.auth_context()
