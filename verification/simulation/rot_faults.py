@@ -6,6 +6,7 @@ node names the damage, or it does not serve what the file is needed for; nothing
 
 from __future__ import annotations
 
+import sys
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from verification.simulation.faults import claim, fault
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
 from waltz_log.errors import WaltzError
 from waltz_log.storage.integrity.scrub import Scrub
+from waltz_log.storage.segments.segment import segment_path
 from waltz_log.testing.disk import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -63,8 +65,10 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         if kind == TIMES and path == max(each for each in files[kind] if each.startswith(path.rpartition("/")[0] + "/")):
             # Corruption in the last entry of the last segment looks like a write that a crash tore, and the block has the time of the one before.
             end = max(0, FILE_HEADER_BYTES + decode_times(bytes(content[FILE_HEADER_BYTES:]))[2] - TIME_ENTRY_BYTES)
-        places = [at for at in range(end) if not is_padding(kind, at)]
         node = world.storages[name].node
+        if kind == DATA and node is not None:
+            end = min(end, _synced_end(node, path))
+        places = [at for at in range(end) if not is_padding(kind, at)]
         if not places or node is None:
             return
         fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.corrupted else {}
@@ -94,6 +98,15 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
             return
         if not await world.storages[name].process.spawn(_is_noticed(node, world, name, path, at, content[at])):
             world.history.complaints.append(f"13: no check noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
+
+
+def _synced_end(node: StorageNode, path: str) -> int:
+    """Up to where a check must notice corruption in this file of data. What is not synced yet was never acknowledged, and is a tail for a check."""
+    for store in node._open_stores():
+        tail = store.log.tail
+        if path == segment_path(store.log.directory, tail.segment, DATA):
+            return tail.end
+    return sys.maxsize
 
 
 async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at: int, corrupted: int) -> bool:
