@@ -19,3 +19,14 @@ def test_hundreds_of_strangers_slow_no_client_down_and_use_no_memory(tmp_path: P
     assert found.passed, found
     assert found.ports == 7, "the server, three storage nodes, and their direct ports"
     assert found.growth_bytes < 64 << 20
+
+
+@pytest.mark.timeout(120)
+def test_a_hundred_strangers_fail_no_append_and_use_no_memory(tmp_path: Path) -> None:
+    """For some seconds, so that each test run has it. It does not compare latencies: a few seconds on a busy machine say little of a p99."""
+    with LocalCluster(tmp_path, partitions=4, storages=1, servers=1, secure=True) as cluster:
+        found = measure(cluster, connections=100, seconds=3)
+    assert found.failed == 0
+    assert found.made >= 30
+    assert found.appends > 20
+    assert found.growth_bytes < 64 << 20
