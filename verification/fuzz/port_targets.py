@@ -122,11 +122,11 @@ class _Transport(asyncio.Transport):
 def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
     """What a stream of these bytes carries, and whether all of them are right."""
     messages: list[bytes] = []
-    at, greeted = 0, False
+    at, greeted, ended = 0, False, False
     while len(data) - at >= HEAD.size:
         kind, length = HEAD.unpack_from(data, at)
         limit = GREETING_BYTES_MAX if not greeted else OPENING_BYTES_MAX if not messages else MAX_FRAME_BYTES
-        if length > limit or (kind > PONG if greeted else kind != GREETING):
+        if length > limit or (kind > PONG if greeted else kind != GREETING) or (ended and kind in (MESSAGE, END)):
             return messages, False
         body = data[at + HEAD.size : at + HEAD.size + length]
         if len(body) < length:
@@ -138,7 +138,9 @@ def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
             greeted = True
         elif kind == MESSAGE:
             messages.append(body)
-        elif kind in (END, STATUS):
+        elif kind == END:
+            ended = True
+        elif kind == STATUS:
             break
     return messages, True
 

@@ -147,8 +147,8 @@ async def hang_disk(world: World, rng: Random) -> None:
 
 
 async def _expect_appends(world: World, hanging: str, rng: Random) -> None:
-    forgetful = {lost.storage for lost in world.history.memory_lost}
-    partitions = [each for each in range(world.mix.partitions) if _has_majority_without(await world.assigned(each), hanging, forgetful)]
+    unfit = {lost.storage for lost in world.history.memory_lost} | world.corrupted
+    partitions = [each for each in range(world.mix.partitions) if _has_majority_without(await world.assigned(each), hanging, unfit)]
     if not partitions:
         return
     partition = rng.choice(partitions)
@@ -163,9 +163,10 @@ async def _expect_appends(world: World, hanging: str, rng: Random) -> None:
         world.history.complaints.append(f"29: no append within {HANG_S_MAX:g} s while a disk hangs: {where}")
 
 
-def _has_majority_without(assigned: tuple[str, ...], hanging: str, forgetful: set[str]) -> bool:
-    """`forgetful`: nodes that lost what they held. Until it is filled again, such a replica may need the one that hangs to decide a mark."""
-    return hanging in assigned and len(set(assigned) - {hanging} - forgetful) >= majority(len(assigned))
+def _has_majority_without(assigned: tuple[str, ...], hanging: str, unfit: set[str]) -> bool:
+    """`unfit`: nodes that lost what they held, which may need the one that hangs to decide a mark until they are filled again, and nodes with a
+    corrupt file, which may not serve."""
+    return hanging in assigned and len(set(assigned) - {hanging} - unfit) >= majority(len(assigned))
 
 
 async def _append(actor: Actor) -> None:

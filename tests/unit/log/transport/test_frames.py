@@ -99,8 +99,9 @@ def _status(data: bytes) -> errors.WaltzError | None:
         (_frame(frames.GREETING, GREETING) + _frame(99, b"x"), "kind=99"),
         (_frame(frames.GREETING, GREETING) + struct.pack(">BI", frames.MESSAGE, methods.MAX_FRAME_BYTES + 1), "too large"),
         (_frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE, b"\xff" * 20), "not a message"),
+        (_frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END) + _frame(frames.MESSAGE), "after the end"),
     ],
-    ids=["http", "zeros", "ones", "long", "version", "unknown", "kind", "large", "garbage"],
+    ids=["http", "zeros", "ones", "long", "version", "unknown", "kind", "large", "garbage", "after-the-end"],
 )
 async def test_an_invalid_message_gets_its_error_and_the_connection_ends(data: bytes, word: str) -> None:
     async with _listening() as (node, port):

@@ -170,6 +170,8 @@ class Wire(asyncio.BufferedProtocol):
             wrong = None if kind == GREETING and length <= GREETING_BYTES_MAX else "a stream begins with a greeting"
         elif kind > PONG:
             wrong = f"unknown frame kind={kind}"
+        elif kind in (MESSAGE, END) and (self.finished or self.status is not None):
+            wrong = "a message after the end of the stream"
         else:
             wrong = None if length <= limit else f"frame too large: bytes={length} limit={limit}"
         if wrong is not None:
