@@ -17,7 +17,8 @@ MEANINGS: dict[str, str] = {
         "The certificate files changed, and cannot be used: `reason` names the file. Correct it before the previous certificate expires."
     ),
     "connections are not protected": (
-        "The node serves other machines in plain text, because `insecure` is set. Set `tls`, see [security](../guides/security.md)."
+        "The process serves other machines in plain text, because `insecure` is set. Set `tls`, or `--metrics-client` for the metrics of pipelines; "
+        "see [security](../guides/security.md)."
     ),
     "request denied": (
         "A peer has no role for the operation, or no rule permits it. If it should be permitted, extend the patterns in `tls` or use "
@@ -35,7 +36,7 @@ MEANINGS: dict[str, str] = {
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),
-    "http request failed": "A request to the endpoint of metrics and health failed because of a defect; the log has the trace. The node goes on.",
+    "http request failed": "A request to the endpoint of metrics and health failed because of a defect; the log has the trace. The process goes on.",
     "no coordinator, retrying": "ZooKeeper does not answer. The process tries again until it does.",
     "storage node closed": "The storage node has stopped in order.",
     "no replica is assigned to this storage node": (

@@ -14,6 +14,7 @@ from pathlib import Path
 from verification.alerts.prometheus import Prometheus
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.metrics import PrometheusMetrics
+from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, SyncWaltzClient
 from waltz_log.errors import Unavailable
 from waltz_log.processes.local_cluster import START_TIMEOUT_S, LocalCluster
@@ -80,7 +81,7 @@ class _World:
     def running(self) -> Iterator[Prometheus]:
         with ExitStack() as stack:
             stack.enter_context(self.cluster)
-            pipelines = stack.enter_context(PrometheusMetrics(self.board, port=0))
+            pipelines = stack.enter_context(PrometheusMetrics(self.board, MetricsSettings(port=0)))
             self.board.add("legs", lambda: self.dead)
             self.dead = 0
             targets = self.directory / "pipelines.json"

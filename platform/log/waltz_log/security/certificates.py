@@ -104,6 +104,11 @@ class Certificates:
         self._refresh()
         return self._loaded.public
 
+    def mutual_context(self) -> ssl.SSLContext:
+        """For one connection of a server whose clients all present a certificate of a trusted authority."""
+        self._refresh()
+        return self._loaded.server
+
     def client_context(self) -> ssl.SSLContext:
         """For one connection to a server. The server's certificate must name the host that the connection goes to."""
         self._refresh()

@@ -16,7 +16,7 @@ from pydantic import Field
 from waltz_log.errors import InvalidSetting
 from waltz_log.settings import Settings
 
-__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "tls_environment"]
+__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "is_loopback", "tls_environment"]
 
 ENVIRONMENT = "WALTZ_TLS"
 FILES = ("certificate", "key", "authorities")
@@ -97,7 +97,7 @@ def tls_environment(settings: TlsSettings) -> dict[str, str]:
 
 def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:
     """Raises `InvalidSetting` for a node without TLS that listens at an address that other machines reach."""
-    if tls is None and not insecure and not _is_loopback(listen):
+    if tls is None and not insecure and not is_loopback(listen):
         reason = (
             f"is required, because {listen} can be reached from other machines: set `tls` (`waltz certificates create` makes certificates), "
             "listen at 127.0.0.1, or set `insecure: true` in a network where every machine and person is trusted"
@@ -105,7 +105,8 @@ def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) ->
         raise InvalidSetting(name="tls", reason=reason, nearest=None)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address, `host:port` or `unix:PATH`."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args  # Any: argparse's keyword arguments
 
 from pyspark_waltz.options import SourceOptions
-from waltz_delta.pipelines.metrics import METRICS_HOST
+from waltz_delta.pipelines.metrics_port import METRICS_HOST, MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings, checked_trigger
 from waltz_delta.pipelines.pipeline_file import load_pipeline, pipeline_files
 from waltz_delta.settings import (
@@ -56,9 +56,7 @@ _OF_A_SCHEMA = ("timestamp_unit", "earliest_timestamp", "latest_timestamp", "num
 @dataclass(frozen=True, slots=True)
 class JobArguments:
     pipelines: tuple[PipelineSettings, ...]
-    metrics_port: int | None = None
-    metrics_file: Path | None = None
-    metrics_host: str = METRICS_HOST
+    metrics: MetricsSettings
 
 
 class JobParser(argparse.ArgumentParser):
@@ -82,7 +80,9 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
     found = _parser(job, upsert).parse(arguments)
     files = [] if upsert else [Path(name) for name in found.pipeline]
     pipelines = _from_files(files, found) if files else (_from_arguments(job, found, upsert=upsert),)
-    return JobArguments(pipelines, found.metrics_port, Path(found.metrics_file) if found.metrics_file else None, found.metrics_host)
+    file = Path(found.metrics_file) if found.metrics_file else None
+    metrics = MetricsSettings(found.metrics_port, file, found.metrics_host, tuple(found.metrics_client), found.insecure)
+    return JobArguments(pipelines, metrics)
 
 
 def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
@@ -239,7 +239,16 @@ def _parser(job: str, upsert: bool) -> JobParser:
         "--metrics-host",
         default=METRICS_HOST,
         metavar="ADDRESS",
-        help="address that the metrics are served at, 0.0.0.0 for all; every host that reaches it can read them (default: this machine alone)",
+        help="address that the metrics are served at, 0.0.0.0 for all; another one than of this machine alone needs --metrics-client (127.0.0.1)",
     )
+    parser.add_argument(
+        "--metrics-client",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="serve the metrics over HTTPS with the certificate of WALTZ_TLS_CERTIFICATE, only to clients with this name in theirs, "
+        "as spiffe://example.org/reader/prometheus; * for any text without a slash; may be repeated",
+    )
+    parser.add_argument("--insecure", action="store_true", help="serve the metrics as plain text at an address that other machines reach")
     parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")
     return parser

@@ -24,6 +24,6 @@ def upsert(arguments: Sequence[str]) -> int:
 def _run(name: str, arguments: Sequence[str], *, upsert: bool) -> int:
     def run(given: Sequence[str]) -> int:
         job = parse_arguments(name, given, upsert=upsert)
-        return run_pipelines(name, job.pipelines, metrics_port=job.metrics_port, metrics_file=job.metrics_file, metrics_host=job.metrics_host)
+        return run_pipelines(name, job.pipelines, job.metrics)
 
     return run_job(name, arguments, run)

@@ -10,23 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO  # Any: prometheus-client is optional, so not imported here
 
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
+from waltz_delta.pipelines.metrics_port import MetricsSettings, serve_metrics
 from waltz_log.errors import InvalidSetting
 from waltz_log.extras import install_command
 from waltz_log.loggers import get_logger
 
-__all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
+__all__ = ["METRICS", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
 
 log = get_logger(__name__)
-
-METRICS_HOST = "127.0.0.1"
-"""The metrics name pipelines and partitions and are served without authentication, so other machines can read them only if the operator asks for it.
-"""
 
 FILE_INTERVAL_S = 5.0
 LINE_INTERVAL_S = 0.5
@@ -59,40 +55,36 @@ METRICS = (
 
 
 class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
-    """Serves the board's metrics within the context: at `http://<host>:<port>/metrics`, or in `file`."""
+    """Serves the board's metrics within the context: at `/metrics` of the port, or in the file."""
 
-    def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = METRICS_HOST) -> None:
+    def __init__(self, board: StatusBoard, settings: MetricsSettings) -> None:
         try:
             import prometheus_client
 
             from waltz_log.monitoring.exposition import ProcessMetrics
         except ImportError:
-            name = "--metrics-port" if port is not None else "--metrics-file"
+            name = "--metrics-port" if settings.port is not None else "--metrics-file"
             reason = f"needs prometheus_client: {install_command('metrics')}"
             raise InvalidSetting(name=name, reason=reason, nearest=None) from None
         self._client = prometheus_client
         self._board = board
-        self._port, self._file, self._host = port, file, host
+        self._settings, self._file = settings, settings.file
         self.registry = prometheus_client.CollectorRegistry()
         self._batch_seconds = prometheus_client.Histogram(
             "waltz_pipeline_batch_seconds", _meaning("waltz_pipeline_batch_seconds"), ["pipeline"], buckets=BATCH_BUCKETS_S, registry=self.registry
         )
         self.registry.register(_Collector(board))
         self.registry.register(ProcessMetrics())
-        self._server: Any = None
+        self._serving = ExitStack()
+        self._listening = 0
         self._ended = threading.Event()
         self._failed = False
         self._writer: threading.Thread | None = None
         board.observe(self._observe)
 
     def __enter__(self) -> PrometheusMetrics:
-        if self._port is not None:
-            try:
-                self._server, _ = self._client.start_http_server(self._port, addr=self._host, registry=self.registry)
-            except OSError as error:
-                raise InvalidSetting(
-                    name="--metrics-port", reason=f"cannot listen at {self._host}:{self._port}: {error.strerror}", nearest=None
-                ) from None
+        if self._settings.port is not None:
+            self._listening = self._serving.enter_context(serve_metrics(self._settings, self.registry))
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._write()
@@ -102,9 +94,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+        self._serving.close()
         if self._writer is not None:
             self._writer.join()
             self._write_again()
@@ -112,7 +102,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
     @property
     def port(self) -> int:
         """The port it listens on, also if 0 was requested."""
-        return int(self._server.server_port)
+        return self._listening
 
     def _observe(self, name: str, status: PipelineStatus, batch: bool) -> None:
         if batch:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -30,7 +29,8 @@ from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.restored import marks_as_restored
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
-from waltz_delta.pipelines.metrics import METRICS_HOST, LiveLine, PrometheusMetrics
+from waltz_delta.pipelines.metrics import LiveLine, PrometheusMetrics
+from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_delta.tables.finished import table_outcome
@@ -56,22 +56,15 @@ class Stopping(Protocol):
     def wait(self, seconds: float) -> bool: ...
 
 
-def run_pipelines(
-    job: str,
-    pipelines: Sequence[PipelineSettings],
-    *,
-    metrics_port: int | None = None,
-    metrics_file: Path | None = None,
-    metrics_host: str = METRICS_HOST,
-) -> int:
+def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: MetricsSettings) -> int:
     """Returns the exit code: 0 if every pipeline ended without a failure, that of the failures if they agree, 1 otherwise. Raises the error of a
     pipeline that runs alone, and errors that prevent the start of all."""
     _refuse_shared(pipelines)
     _contact_one(pipelines)
     board = StatusBoard()
     with ExitStack() as stack:
-        if metrics_port is not None or metrics_file is not None:
-            stack.enter_context(PrometheusMetrics(board, port=metrics_port, file=metrics_file, host=metrics_host))
+        if metrics.port is not None or metrics.file is not None:
+            stack.enter_context(PrometheusMetrics(board, metrics))
         spark = SparkSession.builder.appName(f"waltz {job}").getOrCreate()
         stack.callback(spark.stop)
         stack.callback(CHECKPOINTS.settle, CHECKPOINTS_PATIENCE_S)

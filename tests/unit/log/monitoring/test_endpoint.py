@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import InvalidSetting, Unavailable
-from waltz_log.monitoring.endpoint import CONNECTIONS_MAX, serve_http
+from waltz_log.monitoring.endpoint import serve_http
+from waltz_log.monitoring.http_server import CONNECTIONS_MAX
 from waltz_log.monitoring.monitored import Monitored, Source
 from waltz_log.monitoring.settings import HttpSettings
 

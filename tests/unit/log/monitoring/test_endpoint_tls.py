@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.log.monitoring.test_endpoint import _gives, _Process
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import InvalidSetting
-from waltz_log.monitoring import endpoint
+from waltz_log.monitoring import http_server
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.monitoring.settings import HttpSettings
@@ -55,6 +55,16 @@ def ask(port: int, path: str, tls: TlsSettings | None, authorities: Path) -> tup
     return int(head.split()[1]), body
 
 
+def ask_plainly(port: int) -> bytes:
+    """All that plain HTTP gets."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, suppress(ConnectionResetError):
+        plain.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        while part := plain.recv(65536):
+            answer += part
+    return answer
+
+
 def test_metrics_are_for_the_clients_that_are_named_and_probes_need_no_certificate(authority: DevelopmentAuthority, monitored: Monitored) -> None:
     settings = HttpSettings(port=0, tls=True, clients=(PROMETHEUS,))
     with serve_http(settings, monitored, Certificates(authority.issue("node", "a"))) as http:
@@ -81,10 +91,7 @@ def test_a_certificate_that_is_foreign_or_expired_and_plain_http_get_nothing(
         for tls in (foreign, expired):
             with pytest.raises((ssl.SSLError, OSError)):
                 ask(http.port, "/metrics", tls, authority.certificate)
-        with socket.create_connection(("127.0.0.1", http.port), timeout=10) as plain:
-            plain.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            with suppress(ConnectionResetError):
-                assert b"waltz" not in plain.recv(4096)
+        assert b"waltz" not in ask_plainly(http.port)
         assert ask(http.port, "/metrics", None, authority.certificate)[0] == 200
 
 
@@ -105,7 +112,7 @@ def test_a_new_certificate_is_served_and_its_expiry_is_shown(authority: Developm
 def test_a_client_that_says_little_is_ended(
     authority: DevelopmentAuthority, monitored: Monitored, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(endpoint, "CONNECTION_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.5)
     for settings in (HttpSettings(port=0, tls=True), HttpSettings(port=0)):
         with (
             serve_http(settings, monitored, Certificates(authority.issue("node", "a"))) as http,

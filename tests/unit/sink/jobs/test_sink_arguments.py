@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_waltz.options import EARLIEST
 from waltz_delta.jobs.arguments import parse_arguments
+from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipelines.pipeline_file import load_pipeline
 from waltz_log.errors import InvalidSetting
@@ -170,8 +171,10 @@ def test_pipeline_files_stand_in_place_of_arguments(tmp_path: Path) -> None:
         ("fleet", "/c/fleet", True, 10),
         ("legs", "/c/legs", True, 10),
     ]
-    assert (found.metrics_port, found.metrics_host) == (9000, "127.0.0.1")
-    assert parse_arguments("ingest", [f"--pipeline={tmp_path}", "--metrics-host=0.0.0.0"], upsert=False).metrics_host == "0.0.0.0"
+    assert found.metrics == MetricsSettings(9000)
+    served = ["--metrics-host=0.0.0.0", "--metrics-client=a", "--metrics-client=b", "--insecure", "--metrics-file=m.prom"]
+    found = parse_arguments("ingest", [f"--pipeline={tmp_path}", *served], upsert=False)
+    assert found.metrics == MetricsSettings(None, Path("m.prom"), "0.0.0.0", ("a", "b"), insecure=True)
     with pytest.raises(InvalidSetting, match="--table is set in the pipeline file"):
         parse_arguments("ingest", [f"--pipeline={tmp_path}", "--table=/t"], upsert=False)
     empty = tmp_path / "empty"
