@@ -78,10 +78,10 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
                 rounds.append(used)
     finally:
         await coordinator.close()
-    told = {**conditions, "in_flight": IN_FLIGHT, "of": "processor us/txn"}
+    shown = {**conditions, "in_flight": IN_FLIGHT, "of": "processor us/txn"}
 
     def compared(name: str, case: str, part: int, **more: Any) -> Measurement:
-        return in_turns(name, [(used[case][part], used["none"][part]) for used in rounds], "neither", {**told, **more})
+        return in_turns(name, [(used[case][part], used["none"][part]) for used in rounds], "neither", {**shown, **more})
 
     return [
         compared("access.append", "rules", 1, rules=RULES + 1),

@@ -1,6 +1,6 @@
 """A small HTTP server in threads, plain or over TLS, for endpoints that programs read: health and metrics.
 
-Bounded: so many connections at once, each with a deadline; the newest is closed if there are more. Each connection uses the newest certificate files.
+Bounded in connections at once, each with a deadline; the newest is closed if there are more. Each connection uses the newest certificate files.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def tail(
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with so many of the last transactions that fit.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with this many of the last transactions that fit.")] = 10,
     from_time: FromTime = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new transactions until Ctrl-C.")] = True,
     grep: Grep = None,
