@@ -197,8 +197,10 @@ def test_a_partition_is_moved_and_a_server_drained_and_readmitted() -> None:
         nodes = browser.get("/nodes").text
         addresses = [unquote(each) for each in re.findall(r"/actions/drain-server\?server=([^\"]+)", nodes)]
         assert len(addresses) == 2
+        owner = re.compile(r"<dt>Owner</dt><dd>server (\d+)")
+        wait_for(lambda: owner.search(browser.get("/partitions/0").text) is not None)  # a server serves before its owner is on the page
         page = browser.get("/partitions/0").text
-        before = re.search(r"<dt>Owner</dt><dd>server (\d+)", page)
+        before = owner.search(page)
         assert before is not None
         (other,) = set(re.findall(r'<option value="(\d+)"', page)) - {before[1]}
         assert f"partition 0 to server {other}" in act("move-owner", partition="0", server=other)
