@@ -53,9 +53,9 @@ class Options:
     """Only the first flights of each airport: a short run."""
     year_s: float = YEAR_S
     secure: bool = False
+    """Mutual TLS on every connection. Dispatchers are applications, the Spark jobs are readers."""
     keep: bool = False
     """Serves the web console, which stays with the cluster until Ctrl-C."""
-    """Mutual TLS on every connection. Dispatchers are applications, the Spark jobs are readers."""
 
     @property
     def tables(self) -> dict[str, Path]:

@@ -28,7 +28,7 @@ def test_the_readmes_session_works_as_pasted(tmp_path: Path, spark: bool) -> Non
     with running(block["dev"], folder, tmp_path / "terminal", until="ready cluster="):
         assert "hello" in second(block["hello"])
         shown = second("python -i", block["python"])
-        assert "refused: lock conflict" in shown
+        assert "rejected: lock conflict" in shown
         assert "1 b'{" in shown
         if not spark:
             return  # each of the other steps starts a Spark of its own
