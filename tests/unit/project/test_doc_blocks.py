@@ -70,6 +70,7 @@ SHELL = {
     "journalctl",
     "kill",
     "kubectl",
+    "ln",
     "mkdir",
     "pip",
     "podman",
