@@ -16,11 +16,10 @@ from waltz_log.core.ports import Listener
 from waltz_log.errors import ConnectionLost, QuotaExceeded
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import Certificates
-from waltz_log.transport import methods
+from waltz_log.transport import accepting, methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.connection_limits import ConnectionLimits
-from waltz_log.transport.direct import accepting
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.grpc import GrpcNetwork
 

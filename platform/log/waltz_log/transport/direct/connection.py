@@ -27,10 +27,10 @@ from waltz_log.security.callers import calling
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.accepting import TlsAcceptor
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.cancelled import task_is_cancelled
-from waltz_log.transport.direct.accepting import TlsAcceptor
 from waltz_log.transport.direct.codec import HANDSHAKE_S, OPENING_BYTES_MAX, Wire
 from waltz_log.transport.large_messages import decoder_of
 
