@@ -203,7 +203,13 @@ MEANINGS: dict[str, str] = {
     "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
     "ZooKeeper is open to every certificate. Name it there.",
     "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
-    "connection not accepted": "The system refused to accept a connection at the direct port, usually because the process has too many open files.",
+    "connection not accepted": (
+        "The system refused to accept a connection at the direct port or the console, usually because the process has too many open files."
+    ),
+    "too many handshakes, the oldest ends": (
+        "More connections than the limit have not finished their TLS handshake at this direct port or console. The oldest is closed. Keep strangers "
+        "out with a firewall."
+    ),
     "peer cannot be reached directly": "The direct port of a storage node does not answer; blocks go over gRPC. Check firewalls for `direct_port`.",
     "worker does not answer": "A call that was forwarded to another worker of the node failed. The caller tries again.",
     "status of a node cannot be read": "A node did not answer `waltz cluster status`.",

@@ -1,16 +1,20 @@
-"""Appends of one client without and with strangers at all ports of the nodes, and the memory of the nodes meanwhile."""
+"""Appends of one client without and with strangers at all ports of nodes and console, their memory meanwhile, and whether the console answers."""
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 import psutil
 
+from verification.console import console_of
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
@@ -29,10 +33,14 @@ GROWTH_BYTES_MAX: Final = 512 << 20
 PAUSE_S: Final = 0.002
 """Between two appends: the client measures latency, not how much the machine can do."""
 
+PAGE_S: Final = 10.0
+"""The deadline of a request to the console, with all attempts of its browser."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`made`: connections of strangers, of which `open_most` were open at once. `failed`: appends that did not succeed."""
+    """`made`: connections of strangers, of which `open_most` were open at once. `failed`: appends that did not succeed. `pages`: requests to the
+    console among strangers, each in a new connection. `pages_failed`: those without an answer in time."""
 
     ports: int
     appends: int
@@ -44,6 +52,8 @@ class Measured:
     p50_s: float
     p99_s: float
     growth_bytes: int
+    pages: int
+    pages_failed: int
 
     @property
     def slower(self) -> float:
@@ -51,23 +61,34 @@ class Measured:
 
     @property
     def passed(self) -> bool:
-        return not self.failed and self.made > 0 and self.slower <= SLOWER_MAX and self.growth_bytes <= GROWTH_BYTES_MAX
+        return (
+            not self.failed
+            and self.pages > 0
+            and not self.pages_failed
+            and self.made > 0
+            and self.slower <= SLOWER_MAX
+            and self.growth_bytes <= GROWTH_BYTES_MAX
+        )
 
 
 def measure(cluster: LocalCluster, connections: int, seconds: float) -> Measured:
     """For so long without and so long with strangers."""
-    nodes = [psutil.Process(pid) for name, pid in cluster.processes.items() if name != "zookeeper"]
-    addresses = sorted({f"{each.laddr.ip}:{each.laddr.port}" for node in nodes for each in node.net_connections("tcp") if each.status == "LISTEN"})
     settings = ClientSettings(tls=cluster.certificate("application", "strangers") if cluster.secure else None)
-    with SyncWaltzClient(cluster.cluster, settings) as client:
+    with console_of(cluster) as console, SyncWaltzClient(cluster.cluster, settings) as client, ThreadPoolExecutor(1) as browser:
+        pids = [console.pid, *(pid for name, pid in cluster.processes.items() if name != "zookeeper")]
+        processes = [psutil.Process(pid) for pid in pids]
+        listening = {each.laddr for one in processes for each in one.net_connections("tcp") if each.status == "LISTEN"}
+        addresses = sorted(f"{each.ip}:{each.port}" for each in listening)
         _append(client, 1.0)
         alone, failed_alone = _append(client, seconds)
-        before = [node.memory_info().rss for node in nodes]
+        before = [each.memory_info().rss for each in processes]
         command = [sys.executable, "-m", "verification.strangers.attack", "--connections", str(connections), "--seconds", str(seconds)]
         with subprocess.Popen([*command, *addresses], stdout=subprocess.PIPE, text=True) as attack:
             try:
+                opening = browser.submit(_open_pages, console.port, _browser(cluster), seconds - 1)
                 among, failed = _append(client, seconds - 1)
-                growth = max(node.memory_info().rss - was for node, was in zip(nodes, before, strict=True))
+                growth = max(each.memory_info().rss - was for each, was in zip(processes, before, strict=True))
+                pages, pages_failed = opening.result()
                 said, _ = attack.communicate(timeout=30 + seconds)
             finally:
                 attack.kill()
@@ -83,7 +104,46 @@ def measure(cluster: LocalCluster, connections: int, seconds: float) -> Measured
         p50_s=_part(among, 0.5),
         p99_s=_part(among, 0.99),
         growth_bytes=growth,
+        pages=pages,
+        pages_failed=pages_failed,
     )
+
+
+def _browser(cluster: LocalCluster) -> ssl.SSLContext | None:
+    if not cluster.secure:
+        return None
+    tls = cluster.certificate("operator", "browser")
+    context = ssl.create_default_context(cafile=str(tls.authorities))
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+def _open_pages(port: int, context: ssl.SSLContext | None, seconds: float) -> tuple[int, int]:
+    """How many, and how many of them failed."""
+    pages, failed, until = 0, 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        pages += 1
+        failed += not _opens(port, context)
+        time.sleep(0.1)
+    return pages, failed
+
+
+def _opens(port: int, context: ssl.SSLContext | None) -> bool:
+    """Whether the page opens in time. A browser tries again if its connection ends before an answer."""
+    until = time.monotonic() + PAGE_S
+    while time.monotonic() < until:
+        if context is None:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PAGE_S)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PAGE_S, context=context)
+        try:
+            connection.request("GET", "/livez")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.05)
+        finally:
+            connection.close()
+    return False
 
 
 def _append(client: SyncWaltzClient, seconds: float) -> tuple[list[float], int]:

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from verification.console import console_of
 from verification.tls_scan.judging import judge_sslyze, judge_testssl
 from verification.tls_scan.planted import WEAKNESSES, planted
 from verification.tls_scan.ports import HOST, Kind, Port, ports_of
@@ -112,7 +113,8 @@ def main() -> int:
         )
         cluster = stack.enter_context(local)
         files = cluster.certificate("node", "planted")
-        ports = [port for port in ports_of(cluster, set(metrics)) if given.only in (None, port.kind)]
+        console = Port("console", Kind.CONSOLE, stack.enter_context(console_of(cluster)).port)
+        ports = [port for port in (*ports_of(cluster, set(metrics)), console) if given.only in (None, port.kind)]
         if given.plant:
             ports = [stack.enter_context(planted(given.plant, files))]
         for port in ports:

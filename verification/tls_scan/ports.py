@@ -21,6 +21,7 @@ class Kind(StrEnum):
     GRPC = "grpc"
     DIRECT = "direct"
     METRICS = "metrics"
+    CONSOLE = "console"
     ZOOKEEPER = "zookeeper"
 
 

@@ -17,6 +17,7 @@ BEGINNINGS: Final = {
     Kind.GRPC: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)),
     Kind.DIRECT: b"\0",
     Kind.METRICS: b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    Kind.CONSOLE: b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     Kind.ZOOKEEPER: b"srvr",
 }
 """What makes a port that admits the client answer."""

@@ -1,7 +1,8 @@
 """Accepts connections whose TLS handshake has a deadline, and only so many of them at once.
 
 asyncio's own server begins a handshake, with a buffer of 256 KiB, for every connection that arrives, and calls the program only when the handshake is
-over. Here a connection counts from the moment it is accepted.
+over. Here a connection counts from the moment it is accepted. If there are too many, the oldest handshake ends: a peer needs milliseconds for one,
+and strangers that send nothing keep no peer away.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from waltz_log.loggers import get_logger
 
-__all__ = ["HANDSHAKES_MAX", "TlsAcceptor"]
+__all__ = ["HANDSHAKES_MAX", "TlsAcceptor", "listen"]
 
 log = get_logger(__name__)
 
 HANDSHAKES_MAX: Final = 64
-"""Of one process: connections of which it is not known yet whether a peer makes them. A peer that finds no place uses gRPC."""
+"""Of one port: connections of which it is not known yet whether a peer makes them."""
 
 SHUTDOWN_S: Final = 5.0
 """The time that a peer has to acknowledge the end of a TLS connection."""
@@ -31,19 +33,26 @@ AGAIN_S: Final = 0.1
 """After the system could not accept a connection, which usually means that the process has no file descriptor left."""
 
 
-class TlsAcceptor:
-    """Listens from the beginning. `make`: the protocol of one connection, made after the handshake. Raises `OSError` if it cannot
-    listen."""
+def listen(host: str, port: int) -> socket.socket:
+    """Raises `OSError`."""
+    family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family, backlog=BACKLOG)
 
-    def __init__(self, host: str, port: int, make: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext, handshake_s: float) -> None:
-        family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self._listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+
+class TlsAcceptor:
+    """Accepts from the beginning what arrives at the bound socket, which it closes at the end. `make`: the protocol of one connection, made after the
+    handshake."""
+
+    def __init__(self, listening: socket.socket, make: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext, handshake_s: float) -> None:
+        self._listening = listening
+        self._listening.listen(BACKLOG)
         self._listening.setblocking(False)
         self._make = make
         self._context = context
         self._handshake_s = handshake_s
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._refusing = False
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
+        self._crowded = False
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     @property
@@ -59,16 +68,27 @@ class TlsAcceptor:
                 log.warning("connection not accepted", reason=error.strerror)
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if len(self._handshakes) >= HANDSHAKES_MAX:
-                accepted.close()
-                if not self._refusing:
-                    self._refusing = True
-                    log.warning("direct connections are refused", connections=len(self._handshakes), limit=HANDSHAKES_MAX)
-                continue
-            self._refusing = False
+            self._make_room()
             task = loop.create_task(self._shake_hands(accepted))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = None
+            task.add_done_callback(partial(self._ended, accepted))
+            await asyncio.sleep(0)  # a connection that already waits would be accepted without letting the loop do anything else
+
+    def _make_room(self) -> None:
+        if len(self._handshakes) < HANDSHAKES_MAX:
+            self._crowded = False
+            return
+        oldest = next(iter(self._handshakes))
+        del self._handshakes[oldest]
+        oldest.cancel()
+        if not self._crowded:
+            self._crowded = True
+            log.warning("too many handshakes, the oldest ends", port=self.port, limit=HANDSHAKES_MAX)
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+        if task.cancelled():
+            accepted.close()
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ from waltz_log.security.callers import calling
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.accepting import TlsAcceptor
+from waltz_log.transport.accepting import TlsAcceptor, listen
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.cancelled import task_is_cancelled
@@ -150,7 +150,7 @@ class DirectListener:
                     self._server = await loop.create_server(partial(_ServedWire, self), self._host or None, self._wanted)
                     self._port = int(self._server.sockets[0].getsockname()[1])
                 else:
-                    self._acceptor = TlsAcceptor(self._host, self._wanted, partial(_ServedWire, self), context, self.handshake_s)
+                    self._acceptor = TlsAcceptor(listen(self._host, self._wanted), partial(_ServedWire, self), context, self.handshake_s)
                     self._port = self._acceptor.port
             except OSError:
                 raise OSError(f"setting direct_port: {listen_error(f'{self._host}:{self._wanted}')}") from None
