@@ -101,6 +101,11 @@ class Console:
         return not self.access.may_read(partition, topic) or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
 
     @property
+    def protects_payloads(self) -> bool:
+        """Whether the catalogue of topics decides what is shown: then a sample must not be old."""
+        return self.access.by_certificate or bool(self.settings.hidden_topics)
+
+    @property
     def _offered(self) -> ConsoleSettings:
         """The settings as pages for the caller need them."""
         return self.settings if self.access.may_act() else self.settings.without_actions()

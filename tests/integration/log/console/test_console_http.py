@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -14,10 +16,13 @@ import pytest
 from tests.integration.log.console.served_console import ServedConsole, serve_console, wait_for
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
+from waltz_log.console.pages.tail import ROWS_PER_S
+from waltz_log.console.reading.following import BYTES_MAX, ROWS_MAX
 from waltz_log.console.security import POLICY
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.ports import Channel, Coordinator
 from waltz_log.errors import ClusterUnavailable, LockConflict
 from waltz_log.testing import SyncInMemoryCluster
+from waltz_log.transport import waltz_pb2 as pb
 
 HOSTILE = b'{"name": "<script>alert(1)</script><img src=x onerror=alert(2)>", "ansi": "\\u001b[31m"} \x1b[2J'
 LIFE = {"partitions": 4, "storages": 3, "servers": 2}
@@ -238,6 +243,46 @@ def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluste
 def _busy(served: ServedConsole) -> bool:
     with httpx.Client(base_url=served.url, timeout=20) as browser, browser.stream("GET", "/transactions/tail?partition=3") as answer:
         return answer.status_code == 503
+
+
+def test_a_live_tail_of_a_fast_log_reads_little_and_says_what_it_skipped(
+    cluster: SyncInMemoryCluster, served: ServedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = cluster.client()
+    requests: list[pb.ReadRequest] = []
+    connect = served.console.link.channel
+
+    class Counting:
+        def __init__(self, channel: Channel) -> None:
+            self.call = channel.call
+            self._read = channel.read
+
+        def read(self, method: Any, request: pb.ReadRequest) -> Any:
+            requests.append(request)
+            return self._read(method, request)
+
+    monkeypatch.setattr(served.console.link, "channel", lambda address: Counting(connect(address)))
+    began, committed, rows, skipped = client.high_water_mark(3), 0, 0, 0
+    with httpx.Client(base_url=served.url, timeout=20) as browser, browser.stream("GET", "/transactions/tail?partition=3") as tail:
+        lines = tail.iter_lines()
+        assert any(line == ": nothing new" for line in lines)  # the place where it begins is set
+        start_s = time.monotonic()
+        while time.monotonic() - start_s < 2:
+            for future in [client.append_nowait(3, b"fast") for _ in range(100)]:
+                future.result(20)
+        took_s = time.monotonic() - start_s
+        committed = client.high_water_mark(3) - began
+        for line in lines:
+            rows += line.startswith("data: ") and line.endswith("<tr>")
+            found = re.search(r'class="note">([\d,]+) skipped<', line)
+            skipped += int(found[1].replace(",", "")) if found else 0
+            if rows + skipped >= committed:
+                break
+    assert rows + skipped == committed
+    assert skipped > 0
+    read = sum(each.last_transaction_id - each.first_transaction_id + 1 for each in requests)
+    assert rows <= read <= ROWS_PER_S * took_s + 2 * ROWS_MAX  # of the first poll, and of what had arrived at the last
+    assert {(each.runs_max, each.max_bytes) for each in requests} == {(1, BYTES_MAX)}
 
 
 def test_a_conflict_names_winner_loser_and_lock(cluster: SyncInMemoryCluster, browser: httpx.Client) -> None:

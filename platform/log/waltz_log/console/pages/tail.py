@@ -1,7 +1,8 @@
 """The live tail: new transactions as they are committed, as server-sent events.
 
 A tail never falls behind and never holds anything up: it polls the committed marks and shows the newest few of what came since, with the number of
-those it left out. Tails are bounded in number and in life; a browser connects again by itself, and a page without a place says so.
+those it skipped. The more it shows, the longer it waits. Tails are bounded in number and in life; a browser connects again by itself, and a page
+without a place says so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from waltz_log.console.console import Console
 from waltz_log.console.pages.parameters import scope_of
 from waltz_log.console.pages.transactions import Query, line_of, parse_query
+from waltz_log.console.reading.following import Follower
 from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
 
@@ -24,11 +26,10 @@ __all__ = ["routes"]
 log = get_logger(__name__)
 
 INTERVAL_S = 0.5
-ROWS_MAX = 12
-"""In one interval; a reader cannot follow more."""
+"""Between two polls that find little."""
 
-PARTITIONS_MAX = 3
-"""Partitions whose rows are read in one interval, others the next time: a tail of a thousand partitions costs no more than one of three."""
+ROWS_PER_S = 20
+"""A reader cannot follow more, and each row costs the cluster a little."""
 
 LIFE_S = 600.0
 RETRY_MS = 5000
@@ -38,7 +39,7 @@ def routes(console: Console) -> list[Route]:
     places = asyncio.BoundedSemaphore(console.settings.tails_max)
 
     async def tail(request: Request) -> Response:
-        sample = await console.sampler.sample()
+        sample = await console.sampler.sample(watched=console.protects_payloads)
         query = parse_query(request, sample)
         if places.locked():
             return PlainTextResponse("All live tails are in use.\n", 503, {"Retry-After": "30"})
@@ -61,33 +62,22 @@ def routes(console: Console) -> list[Route]:
 
 async def _events(console: Console, query: Query) -> AsyncGenerator[str, None]:
     yield f"retry: {RETRY_MS}\n\n"
-    marks: dict[int, int] = {}
-    turn = 0
+    follower = Follower(console.reader)
     while True:
-        sample = await console.sampler.sample()
-        partitions = scope_of(sample, query.topic, query.partition)
+        shown = 0
         try:
-            bounds = await console.reader.bounds(sample, partitions)
-            fresh = {each: bound.last for each, bound in bounds.items() if bound.answered and bound.last > marks.get(each, bound.last)}
-            before = dict(marks)
-            came = sum(last - before[each] for each, last in fresh.items())
-            for each, bound in bounds.items():
-                if bound.answered:
-                    marks[each] = bound.last
-            if fresh:
-                turn += 1
-                ordered = sorted(fresh)
-                start = turn * PARTITIONS_MAX % len(ordered)
-                chosen = (ordered[start:] + ordered[:start])[:PARTITIONS_MAX]
-                found = await console.reader.newest(sample, chosen, min(ROWS_MAX, came), {each: fresh[each] + 1 for each in chosen})
-                lines = [line_of(console, sample, each) for each in found.entries if each.transaction_id > before[each.partition]]
-                page = console.part("tail_rows.html", lines=lines, skipped=max(0, came - len(lines)))
+            sample = await console.sampler.sample(watched=console.protects_payloads)
+            arrived = await follower.poll(sample, scope_of(sample, query.topic, query.partition))
+            if arrived.entries or arrived.skipped:
+                shown = len(arrived.entries)
+                lines = [line_of(console, sample, each) for each in arrived.entries]
+                page = console.part("tail_rows.html", lines=lines, skipped=arrived.skipped)
                 yield _event("rows", bytes(page.body).decode())
             else:
                 yield ": nothing new\n\n"
         except WaltzError as error:
             yield _event("problem", str(error))
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(max(INTERVAL_S, shown / ROWS_PER_S))
 
 
 def _event(kind: str, text: str) -> str:

@@ -94,11 +94,12 @@ class Sampler:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def sample(self) -> Sample:
-        """The newest sample. Raises `Unavailable` if there is none yet."""
-        if monotonic() - self._watched_s > self._interval_s * RARE:
-            self._wanted.set()
-        self._watched_s = monotonic()
+    async def sample(self, *, watched: bool = True) -> Sample:
+        """The newest sample. `watched`: surveys become more frequent, because somebody looks at a page. Raises `Unavailable` if there is none yet."""
+        if watched:
+            if monotonic() - self._watched_s > self._interval_s * RARE:
+                self._wanted.set()
+            self._watched_s = monotonic()
         if self._sample is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WAIT_S):

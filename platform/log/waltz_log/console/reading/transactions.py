@@ -37,6 +37,9 @@ READ_TIMEOUT_S = 5.0
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Payloads that one page loads. Rows beyond it are shown without their data."""
 
+RUN_BYTES = 1024 * 1024
+"""Aim of one message of a read."""
+
 CHUNK_BYTES = 4 * 1024 * 1024
 """Aim of one read of a search."""
 
@@ -196,6 +199,10 @@ class TransactionReader:
             raise Unavailable(reason=f"no replica returned the transaction: partition={partition} transaction_id={transaction_id} {entries or ''}")
         return entries[0]
 
+    async def beginning(self, sample: Sample, partition: int, session: int, first: int, last: int, bytes_max: int) -> list[Entry] | str:
+        """Transactions of a range from its first one, rising: about `bytes_max`, at least one. Text: why no replica returned any."""
+        return await self._entries(sample, partition, session, first, last, bytes_max=bytes_max)
+
     async def at_time(self, sample: Sample, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
         """By partition the first id that was appended after `time_ms`. Raises `Unavailable`."""
         bounds = await self.bounds(sample, partitions)
@@ -204,12 +211,16 @@ class TransactionReader:
         found = await locate(self._link.channel, addresses, _key(sample), questions, 2 * CALL_TIMEOUT_S)
         return {each: place.positions[0] for each, place in found.items()}
 
-    async def _entries(self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False) -> list[Entry] | str:
-        """Transactions of a range, rising; fewer if a replica holds fewer. Text: why no replica returned any. Raises `NotAllowed`."""
+    async def _entries(
+        self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False, bytes_max: int = 0
+    ) -> list[Entry] | str:
+        """Transactions of a range, rising; fewer if a replica holds fewer, or above about `bytes_max` if it is not 0. Text: why no replica returned
+        any."""
         entries: list[Entry] = []
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                async with aclosing(self._blocks(sample, partition, session, first, last, headers_only=headers_only)) as blocks:
+                read = self._blocks(sample, partition, session, first, last, headers_only=headers_only, bytes_max=bytes_max)
+                async with aclosing(read) as blocks:
                     async for block in blocks:
                         entries += _headers(block, partition) if headers_only else _records(block, partition)
         except TimeoutError:
@@ -221,10 +232,11 @@ class TransactionReader:
         return entries
 
     async def _blocks(
-        self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False
+        self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False, bytes_max: int = 0
     ) -> AsyncGenerator[pb.Block, None]:
-        """From the first replica that answers; another one continues where it ends. Raises the last replica's error if none returns anything
-        more."""
+        """From the first replica that answers; another one continues where it ends. Ends after about `bytes_max` if it is not 0. Raises the last
+        replica's error if none returns anything more."""
+        begin = first
         said: WaltzError = Unavailable(reason="no replica is registered")
         for address in self._replicas(sample, partition):
             request = pb.ReadRequest(
@@ -233,7 +245,8 @@ class TransactionReader:
                 session=session,
                 first_transaction_id=first,
                 last_transaction_id=last,
-                max_bytes=1 << 20,
+                max_bytes=bytes_max or RUN_BYTES,
+                runs_max=1 if bytes_max else 0,
                 headers_only=headers_only,
                 principal=self._link.principal,
             )
@@ -255,7 +268,7 @@ class TransactionReader:
                 said = error if isinstance(error, WaltzError) else Unavailable(reason=f"{address} does not answer")
             finally:
                 await stream.cancel()
-            if first > last:
+            if first > last or (bytes_max and first > begin):
                 return
         raise said
 
