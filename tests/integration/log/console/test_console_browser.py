@@ -144,6 +144,20 @@ def test_a_transaction_found_by_its_payload_shows_the_lock_that_others_lost_on(
         expect(page.locator("#part")).to_contain_text(f"client {loser.client_id}, sequence")
 
 
+def test_the_command_that_drains_a_node_stays_unfolded_when_the_page_refreshes(browser: Browser, served: ServedConsole) -> None:
+    with open_page(browser, served.url) as page:
+        page.goto("/nodes")
+        page.locator("#drain-storage-1 summary").click()
+        command = page.get_by_label("Command for storage-1")
+        expect(command).to_be_visible()
+        page.locator("#part").evaluate("element => { element.dataset.old = 'yes'; }")
+        page.evaluate("document.body.dispatchEvent(new CustomEvent('refresh'))")
+        expect(page.locator("#part[data-old]")).to_have_count(0)
+        expect(command).to_be_visible()
+        expect(page.locator("#drain-storage-1 summary")).to_be_focused()
+        expect(page.get_by_label("Command for storage-2")).to_be_hidden()
+
+
 def test_a_live_tail_shows_what_comes_and_never_runs_it(browser: Browser, cluster: SyncInMemoryCluster, served: ServedConsole) -> None:
     client = cluster.client()
     with open_page(browser, served.url) as page:

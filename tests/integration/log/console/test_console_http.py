@@ -14,12 +14,16 @@ import httpx
 import pytest
 
 from tests.integration.log.console.served_console import ServedConsole, serve_console, wait_for
+from waltz_log.cli.cluster.replica_moves import MoveRunner, read_replicas
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.console.pages.tail import ROWS_PER_S
 from waltz_log.console.reading.following import BYTES_MAX, ROWS_MAX
 from waltz_log.console.security import POLICY
+from waltz_log.coordination.placement import drain_node, record_moves
+from waltz_log.core.metadata import ReplicaMove
 from waltz_log.core.ports import Channel, Coordinator
+from waltz_log.core.replica_moves import plan_drain
 from waltz_log.errors import ClusterUnavailable, LockConflict
 from waltz_log.testing import SyncInMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
@@ -223,6 +227,50 @@ def test_a_partition_is_moved_and_a_server_drained_and_readmitted() -> None:
             wrong = browser.get(f"/actions/{action}", params=values)
             assert wrong.status_code == 400
             assert "<b>" not in wrong.text
+
+
+def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is() -> None:
+    with (
+        SyncInMemoryCluster(partitions=2, servers=1) as cluster,
+        serve_console(cluster) as served,
+        httpx.Client(base_url=served.url, timeout=20) as browser,
+    ):
+        inner = cluster._cluster
+        coordinator = inner.ensemble.session()
+        cluster.start_storage("storage-3")  # holds nothing yet
+
+        def card(name: str) -> str:
+            page = browser.get("/nodes").text
+            (found,) = [each for each in page.split("<article") if f"<h3>{name} " in each]
+            return found
+
+        plain = card("storage-1")
+        assert "waltz drain memory/test storage-1\n" in plain
+        assert "Only the command line drains a storage node" in plain
+        assert "undo" not in plain
+
+        async def begin() -> list[ReplicaMove]:
+            replicas = await read_replicas(coordinator)
+            await drain_node(coordinator, "storage-1")
+            moves, _ = plan_drain(replicas, "storage-1", [f"storage-{each}" for each in (0, 2, 3)])
+            await record_moves(coordinator, begun=moves[:1])
+            return moves
+
+        moves = cluster.call(begin())
+        wait_for(lambda: "2 replicas left, 1 being moved" in card("storage-1"))
+        wait_for(lambda: f"partition {moves[0].partition}</a> moves to <b>{moves[0].add}</b>" in card("storage-1"))
+        assert "waltz drain memory/test storage-1 --undo" in card("storage-1")
+        assert "draining" not in card("storage-0")
+
+        async def complete() -> None:
+            runner = MoveRunner(coordinator, inner.network, "memory/test", 2, 20.0, lambda line: None)
+            await runner.run(moves)
+            assert not runner.failed
+
+        cluster.call(complete())
+        wait_for(lambda: "Drained: it holds no replica and gets none." in card("storage-1"))
+        wait_for(lambda: "moves to" not in card("storage-1"))
+        assert "waltz drain memory/test storage-1\n" not in card("storage-1")
 
 
 def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluster, served: ServedConsole) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -11,6 +13,7 @@ from starlette.routing import Route
 from waltz_log.console.console import Console
 from waltz_log.console.reading.sampling import Sample
 from waltz_log.coordination.survey import ServerState, StorageState
+from waltz_log.core.metadata import ReplicaMove
 
 __all__ = ["routes"]
 
@@ -27,12 +30,16 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class StorageRow:
-    """`replicas`: assigned to it; `live`: of them, those whose acknowledgments count; `used`: share of the disk, 0 to 1, None if not known."""
+    """`replicas`: assigned to it; `live`: of them, those whose acknowledgments count; `used`: share of the disk, 0 to 1, None if not known.
+    `drained`: whether it gets no replicas; `leaving`: moves of its replicas in progress. `drain`: the command that drains it."""
 
     state: StorageState
     replicas: int
     live: int
     used: float | None
+    drained: bool
+    leaving: Sequence[ReplicaMove]
+    drain: str
 
 
 def server_rows(sample: Sample) -> list[ServerRow]:
@@ -45,13 +52,17 @@ def server_rows(sample: Sample) -> list[ServerRow]:
     return rows
 
 
-def storage_rows(sample: Sample) -> list[StorageRow]:
+def storage_rows(sample: Sample, cluster: str) -> list[StorageRow]:
+    """`cluster`: its address, for the command."""
     rows = []
     for each in sample.found.storages:
         held = [replica for part in sample.found.partitions for replica in part.replicas if replica.name == each.name]
         found = each.statistics
         used = 1 - found.disk_free_bytes / found.disk_total_bytes if each.answers and found.disk_total_bytes else None
-        rows.append(StorageRow(each, len(held), sum(replica.status.follows for replica in held), used))
+        leaving = [move for move in sample.replica_moves.values() if move.remove == each.name]
+        drain = shlex.join(["waltz", "drain", cluster, each.name])
+        live = sum(replica.status.follows for replica in held)
+        rows.append(StorageRow(each, len(held), live, used, each.name in sample.found.drained, leaving, drain))
     return rows
 
 
@@ -66,8 +77,9 @@ def routes(console: Console) -> list[Route]:
             "nodes.html",
             title="Nodes",
             servers=server_rows(sample),
-            storages=storage_rows(sample),
+            storages=storage_rows(sample, console.link.address),
             gone=gone,
+            moves_shown=MOVES_SHOWN,
             events=sample.moves[:MOVES_SHOWN],
         )
 

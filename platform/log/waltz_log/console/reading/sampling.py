@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
 from waltz_log.console.reading.history import History, partitions_of
 from waltz_log.console.reading.link import ClusterLink
+from waltz_log.coordination.placement import read_moves
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.coordination.topics import read_catalogue
+from waltz_log.core.metadata import ReplicaMove
 from waltz_log.core.ports import Clock
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, OwnerStatistics, ServerStatistics
 from waltz_log.core.topics.catalogue import Catalogue, Topic
@@ -47,6 +49,8 @@ class Sample:
     catalogue: Catalogue
     subscribers: tuple[Subscriber, ...]
     at_ms: int
+    replica_moves: Mapping[int, ReplicaMove] = field(default_factory=dict)
+    """By partition the move of a replica that is in progress, as `waltz drain` and `waltz rebalance` record it."""
 
     @cached_property
     def opened(self) -> Mapping[int, OpenPartitionStatistics]:
@@ -131,7 +135,7 @@ class Sampler:
         try:
             coordinator = await self._link.coordinator()
             found = await survey(coordinator, self._link.network, self._link.address)
-            catalogue, subscribers = await asyncio.gather(read_catalogue(coordinator), read_subscribers(coordinator))
+            catalogue, subscribers, moves = await asyncio.gather(read_catalogue(coordinator), read_subscribers(coordinator), read_moves(coordinator))
         except WaltzError as error:
             self._fail(str(error))
         except Exception as error:  # a sample that cannot be read must not end all later ones
@@ -140,7 +144,7 @@ class Sampler:
         else:
             at_ms = self._clock.now_ms()
             self.history.add(found, at_ms)
-            self._sample = Sample(found, catalogue, tuple(subscribers), at_ms)
+            self._sample = Sample(found, catalogue, tuple(subscribers), at_ms, moves)
             self.error = None
             self._arrived.set()
 

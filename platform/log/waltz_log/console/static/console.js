@@ -35,15 +35,19 @@ setInterval(() => {
   charts.forEach((chart) => chart.load());
 }, REFRESH_MS);
 
-// The keyboard's place survives a refresh: the same link, button or region gets the focus again.
+// The keyboard's place survives a refresh: the same link, button or region gets the focus again. What was unfolded stays so.
 let focused = null;
+let opened = [];
 const placeOf = (element) => element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href") ? `a[href="${CSS.escape(element.getAttribute("href"))}"]` : null;
 document.body.addEventListener("htmx:beforeSwap", (event) => {
   const active = document.activeElement;
   focused = active && event.detail.target.contains(active) ? placeOf(active) : null;
+  opened = [...event.detail.target.querySelectorAll("details[open][id]")].map((each) => each.id);
   if (event.detail.xhr.status >= 400 && event.detail.requestConfig.triggeringEvent?.type === "refresh") event.detail.shouldSwap = false;
 });
 document.body.addEventListener("htmx:afterSettle", () => {
+  for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
+  opened = [];
   if (focused) document.querySelector(focused)?.focus({ preventScroll: true });
   focused = null;
 });
