@@ -131,7 +131,7 @@ def console(
     hide: Annotated[list[str] | None, typer.Option("--hide", help="Topic whose payloads are not shown, or a pattern such as payments/*.")] = None,
     pipelines: Annotated[list[str] | None, typer.Option("--pipelines", help="Pipeline file, or directory of them, to show with its tables.")] = None,
     pipeline_metrics: Annotated[
-        list[str] | None, typer.Option("--pipeline-metrics", help="File or http address of the metrics of a job that runs pipelines.")
+        list[str] | None, typer.Option("--pipeline-metrics", help="File, http or https address of the metrics of a job that runs pipelines.")
     ] = None,
     replay_command: Annotated[
         str | None, typer.Option("--replay-command", help="With --allow-actions: command that replays dead letters; --pipeline FILE is appended.")

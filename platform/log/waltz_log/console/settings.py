@@ -43,7 +43,9 @@ class ConsoleSettings(Settings):
     )
     pipelines: tuple[str, ...] = Field(default=(), description="Pipeline files, or directories of them, to show with their tables and their lag.")
     pipeline_metrics: tuple[str, ...] = Field(
-        default=(), description="Where the jobs of the pipelines publish their metrics: files, or http addresses on this machine."
+        default=(),
+        description="Where the jobs of the pipelines publish their metrics: files, http addresses on this machine, or https addresses, to "
+        "which the console presents its certificate.",
     )
     replay_command: str | None = Field(
         default=None,

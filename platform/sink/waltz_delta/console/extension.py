@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from waltz_delta.console.job_metrics import check_address, read_metrics
+from waltz_delta.console.job_metrics import JobMetrics
 from waltz_delta.console.replays import Replays
 from waltz_delta.console.tables import (
     Rows,
@@ -76,8 +76,7 @@ class Declared:
 
 def make_extension(settings: ConsoleSettings) -> DeltaPages | None:
     """None if no pipelines are given. Raises `InvalidSetting` for paths and addresses that cannot be right."""
-    for address in settings.pipeline_metrics:
-        check_address(address)
+    metrics = JobMetrics(settings.pipeline_metrics, settings.tls)
     if not settings.pipelines:
         return None
     paths = [Path(each) for each in settings.pipelines]
@@ -85,7 +84,7 @@ def make_extension(settings: ConsoleSettings) -> DeltaPages | None:
         if not path.exists():
             raise InvalidSetting(name="pipelines", reason=f"{path} does not exist", nearest=None)
     declared = [Declared(file, *check_pipeline_file(file)) for file in pipeline_files(paths)]
-    return DeltaPages(declared, settings.pipeline_metrics, _replay_command(settings.replay_command))
+    return DeltaPages(declared, metrics, _replay_command(settings.replay_command))
 
 
 def _replay_command(command: str | None) -> Sequence[str]:
@@ -119,7 +118,7 @@ class DeltaPages:
     links = (Link("Pipelines", "/pipelines"), Link("Tables", "/tables"))
     templates = Path(__file__).parent / "templates"
 
-    def __init__(self, declared: Sequence[Declared], metrics: Sequence[str], replay_command: Sequence[str] = ()) -> None:
+    def __init__(self, declared: Sequence[Declared], metrics: JobMetrics, replay_command: Sequence[str] = ()) -> None:
         """`replay_command`: what replays dead letters if an action asks for it; empty to offer no replay."""
         self._declared = declared
         self._replay_command = replay_command
@@ -209,7 +208,7 @@ class DeltaPages:
     async def _show_pipelines(self, console: Console, request: Request) -> Response:
         sample = await console.sampler.sample()
         found = await asyncio.gather(*(self._table(console, sample, number) for number in range(len(self._targets))))
-        metrics = await self._read(read_metrics, self._metrics)
+        metrics = await self._read(self._metrics.read)
         figures, problems = ({}, [metrics]) if isinstance(metrics, str) else metrics
         rows = []
         for each in self._declared:
@@ -224,7 +223,7 @@ class DeltaPages:
                     "letters": letters[0] if isinstance(letters, tuple) else None,
                 }
             )
-        return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics), problems=problems)
+        return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics.addresses), problems=problems)
 
     async def _show_letters(self, console: Console, request: Request) -> Response:
         each, path = self._with_letters(request.path_params["name"])

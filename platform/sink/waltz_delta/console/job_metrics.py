@@ -1,4 +1,8 @@
-"""Reads what jobs publish of their pipelines: the text format of Prometheus, in a file or at an http address of this machine. Blocks."""
+"""Reads what jobs publish of their pipelines: the text format of Prometheus, in a file, at an http address of this machine, or at an https address.
+
+Blocks. Over HTTPS the console presents its certificate, and the job must have one of a trusted authority that names the address. Requests use no
+proxy and follow no redirection, so the certificate is presented to the configured jobs alone.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from waltz_log.errors import InvalidSetting
+from waltz_log.security.certificates import Certificates
+from waltz_log.security.settings import TlsSettings, chosen_tls
 
-__all__ = ["check_address", "read_metrics"]
+__all__ = ["JobMetrics"]
 
 BYTES_MAX = 4 * 1024 * 1024
 TIMEOUT_S = 1.0
@@ -22,42 +28,68 @@ Figures = Mapping[str, Mapping[str, float]]
 """By metric without its prefix, or `phase_seconds <phase>`."""
 
 
-def check_address(address: str) -> None:
-    """Raises `InvalidSetting` for an address that is not of this machine."""
+class JobMetrics:
+    """`tls`: the console's files; None for those that the environment names, if any.
+
+    Raises `InvalidSetting` for an address that is neither of this machine nor HTTPS, for HTTPS without files, and for files that cannot be used."""
+
+    def __init__(self, addresses: Sequence[str], tls: TlsSettings | None) -> None:
+        self.addresses = tuple(addresses)
+        self._certificates: Certificates | None = None
+        if "https" in [_scheme(each) for each in addresses]:
+            files = chosen_tls(tls)
+            if files is None:
+                needed = "set the block tls, or WALTZ_TLS_CERTIFICATE, WALTZ_TLS_KEY and WALTZ_TLS_AUTHORITIES"
+                raise InvalidSetting(name="pipeline_metrics", reason=f"an https address needs the console's certificate: {needed}", nearest=None)
+            self._certificates = Certificates(files)
+
+    def read(self) -> tuple[dict[str, dict[str, float]], list[str]]:
+        """By pipeline its figures, and what could not be read."""
+        found: dict[str, dict[str, float]] = {}
+        problems: list[str] = []
+        for address in self.addresses:
+            try:
+                text = _read(address, self._certificates)
+            except (OSError, ValueError) as error:
+                problems.append(f"{address}: {error}")
+                continue
+            for name, labels, value in _LINE.findall(text):
+                given = dict(_LABEL.findall(labels))
+                key = name.removeprefix("waltz_pipeline_") + (f" {given['phase']}" if "phase" in given else "")
+                if "partition" not in given and "le" not in given:
+                    found.setdefault(given.get("pipeline", ""), {})[key] = float(value)
+        return found, problems
+
+
+def _scheme(address: str) -> str:
+    """Empty for a file. Raises `InvalidSetting` for an address that cannot be right."""
     if "://" not in address:
-        return
-    parts = urlsplit(address)
-    host = parts.hostname or ""
+        return ""
     try:
-        fine = parts.scheme == "http" and (host == "localhost" or ipaddress.ip_address(host).is_loopback)
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        local = host == "localhost" or (parts.scheme == "http" and ipaddress.ip_address(host).is_loopback)
+        fine = (parts.scheme == "https" and bool(host)) or (parts.scheme == "http" and local)
     except ValueError:
         fine = False
     if not fine:
-        raise InvalidSetting(name="pipeline_metrics", reason=f"wants a file or an http address of the loopback, got {address!r}", nearest=None)
+        reason = f"wants a file, an http address of the loopback, or an https address, got {address!r}"
+        raise InvalidSetting(name="pipeline_metrics", reason=reason, nearest=None)
+    return parts.scheme
 
 
-def read_metrics(addresses: Sequence[str]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """By pipeline its figures, and what could not be read."""
-    found: dict[str, dict[str, float]] = {}
-    problems: list[str] = []
-    for address in addresses:
-        try:
-            text = _read(address)
-        except (OSError, ValueError) as error:
-            problems.append(f"{address}: {error}")
-            continue
-        for name, labels, value in _LINE.findall(text):
-            given = dict(_LABEL.findall(labels))
-            key = name.removeprefix("waltz_pipeline_") + (f" {given['phase']}" if "phase" in given else "")
-            if "partition" not in given and "le" not in given:
-                found.setdefault(given.get("pipeline", ""), {})[key] = float(value)
-    return found, problems
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_request: object) -> None:
+        return None
 
 
-def _read(address: str) -> str:
+def _read(address: str, certificates: Certificates | None) -> str:
     if "://" not in address:
         with Path(address).open("rb") as file:
             return file.read(BYTES_MAX).decode(errors="replace")
-    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
+    handlers = [urllib.request.ProxyHandler({}), _NoRedirection()]
+    if certificates is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=certificates.client_context()))
+    with urllib.request.build_opener(*handlers).open(address, timeout=TIMEOUT_S) as answer:
         body: bytes = answer.read(BYTES_MAX)
         return body.decode(errors="replace")
