@@ -6,16 +6,18 @@ proxy and follow no redirection, so the certificate is presented to the configur
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from email.message import Message
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.settings import TlsSettings, chosen_tls
+from waltz_log.security.settings import TlsSettings, chosen_tls, is_loopback
 
 __all__ = ["JobMetrics"]
 
@@ -65,21 +67,17 @@ def _scheme(address: str) -> str:
     """Empty for a file. Raises `InvalidSetting` for an address that cannot be right."""
     if "://" not in address:
         return ""
-    try:
-        parts = urlsplit(address)
-        host = parts.hostname or ""
-        local = host == "localhost" or (parts.scheme == "http" and ipaddress.ip_address(host).is_loopback)
-        fine = (parts.scheme == "https" and bool(host)) or (parts.scheme == "http" and local)
-    except ValueError:
-        fine = False
-    if not fine:
+    scheme = host = ""
+    with suppress(ValueError):
+        scheme, host = urlsplit(address).scheme, urlsplit(address).hostname or ""
+    if not host or scheme not in ("http", "https") or (scheme == "http" and not is_loopback(f"{host}:0")):
         reason = f"wants a file, an http address of the loopback, or an https address, got {address!r}"
         raise InvalidSetting(name="pipeline_metrics", reason=reason, nearest=None)
-    return parts.scheme
+    return scheme
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_request: object) -> None:
+    def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str) -> None:
         return None
 
 

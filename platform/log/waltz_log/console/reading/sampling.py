@@ -99,7 +99,7 @@ class Sampler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def sample(self, *, watched: bool = True) -> Sample:
-        """The newest sample. `watched`: surveys become more frequent, because somebody looks at a page. Raises `Unavailable` if there is none yet."""
+        """The newest sample. `watched`: a page shows it, so surveys become more frequent. Raises `Unavailable` if there is none yet."""
         if watched:
             if monotonic() - self._watched_s > self._interval_s * RARE:
                 self._wanted.set()
