@@ -38,8 +38,8 @@ def run_measurements(name: str, measure: Callable[[Path], list[Measurement]], ou
         found = measure(directory)
     except KeyboardInterrupt:
         return STOPPED
-    except (WaltzError, RuntimeError) as error:
-        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+    except (WaltzError, RuntimeError, ExceptionGroup) as error:
+        console.print(f"the benchmark failed: {_first(error)}", style="red", markup=False, highlight=False)
         return 1
     finally:
         with suppress(OSError):
@@ -48,3 +48,12 @@ def run_measurements(name: str, measure: Callable[[Path], list[Measurement]], ou
     console.print(table(found))
     console.print(f"{time.monotonic() - began_s:.0f} s; written to {output}", highlight=False)
     return found
+
+
+def _first(error: Exception) -> Exception:
+    """What happened, where tasks that ran together wrapped it. Raises what is a defect of the benchmark."""
+    if isinstance(error, ExceptionGroup):
+        return _first(error.exceptions[0])
+    if not isinstance(error, WaltzError | RuntimeError):
+        raise error
+    return error

@@ -7,6 +7,7 @@ is compared.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,31 +28,44 @@ from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["main", "measure"]
 
+DISK_BYTES = 35 * 10**9
+"""What the largest group writes: three replicas on both sides."""
+
 JARS = PROJECT / ".cache" / "kafka-jars"
 FULL = Work(throughput=400_000, singles=500, offered_s=3.0)
 QUICK = Work(throughput=20_000, singles=20, offered_s=0.3, sizes_share=0.05)
 
 
 def measure(directory: Path, groups: Sequence[str], rounds: int, work: Work, jars: Path = JARS, *, quick: bool = False) -> list[Measurement]:
+    """Each group has clusters of its own: no side deletes what it has. Raises `RuntimeError` if the disk has less free space than a group needs."""
+    free = shutil.disk_usage(directory).free
+    if not quick and free < DISK_BYTES:
+        raise RuntimeError(f"the disk has {free / 1e9:.0f} GB free, and a group of measurements writes up to {DISK_BYTES / 1e9:.0f} GB: {directory}")
     prepare([1, WINDOW, max(OFFERED_PER_S)])
-    partitions = sorted({1, *(PARTITIONS[group] for group in groups), *((4,) if "sizes" in groups else ())})
-    with ExitStack() as stack:
-        platform = stack.enter_context(LocalCluster(directory / "platform", partitions=max(partitions), storages=3, servers=1))
-        kafka = stack.enter_context(kafka_cluster(jars, directory / "kafka"))
-        for number in partitions:
-            kafka.create_topic(topic(number), partitions=number)
+    return [each for group in groups for each in _measure_group(directory / group, group, rounds, work, jars, quick)]
 
-        @cache
-        def confluent(name: str, settings: ProducerSettings) -> ConfluentLoads:
-            return ConfluentLoads.connect(kafka.addresses, name, settings)
 
-        sides = Sides(platform.cluster, confluent, stack.enter_context(java_tool(jars, kafka)))
-        paces = [pace_ns()]
-        found = []
-        for group in groups:
-            found += compared(cases(group, sides, work), rounds, machine_conditions(quick=quick))
-            paces.append(pace_ns())
-    return [_with_pace(each, round(median(paces))) for each in found]
+def _measure_group(directory: Path, group: str, rounds: int, work: Work, jars: Path, quick: bool) -> list[Measurement]:
+    partitions = sorted({1, PARTITIONS[group], *((4,) if group == "sizes" else ())})
+    directory.mkdir()
+    try:
+        with ExitStack() as stack:
+            platform = stack.enter_context(LocalCluster(directory / "platform", partitions=max(partitions), storages=3, servers=1))
+            kafka = stack.enter_context(kafka_cluster(jars, directory / "kafka"))
+            for number in partitions:
+                kafka.create_topic(topic(number), partitions=number)
+
+            @cache
+            def confluent(name: str, settings: ProducerSettings) -> ConfluentLoads:
+                return ConfluentLoads.connect(kafka.addresses, name, settings)
+
+            sides = Sides(platform.cluster, confluent, stack.enter_context(java_tool(jars, kafka)))
+            pace = pace_ns()
+            found = compared(cases(group, sides, work), rounds, machine_conditions(quick=quick))
+            pace = round(median([pace, pace_ns()]))
+            return [_with_pace(each, pace) for each in found]
+    finally:
+        shutil.rmtree(directory)
 
 
 def _with_pace(measurement: Measurement, pace: int) -> Measurement:
