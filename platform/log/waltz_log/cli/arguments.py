@@ -18,7 +18,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change,
 Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two rounds of --watch.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat the command until Ctrl-C.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 

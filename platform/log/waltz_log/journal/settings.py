@@ -41,7 +41,7 @@ class JournalSettings(Settings):
         default=512 * 1024,
         ge=4096,
         le=64 * 1024 * 1024,
-        description="Unsynced records are written when so many bytes have gathered. It limits memory, and the size of one write.",
+        description="How many bytes of unsynced records gather before they are written. It limits memory, and the size of one write.",
     )
     replaceable_types: frozenset[int] = Field(
         default=frozenset(),
@@ -86,5 +86,5 @@ class GroupCommitSettings(Settings):
     unsynced_bytes_max: int = Field(
         default=16 * 1024 * 1024,
         ge=4096,
-        description="Appends wait while so many bytes are not synced: a slow disk slows its users instead of gathering what a crash would lose.",
+        description="Appends wait while this many bytes are not synced: a slow disk slows its users, instead of growing what a crash loses.",
     )

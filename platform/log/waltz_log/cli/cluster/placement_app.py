@@ -14,8 +14,10 @@ __all__ = ["add_placement"]
 owner_app = typer.Typer(help="Decide which log server owns a partition.", no_args_is_help=True)
 
 Partitions = Annotated[str, typer.Argument(metavar="PARTITIONS", help="Log partitions: numbers and ranges, such as 3,5-7.")]
-Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for each partition. What was begun continues if the wait ends first.")]
-AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="So many partitions move at the same time.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0.0, help="Seconds to wait for each partition. A move that was started continues if the wait ends first.")
+]
+AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="How many partitions move at the same time.")]
 
 
 def drain(
@@ -28,7 +30,7 @@ def drain(
     wait: Wait = 3600.0,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Empty a node while the cluster is in use: a server loses its partitions, a storage node its replicas. Killed halfway, repeat it."""
+    """Empty a node while the cluster is in use: a server loses its partitions, a storage node its replicas. If it was killed, repeat it."""
     from waltz_log.cli.cluster import drain as command
 
     shown = checked_output(output)
@@ -40,7 +42,7 @@ def drain(
 def rebalance(
     cluster: Cluster, at_once: AtOnce = 2, dry_run: DryRun = False, output: Output = "table", wait: Wait = 3600.0, timeout: Timeout = 10.0
 ) -> int:
-    """Move replicas until each storage node holds about as many, for example after one was added. Killed halfway, repeat it."""
+    """Move replicas until each storage node holds about as many, for example after one was added. If it was killed, repeat it."""
     from waltz_log.cli.cluster import drain as command
 
     return asyncio.run(command.rebalance(cluster, at_once=at_once, dry_run=dry_run, output=checked_output(output), wait_s=wait, timeout_s=timeout))

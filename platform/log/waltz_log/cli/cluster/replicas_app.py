@@ -14,7 +14,7 @@ __all__ = ["replicas_app"]
 replicas_app = typer.Typer(help="Change which storage nodes hold a partition while it is in use.", no_args_is_help=True)
 
 Partitions = Annotated[str, typer.Argument(metavar="PARTITIONS", help="Log partitions: numbers and ranges, such as 3,5-7, or all.")]
-AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="So many partitions are changed at the same time.")]
+AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="How many partitions change at the same time.")]
 Added = Annotated[str, typer.Argument(help="Storage node that gets a replica.")]
 Removed = Annotated[str, typer.Argument(help="Storage node that loses its replica.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for completion. The change continues if the wait ends first.")]

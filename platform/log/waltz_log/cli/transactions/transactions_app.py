@@ -20,7 +20,7 @@ Principal = Annotated[str | None, typer.Option(help="Name to state to topics tha
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
 
 FromTime = Annotated[
-    str | None, typer.Option("--from-time", help="Start at this time: 2026-11-25T14:30:00 (UTC without an offset), or 15m for so long ago.")
+    str | None, typer.Option("--from-time", help="Start at this time: 2026-11-25T14:30:00 (UTC without an offset), or a duration ago, such as 15m.")
 ]
 Grep = Annotated[str | None, typer.Option("--grep", "-g", help="Show only transactions whose data contains this text.")]
 Header = Annotated[int | None, typer.Option("--header", help="Show only transactions with this header.")]
@@ -77,7 +77,7 @@ def tail(
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with this many of the last transactions that fit.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with this many of the last transactions that match.")] = 10,
     from_time: FromTime = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new transactions until Ctrl-C.")] = True,
     grep: Grep = None,

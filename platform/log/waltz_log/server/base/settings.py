@@ -40,7 +40,7 @@ class QuotaSettings(Settings):
         default=1.0,
         ge=0.01,
         le=3600,
-        description="A principal that was idle can use what so many seconds bring at once. Longer bursts let batch jobs finish sooner.",
+        description="A principal that was idle can use the quota of this many seconds at once. Longer bursts let batch jobs finish sooner.",
     )
 
 
