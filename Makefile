@@ -30,7 +30,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers tls-scan rotations spark-access crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers tls-scan rotations spark-access console-replay crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -123,6 +123,9 @@ rotations: setup ## a hundred rotations of all certificates and keys of a cluste
 
 spark-access: setup ## Spark over mutual TLS with rules of access: what its principal may read, what it may not, and a revocation under a query
 	$(BIN)/pytest -q -m slow tests/e2e/test_source_access.py
+
+console-replay: setup ## dead letters of a real Spark job, replayed from the console by another one
+	$(BIN)/pytest -q -m slow tests/e2e/test_console_replay.py
 
 alerts: setup ## faults in a real cluster under a real Prometheus: each alert within 60 s; QUIET=300 seconds in which none may fire
 	$(BIN)/python -m verification.alerts $(if $(QUIET),--quiet $(QUIET))
