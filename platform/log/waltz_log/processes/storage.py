@@ -15,8 +15,9 @@ from uuid import UUID
 
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
-from waltz_log.core.ports import Coordinator, Disk, Node
+from waltz_log.core.ports import Coordinator, Disk, Network, Node
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
@@ -46,7 +47,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.forwarding import AllWorkers
 from waltz_log.transport.grpc import GrpcNetwork
 
-__all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]
+__all__ = ["admit_behind", "check_start", "find_peers", "measure_peers", "peer_addresses", "register", "run", "share_of"]
 
 log = get_logger(__name__)
 
@@ -100,6 +101,7 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
                 await coordinator.close()  # owners fence the node and send what it must know, except the rules of access
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
+                node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
                 async with following(settings.cluster, control, settings.tls):
@@ -250,6 +252,15 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
         return recorded
     finally:
         disk.unlock()
+
+
+async def measure_peers(settings: StorageSettings, network: Network, key: UUID) -> dict[str, float | None]:
+    """Of pings to the other storage nodes, as `measure_round_trips` returns them. Raises `ClusterUnavailable`."""
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    try:
+        return await measure_round_trips(coordinator, network, key.bytes, except_for=settings.name)
+    finally:
+        await coordinator.close()
 
 
 async def find_peers(cluster: str, name: str, tls: TlsSettings | None, partition: int) -> list[str]:

@@ -219,7 +219,7 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
 @asynccontextmanager
 async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None, control: AccessControl) -> AsyncIterator[None]:
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
-    from waltz_log.processes.storage import find_peers
+    from waltz_log.processes.storage import find_peers, measure_peers
     from waltz_log.storage import StorageNode
     from waltz_log.storage.integrity.peers import PeerReplicas
 
@@ -241,6 +241,7 @@ async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | N
             listener = await network.serve(settings.listen, node.service())
             try:
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
+                node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 yield
             finally:
                 await listener.close()

@@ -17,6 +17,7 @@ from uuid import UUID
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.topics.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.access import AccessFollower, change_rules
+from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -162,11 +163,15 @@ class MemoryCluster:
             await follower.read()
             self._following[name] = asyncio.ensure_future(follower.run())
         listener = await self.network.host(name).serve(f"{name}:0", node.service())
+        node.measure_round_trips = partial(self._measure_round_trips, name)
         self.storages[name] = (node, listener)
         path = f"{paths.STORAGE_NODES}/{name}"
         entry = StorageNodeEntry(listener.address, node.start).to_bytes()
         if not await self._coordinator.create(path, entry):
             await self._coordinator.set(path, entry, -1)
+
+    async def _measure_round_trips(self, name: str) -> Mapping[str, float | None]:
+        return await measure_round_trips(self.ensemble.session(), self.network.host(name), self.key.bytes, except_for=name)
 
     async def stop_storage(self, name: str) -> None:
         """SIGTERM of a storage node: it syncs, and closes its files."""

@@ -1403,12 +1403,16 @@ Global___PingResponse: _TypeAlias = PingResponse  # noqa: Y015
 class StorageStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ROUND_TRIPS_FIELD_NUMBER: _builtins.int
+    round_trips: _builtins.bool
     def __init__(
         self,
+        *,
+        round_trips: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_trips", b"round_trips"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

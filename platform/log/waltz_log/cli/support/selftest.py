@@ -1,5 +1,5 @@
-"""`waltz selftest`: how fast a disk syncs, how long a round trip to each node is, from here and from each log server, and how far each node's clock
-is from this machine's.
+"""`waltz selftest`: how fast a disk syncs, how long a round trip to each node is, from here and from each node that connects to it, and how far each
+node's clock is from this machine's.
 
 Run it on the machine of a node to measure that node's disk. It writes one small file and removes it. A node that does not answer is a row that says
 so.
@@ -56,15 +56,15 @@ class NodeMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """`round_trip_ms`: None if the storage node does not answer the server."""
+    """`source`: a log server or a storage node; `target`: a storage node. `round_trip_ms`: None if the target does not answer the source."""
 
-    server: str
-    storage: str
+    source: str
+    target: str
     round_trip_ms: float | None
 
 
 async def run(address: str, directory: Path, *, output: str, timeout_s: float) -> int:
-    """Exit code 1 if a node does not answer, here or to a log server, or a clock is off by more than half a second. Raises `OSError` if the directory
+    """Exit code 1 if a node does not answer, here or to another node, or a clock is off by more than half a second. Raises `OSError` if the directory
     cannot be written to."""
     if not await asyncio.to_thread(directory.is_dir):
         raise InvalidSetting(name="--directory", reason=f"must be an existing directory, not {directory}", nearest=None)
@@ -86,7 +86,7 @@ async def run(address: str, directory: Path, *, output: str, timeout_s: float) -
             for each in nodes
         ]
         print_table(("node", "address", "round trip", "slowest", "clock", "answers"), rows)
-        print_table(("from", "to", "round trip"), [(trip.server, trip.storage, _ms(trip.round_trip_ms) or "no answer") for trip in trips])
+        print_table(("from", "to", "round trip"), [(trip.source, trip.target, _ms(trip.round_trip_ms) or "no answer") for trip in trips])
         for each in off:
             print_line(f"the clock of {each.node} is off by {each.clock_ms:.0f} ms: synchronize it (NTP); times of transactions are off by as much")
     return FAILED if off or silent or cut else OK
@@ -118,25 +118,32 @@ async def measure_nodes(network: Network, found: Survey, now_ms: Callable[[], fl
 
 
 async def measure_between(network: Network, found: Survey) -> list[RoundTrip]:
-    """From each log server that answers to each storage node. Nothing of a server of an older version, which does not measure."""
-    servers = [each for each in found.servers if each.answers]
-    answers = await asyncio.gather(*(_trips_of(network, each.address) for each in servers))
+    """From each log server that answers to each storage node, and from each storage node that answers to the others. Nothing of a node of an older
+    version, which does not measure."""
+    asked: list[tuple[str, str, Any, Any]] = [
+        (f"server {each.server_id}", each.address, methods.SERVER_STATUS, pb.ServerStatusRequest(round_trips=True))
+        for each in found.servers
+        if each.answers
+    ]
+    for each in found.storages:
+        if each.answers and each.address is not None:
+            asked.append((each.name, each.address, methods.STORAGE_STATUS, pb.StorageStatusRequest(round_trips=True)))
+    answers = await asyncio.gather(*(_trips_of(network, address, method, request) for _, address, method, request in asked))
     return [
-        RoundTrip(f"server {server.server_id}", storage, took_ms)
-        for server, trips in zip(servers, answers, strict=True)
-        for storage, took_ms in sorted(trips.items())
+        RoundTrip(source, target, took_ms) for (source, *_), trips in zip(asked, answers, strict=True) for target, took_ms in sorted(trips.items())
     ]
 
 
-async def _trips_of(network: Network, address: str) -> Mapping[str, float | None]:
+async def _trips_of(network: Network, address: str, method: Any, request: Any) -> Mapping[str, float | None]:
+    """`Any`: the two status calls differ only in their types."""
     channel = network.connect(address)
     try:
-        answer = await channel.call(methods.SERVER_STATUS, pb.ServerStatusRequest(round_trips=True), timeout_s=2 * CALL_TIMEOUT_S)
+        answer = await channel.call(method, request, timeout_s=2 * CALL_TIMEOUT_S)
     except WaltzError:
         return {}  # the table of the nodes says so
     finally:
         await channel.close()
-    trips: Mapping[str, float | None] = json.loads(answer.json or "{}").get("round_trips", {})
+    trips: Mapping[str, float | None] = json.loads(answer.json or "{}").get("round_trips") or {}
     return trips
 
 

@@ -60,7 +60,8 @@ class NodeStatistics:
     for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where the node
     answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds
     of all partitions, with the sync where one was made; `sync_latency`: of the syncs alone; `traces`: None for a node that does not trace.
-    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS.
+    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS. `round_trips`: if they were asked for, milliseconds of a ping
+    by the name of the other storage node, None for a node that does not answer.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 
@@ -86,4 +87,5 @@ class NodeStatistics:
     sync_latency: Fieldwise[LatencyStatistics | None] = None
     time_ms: Newest[int | None] = None
     certificate_expires_s: Newest[float | None] = None
+    round_trips: ByKey[Mapping[str, float | None] | None] = None
     traces: Fieldwise[TraceStatistics | None] = None

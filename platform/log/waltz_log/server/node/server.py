@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from waltz_log.coordination.access import AccessFollower
+from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
@@ -32,7 +33,6 @@ from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.restarting import restart_on_error
-from waltz_log.server.base.round_trips import measure_round_trips
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals

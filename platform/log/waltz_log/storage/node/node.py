@@ -41,6 +41,7 @@ from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.scrub import Scrub
 from waltz_log.storage.node.read_access import ReadAccess
+from waltz_log.storage.node.served_node import MeasureRoundTrips
 from waltz_log.storage.node.service import service_of
 from waltz_log.storage.replica.partition_store import PartitionStore, Shared
 from waltz_log.storage.replica.ranges import ReadShare
@@ -97,6 +98,8 @@ class StorageNode:
         self._stopped: dict[int, WaltzError] = {}
         self.access = ReadAccess(access or AccessControl(enforced=False))
         """The readers of each partition, as its owner stated since this node was started."""
+        self.measure_round_trips: MeasureRoundTrips | None = None
+        """Set by the process that starts the node, because the node knows no coordinator."""
         self._scrub: Scrub | None = None
         self._scrubbing: list[asyncio.Task[None]] = []
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from waltz_log.core.ports import Clock
@@ -12,7 +13,10 @@ from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.views.views import Views
 
-__all__ = ["ServedNode"]
+__all__ = ["MeasureRoundTrips", "ServedNode"]
+
+MeasureRoundTrips: TypeAlias = Callable[[], Awaitable[Mapping[str, float | None]]]
+"""Milliseconds to the other storage nodes, by name; None for one that does not answer."""
 
 
 class ServedNode(Protocol):
@@ -20,6 +24,7 @@ class ServedNode(Protocol):
     clock: Clock
     views: Views
     access: ReadAccess
+    measure_round_trips: MeasureRoundTrips | None
 
     @property
     def cluster_key(self) -> UUID: ...

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from struct import iter_unpack, pack
 from typing import Any
 
@@ -129,9 +130,12 @@ class _Service:
         self._expect_key(request)
         return pb.PingResponse(full=self._node.full)
 
-    async def status(self, _request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
+    async def status(self, request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
         self._node.access.control.expect_cluster()
-        return pb.StorageStatusResponse(json=json.dumps(to_json(self._node.statistics())))
+        found = self._node.statistics()
+        if request.round_trips and self._node.measure_round_trips is not None:
+            found = replace(found, round_trips=await self._node.measure_round_trips())
+        return pb.StorageStatusResponse(json=json.dumps(to_json(found)))
 
     # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pytest
 from waltz_log.cli.support import bundle, selftest
 from waltz_log.coordination.survey import survey
 from waltz_log.core.ports import Channel, Coordinator, Network
-from waltz_log.errors import ClusterUnavailable, InvalidSetting
+from waltz_log.errors import ClusterUnavailable, InvalidSetting, Unavailable
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.testing import InMemoryCluster
 from waltz_log.testing.network import MemoryHost
@@ -109,7 +109,7 @@ async def test_nodes_are_measured_and_one_that_is_down_is_named(cluster: InMemor
     assert nodes["storage-0"]["round_trip_ms"] <= nodes["storage-0"]["slowest_ms"]
 
 
-async def test_a_storage_node_that_is_slow_for_the_servers_is_shown(
+async def test_a_storage_node_that_is_slow_for_other_nodes_is_shown(
     cluster: InMemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
@@ -132,12 +132,40 @@ async def test_a_storage_node_that_is_slow_for_the_servers_is_shown(
     assert await selftest.run("memory/test", tmp_path, output="json", timeout_s=1.0) == OK
     out = capsys.readouterr().out
     trips = json.JSONDecoder().raw_decode(out[out.index('{\n  "disk"') :])[0]["round_trips"]
-    assert [(each["server"], each["storage"]) for each in trips] == [("server 1", f"storage-{number}") for number in range(3)]
-    fast, slow, also_fast = (each["round_trip_ms"] for each in trips)
-    assert slow >= 100 > max(fast, also_fast)
+    names = [f"storage-{number}" for number in range(3)]
+    between = [(source, target) for source in ("server 1", *names) for target in names if source != target]
+    assert [(each["source"], each["target"]) for each in trips] == between
+    for each in trips:
+        assert (each["round_trip_ms"] >= 100) == (each["target"] == "storage-1"), each
     await cluster.kill_storage("storage-2")
     assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == FAILED
-    assert re.search(r"server 1 +storage-2 +no answer", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    for source in ("server 1", "storage-0", "storage-1"):
+        assert re.search(rf"{source} +storage-2 +no answer", out)
+    assert not re.search(r"storage-2 +storage-\d ", out), "a node that does not answer measures nothing"
+
+
+async def test_a_connection_that_is_cut_between_two_storage_nodes_alone_is_found(
+    cluster: InMemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
+    names = {each.address: each.name for each in found.storages}
+    connect = MemoryHost.connect
+
+    def cut_connect(host: MemoryHost, address: str) -> Channel:
+        channel = connect(host, address)
+
+        async def refuse(*_: Any, **__: Any) -> Any:
+            raise Unavailable(reason="connection refused")
+
+        if {host.name, names.get(address)} == {"storage-0", "storage-2"}:
+            monkeypatch.setattr(channel, "call", refuse)
+        return channel
+
+    monkeypatch.setattr(MemoryHost, "connect", cut_connect)
+    assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == FAILED
+    out = capsys.readouterr().out
+    assert re.findall(r"(\S+) +(\S+) +no answer", out) == [("storage-0", "storage-2"), ("storage-2", "storage-0")]
 
 
 async def test_a_clock_that_is_off_is_a_finding(cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
-"""How long a small message from this process to each storage node and back needs, without a disk: for `waltz selftest`."""
+"""How long a small message from this process to each storage node and back needs, without a disk: for `waltz selftest`. Log servers and storage nodes
+measure."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from statistics import median
 
 from waltz_log.core import metadata as paths
@@ -22,9 +22,11 @@ ROUND_TRIPS_TIMEOUT_S = 2.0
 """For all pings of all nodes, which are measured at once."""
 
 
-async def measure_round_trips(coordinator: Coordinator, network: Network, cluster_key: bytes) -> Mapping[str, float | None]:
-    """The median in milliseconds by the name of the storage node; None for one that does not answer in time."""
-    names = sorted(await coordinator.children(paths.STORAGE_NODES))
+async def measure_round_trips(
+    coordinator: Coordinator, network: Network, cluster_key: bytes, *, except_for: str | None = None
+) -> dict[str, float | None]:
+    """The median in milliseconds by the name of the storage node; None for one that does not answer in time. `except_for`: a name to leave out."""
+    names = sorted(name for name in await coordinator.children(paths.STORAGE_NODES) if name != except_for)
     entries = await asyncio.gather(*(coordinator.get(f"{paths.STORAGE_NODES}/{name}") for name in names))
     known = {name: StorageNodeEntry.from_bytes(entry.data).address for name, entry in zip(names, entries, strict=True) if entry is not None}
     took_ms = await asyncio.gather(*(_round_trip_ms(network, address, cluster_key) for address in known.values()))
