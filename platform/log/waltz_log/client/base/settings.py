@@ -30,7 +30,11 @@ class ClientSettings(Settings):
         gt=0,
         description="The client gives up a stream that answers nothing for this time while appends are in flight, and mounts again.",
     )
-    close_timeout_s: float = Field(default=10.0, ge=0, description="How long `close` waits for pending appends. The rest is reported as unknown.")
+    close_timeout_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="How long `close` waits for appends. Then those that were sent fail with `OutcomeUnknown`, others with `NotAppended`.",
+    )
     frame_bytes: int = Field(
         default=1024 * 1024,
         ge=4096,
