@@ -19,6 +19,7 @@ from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.console.pages.tail import ROWS_PER_S
 from waltz_log.console.reading.following import BYTES_MAX, ROWS_MAX
+from waltz_log.console.reading.sampling import RARE, Sampler
 from waltz_log.console.security import POLICY
 from waltz_log.coordination.placement import drain_node, record_moves
 from waltz_log.core.metadata import ReplicaMove
@@ -331,6 +332,26 @@ def test_a_live_tail_of_a_fast_log_reads_little_and_says_what_it_skipped(
     read = sum(each.last_transaction_id - each.first_transaction_id + 1 for each in requests)
     assert rows <= read <= ROWS_PER_S * took_s + 2 * ROWS_MAX  # of the first poll, and of what had arrived at the last
     assert {(each.runs_max, each.max_bytes) for each in requests} == {(1, BYTES_MAX)}
+
+
+@pytest.mark.parametrize("hidden", [(), ("shop/secr*",)], ids=["nothing-hidden", "topics-hidden"])
+def test_a_live_tail_surveys_often_only_if_the_catalogue_decides_what_it_shows(cluster: SyncInMemoryCluster, hidden: tuple[str, ...]) -> None:
+    surveys: list[float] = []
+
+    class Counting(Sampler):
+        async def _survey(self) -> None:
+            surveys.append(time.monotonic())
+            await super()._survey()
+
+    with serve_console(cluster, hidden_topics=hidden) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+        served.console.sampler.__class__ = Counting
+        with browser.stream("GET", "/transactions/tail?partition=3") as tail:
+            begun_s, often = time.monotonic(), False
+            for _ in zip(range(40 if hidden else 12), tail.iter_lines(), strict=False):  # two lines each half second
+                often = len(surveys) > (time.monotonic() - begun_s) / (RARE * 0.2) + 2
+                if often:
+                    break
+    assert often == bool(hidden)
 
 
 def test_a_conflict_names_winner_loser_and_lock(cluster: SyncInMemoryCluster, browser: httpx.Client) -> None:
