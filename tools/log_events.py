@@ -21,8 +21,9 @@ MEANINGS: dict[str, str] = {
         "see [security](../guides/security.md)."
     ),
     "request denied": (
-        "A peer has no role for the operation, or no rule permits it. If it should be permitted, extend the patterns in `tls` or use "
-        "`waltz access grant`. `left_out`: denials of the same principal that were not logged before this one."
+        "A peer has no role for the operation, no rule permits it, or a topic names other principals. If it should be permitted, extend the "
+        "patterns in `tls`, use `waltz access grant`, or change the topic. `stated_by`: without TLS, the principal that the client states. "
+        "`left_out`: denials of the same principal that were not logged before this one."
     ),
     "cluster administered": "The rules of access were changed. With the setting `audit` the line is in the audit log instead.",
     "administrative actions are not recorded": "The audit log has no more lines of administrative actions, because of a defect. Restart the node.",

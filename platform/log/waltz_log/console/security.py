@@ -104,7 +104,9 @@ class BrowserAccess:
         """Raises `PermissionDenied` or `NotAllowed`, and `Unavailable` while the rules are not known."""
         self._control.expect(partition, Operation.READ)
         if topic is not None and not self._is_named(topic):
-            raise NotAllowed(action="read", topic=str(topic.name), principal=self.principal)
+            error = NotAllowed(action="read", topic=str(topic.name), principal=self.principal)
+            denied(error)
+            raise error
 
     def may_read(self, partition: int, topic: Topic | None) -> bool:
         """Unlike `expect_read`, it records nothing."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from pydantic import Field
 
-from waltz_log.errors import InvalidSetting, PermissionDenied
+from waltz_log.errors import InvalidSetting, NotAllowed, PermissionDenied
 from waltz_log.loggers import get_logger
 from waltz_log.settings import Settings
 
@@ -74,17 +74,23 @@ class DenialLimit:
 _limit = DenialLimit()
 
 
-def denied(error: PermissionDenied) -> None:
-    """Records that a peer was refused."""
-    left_out = _limit.count(error.principal)
+def denied(error: NotAllowed, *, verified: bool = True) -> None:
+    """Records that a peer was refused, by the rules of access or by the properties of a topic. `verified` False: nothing proves the principal, as
+    without TLS. Such denials share one limit, because a client may state many names."""
+    principal, stated_by = (error.principal, None) if verified else (None, error.principal)
+    left_out = _limit.count(principal)
     if left_out is None:
         return
-    facts = {"principal": error.principal, "operation": error.operation, "resource": error.resource, "roles": error.roles, "left_out": left_out}
+    if isinstance(error, PermissionDenied):
+        operation, resource, roles = error.operation, error.resource, error.roles
+    else:
+        operation, resource, roles = error.action, error.topic, ""
     if _open_files():
-        _write("request denied", {name: value for name, value in facts.items() if value or name == "principal"})
+        facts = {"operation": operation, "resource": resource, "roles": roles, "stated_by": stated_by, "left_out": left_out}
+        _write("request denied", {"principal": principal, **{name: value for name, value in facts.items() if value}})
     else:
         log.warning(
-            "request denied", principal=error.principal, operation=error.operation, resource=error.resource, roles=error.roles, left_out=left_out
+            "request denied", principal=principal, operation=operation, resource=resource, roles=roles, stated_by=stated_by, left_out=left_out
         )
 
 

@@ -11,16 +11,19 @@ from collections.abc import Collection
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.access import Action, allowed, expect_allowed
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
-from waltz_log.errors import BelongsToTopic, NotOwner, TopicDeleted
+from waltz_log.errors import BelongsToTopic, NotAllowed, NotOwner, TopicDeleted
+from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import denied
 from waltz_log.server.base.pulse import Pulse
 
 __all__ = ["ServedTopics"]
 
 
 class ServedTopics:
-    """Call `read` once, then `run`. `changed` signals a new catalog."""
+    """Call `read` once, then `run`. `changed` signals a new catalog. `access`: says whether principals are verified."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, access: AccessControl) -> None:
+        self._access = access
         self.catalogue = Catalogue()
         self.changed = Pulse()
         self.version: int | None = None
@@ -77,8 +80,13 @@ class ServedTopics:
         return self._owners.get(log_partition)
 
     def expect_allowed(self, log_partition: int, action: Action, principal: str) -> None:
-        """Raises `NotAllowed`."""
+        """Raises `NotAllowed`, which is in the audit log then."""
         found = self._owners.get(log_partition)
-        if found is not None:
-            topic, partition = found
+        if found is None:
+            return
+        topic, partition = found
+        try:
             expect_allowed(topic.name, allowed(topic.properties_of(partition), action), action, principal)
+        except NotAllowed as error:
+            denied(error, verified=self._access.enforced)
+            raise

@@ -93,7 +93,7 @@ class LogServer:
         self._caches = Caches(settings)
         self._totals = Totals()
         self._quotas = Quotas(settings.quotas)
-        self._topics = ServedTopics(coordinator)
+        self._topics = ServedTopics(coordinator, self._access)
         self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed)
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()

@@ -16,6 +16,9 @@ from typing import NamedTuple
 from waltz_log.core.topics.access import expect_allowed
 from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced, Unavailable
 from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import denied
+from waltz_log.security.callers import caller
+from waltz_log.security.identity import Role
 from waltz_log.security.rules import Operation
 
 __all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess", "ReadPermit"]
@@ -93,7 +96,8 @@ class ReadAccess:
 
     def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
         """Raises `NotAllowed` if the topic names its readers, this principal is none of them, and the caller is not the owner of `newest_session`,
-        the newest session that the replica has seen; `Fenced` if such a caller names an older session."""
+        the newest session that the replica has seen; `Fenced` if such a caller names an older session. Each refusal but that of a node which was
+        replaced is in the audit log."""
         known = self._opened.get(partition)
         if known is None:
             return
@@ -101,8 +105,11 @@ class ReadAccess:
             return
         try:
             expect_allowed(known.topic, known.readers, "read", principal)
-        except NotAllowed:
-            if 0 < fence < newest_session:
-                # An owner that was replaced and has not noticed yet.
+        except NotAllowed as error:
+            replaced = 0 < fence < newest_session  # maybe an owner that has not noticed yet; a client can claim that too
+            peer = caller()
+            if not (replaced and peer is not None and Role.NODE in peer.roles):
+                denied(error, verified=self.control.enforced)
+            if replaced:
                 raise Fenced(what="store session", partition=partition, mine=fence, newer=newest_session) from None
             raise

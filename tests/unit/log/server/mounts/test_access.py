@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,12 @@ from waltz_log.core.topics.access import CLUSTER_PRINCIPAL, allowed, check_acces
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ReplicaFenced, WaltzError
+from waltz_log.security import audit
+from waltz_log.security.access import AccessControl
+from waltz_log.security.audit import AuditSettings, DenialLimit, open_audit
+from waltz_log.security.callers import calling
+from waltz_log.security.identity import Identity, Role
+from waltz_log.storage.node.read_access import OpenedBy, ReadAccess
 from waltz_log.testing import InMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
@@ -254,3 +262,84 @@ async def test_waiting_appends_fail_immediately_when_access_is_refused(cluster: 
         errors = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(error, WaltzError) for error in errors)
     assert all(isinstance(error, NotAllowed) for error in errors)
+
+
+# ---- the audit log ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """The lines since the last call, without their times."""
+    monkeypatch.setattr(audit, "_limit", DenialLimit())
+    file = tmp_path / "audit.jsonl"
+    open_audit(AuditSettings(file=file))
+    seen = 0
+
+    def new() -> list[dict[str, Any]]:
+        nonlocal seen
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        fresh, seen = lines[seen:], len(lines)
+        return [{name: value for name, value in line.items() if name != "time"} for line in fresh]
+
+    yield new
+    open_audit(None)
+
+
+def denial(stated_by: str, operation: str = "read") -> dict[str, Any]:
+    named = {"stated_by": stated_by} if stated_by else {}
+    return {"event": "request denied", "principal": None, "operation": operation, "resource": "shop/secret", **named}
+
+
+async def test_each_denial_by_a_topics_properties_is_audited(cluster: InMemoryCluster, audited: Callable[[], list[dict[str, Any]]]) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    await (await connect(cluster, "both")).append(0, b"there")
+    ((server, _),) = cluster.servers.values()
+    ((node, storage),) = cluster.storages.values()
+    to_server, to_storage, key = cluster.network.connect(server.address), cluster.network.connect(storage.address), cluster.key.bytes
+    session = node.statistics().partitions[0].fence
+    assert not audited()
+    for principal, fence, token in (("stranger", -1, b""), ("", session, b"guessed"), ("writer", session + 1, b""), ("stranger", session - 1, b"")):
+        read = pb.ReadRequest(cluster_key=key, fence=fence, owner_token=token, last_transaction_id=0, max_bytes=100, principal=principal)
+        view = pb.ReadViewRequest(cluster_key=key, fence=fence, owner_token=token, principal=principal)
+        with pytest.raises((NotAllowed, Fenced)):
+            await to_storage.read(READ, read).receive()
+        assert audited() == [denial(principal)], (principal, fence)
+        with pytest.raises((NotAllowed, Fenced)):
+            await to_storage.read(READ_VIEW, view).receive()
+        assert audited() == [denial(principal)], (principal, fence)
+    transactions = pb.TransactionRequest(partition=0, first_transaction_id=0, count=1, cluster_key=key, principal="stranger")
+    assert not await may(to_server.call(TRANSACTIONS, transactions, timeout_s=10))
+    assert audited() == [denial("stranger")]
+    assert not await may((await connect(cluster, "reader")).append(0, b"x"))
+    assert audited() == [denial("reader", "append")]
+    allowed_read = pb.ReadRequest(cluster_key=key, fence=-1, last_transaction_id=0, max_bytes=100, principal="reader")
+    assert await to_storage.read(READ, allowed_read).receive() is not None
+    assert not audited()
+
+
+async def test_denials_of_many_stated_names_share_one_limit(cluster: InMemoryCluster, audited: Callable[[], list[dict[str, Any]]]) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    ((_, storage),) = cluster.storages.values()
+    to_storage = cluster.network.connect(storage.address)
+    for number in range(100):
+        request = pb.ReadRequest(cluster_key=cluster.key.bytes, fence=-1, max_bytes=100, principal=f"stranger-{number}")
+        with pytest.raises(NotAllowed):
+            await to_storage.read(READ, request).receive()
+    assert len(audited()) == audit.DENIALS_MAX
+
+
+@pytest.mark.parametrize(
+    ("role", "fence", "recorded"), [(Role.READER, -1, True), (Role.READER, 4, True), (Role.NODE, -1, True), (Role.NODE, 4, False)]
+)
+def test_a_denial_over_tls_names_the_proven_principal_and_a_replaced_owner_is_not_one(
+    audited: Callable[[], list[dict[str, Any]]], role: Role, fence: int, recorded: bool
+) -> None:
+    access = ReadAccess(AccessControl(enforced=True))
+    access.record(0, OpenedBy(5, b"token", "shop/secret", ("spiffe://waltz/reader/a",)), clean_session=5)
+    peer = Identity(f"spiffe://waltz/{role}/b", frozenset({role}))
+    with calling(peer), pytest.raises((NotAllowed, Fenced)):
+        access.expect_reader(0, peer.principal, fence=fence, token=b"other", newest_session=5)
+    expected = {"event": "request denied", "principal": peer.principal, "operation": "read", "resource": "shop/secret"}
+    assert audited() == ([expected] if recorded else [])
