@@ -168,7 +168,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser = JobParser(
         prog="replay_dead_letters", description="Puts dead letters of a pipeline through again, by the pipeline as it is now.", allow_abbrev=False
     )
-    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline, corrected")
+    parser.add_argument("--pipeline", metavar="FILE", help="the corrected pipeline file")
     parser.add_argument("--dry-run", action="store_true", help="show what would happen to each dead letter, and change nothing")
     found = parser.parse(arguments)
     if not found.pipeline:

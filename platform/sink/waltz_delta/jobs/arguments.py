@@ -63,7 +63,7 @@ class JobParser(argparse.ArgumentParser):
     """`parse` raises `InvalidSetting` with the nearest known argument. Every job has `--verbose`."""
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        self.add_argument("--verbose", action="store_true", help="on failure, the whole story after the one line")
+        self.add_argument("--verbose", action="store_true", help="after a failure, also print the full error")
         found, unknown = self.parse_known_args(arguments)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
@@ -179,7 +179,7 @@ def _trigger(given: str) -> str:
 
 def _parser(job: str, upsert: bool) -> JobParser:
     what = "Merges the log into a Delta table, one row per key." if upsert else "Appends the log to a Delta table, each transaction once."
-    parser = JobParser(prog=job, description=f"{what} Goes on where the table ends, with or without a checkpoint.", allow_abbrev=False)
+    parser = JobParser(prog=job, description=f"{what} Continues where the table ends, with or without a checkpoint.", allow_abbrev=False)
     text: dict[str, Any] = {"metavar": "…"}
     if not upsert:
         parser.add_argument(
@@ -187,68 +187,74 @@ def _parser(job: str, upsert: bool) -> JobParser:
             action="append",
             default=[],
             metavar="FILE",
-            help="a pipeline file or a directory of them, in place of the arguments about source and table; may be repeated",
+            help="a pipeline file or a directory of them, instead of the arguments for source and table; may be repeated",
         )
     parser.add_argument("--cluster", **text, help="address of the cluster, host:port/root")
-    parser.add_argument("--table", **text, help="path of the Delta table; made by the first batch")
-    parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; may be deleted, the table knows better")
+    parser.add_argument("--table", **text, help="path of the Delta table; the first batch creates it")
+    parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; can be deleted, because the table has its own marks")
     if upsert:
-        parser.add_argument("--keys", **text, help="columns that identify a row, comma between them")
+        parser.add_argument("--keys", **text, help="columns that identify a row, separated by commas")
         parser.add_argument("--sequence", default="transaction_id", **text, help="column that decides which of two rows is newer (transaction_id)")
-    parser.add_argument("--partitions", **text, help="log partitions, as 0-3,7 (all)")
-    parser.add_argument("--starting", **text, help="earliest, latest or JSON of ids, for partitions that the table holds nothing of (earliest)")
-    parser.add_argument("--max-transactions-per-trigger", **text, help="most transactions of one commit (no limit)")
+    parser.add_argument("--partitions", **text, help="log partitions, such as 0-3,7 (all)")
     parser.add_argument(
-        "--trigger", **text, help="available-now, which ends when the log is read, or an interval (1 second); with --pipeline in place of the files'"
+        "--starting", **text, help="where to start partitions that the table does not hold yet: earliest, latest, or ids as JSON (earliest)"
     )
-    parser.add_argument("--schema", **text, help="of the JSON in the data, as SQL columns; without it the table gets the data as bytes")
+    parser.add_argument("--max-transactions-per-trigger", **text, help="largest number of transactions in one commit (no limit)")
+    parser.add_argument(
+        "--trigger",
+        **text,
+        help="available-now, which ends at the end of the log, or an interval (1 second); with --pipeline, it overrides the files",
+    )
+    parser.add_argument("--schema", **text, help="columns of the JSON in the data, as in SQL; without it the table has the data as bytes")
     parser.add_argument(
         "--timestamp-unit",
         action="append",
         default=[],
         metavar="[COLUMN=]UNIT",
-        help="what a whole number in a TIMESTAMP column counts since 1970: s, ms or us; placed_at=s of one column alone; may be repeated. "
-        "Without it such a number does not decode",
+        help="unit of a whole number in a TIMESTAMP column, since 1970: s, ms or us; placed_at=s for one column; may be repeated. "
+        "Without it such a number cannot be decoded",
     )
-    parser.add_argument("--earliest-timestamp", **text, help="an earlier TIMESTAMP does not decode (0001-01-01)")
-    parser.add_argument("--latest-timestamp", **text, help="a later TIMESTAMP does not decode (9999-12-31)")
+    parser.add_argument("--earliest-timestamp", **text, help="an earlier TIMESTAMP cannot be decoded (0001-01-01)")
+    parser.add_argument("--latest-timestamp", **text, help="a later TIMESTAMP cannot be decoded (9999-12-31)")
     parser.add_argument(
         "--numeric-strings",
         choices=("strict", "lossless"),
-        help='a string where a number is declared, as "5" for an INT: strict, it does not decode; lossless, it counts where nothing is lost (strict)',
+        help='a string where a number is declared, such as "5" for an INT. strict: an error; lossless: converted if no digit is lost (strict)',
     )
-    parser.add_argument("--headers", **text, help="read only transactions with these headers, as 1,2 (all)")
-    parser.add_argument("--dead-letters", **text, help="path of the Delta table for transactions that do not decode; with it they stop nothing")
+    parser.add_argument("--headers", **text, help="read only transactions with these headers, such as 1,2 (all)")
+    parser.add_argument(
+        "--dead-letters", **text, help="path of the Delta table for transactions that cannot be decoded; with it they do not end the job"
+    )
     parser.add_argument(
         "--undecodable",
         choices=("dead_letter", "fail", "skip"),
-        help="what becomes of a transaction that does not decode (dead_letter with --dead-letters, otherwise fail)",
+        help="what to do with a transaction that cannot be decoded (dead_letter with --dead-letters, otherwise fail)",
     )
-    parser.add_argument("--where", **text, help="SQL condition; what it leaves out counts as seen")
-    parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are kept in any case")
-    parser.add_argument("--subscriber", **text, help="name under which the log keeps what the table does not hold yet")
+    parser.add_argument("--where", **text, help="SQL condition for rows; the marks of the table also cover the rows that it leaves out")
+    parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are always kept")
+    parser.add_argument("--subscriber", **text, help="name of a subscriber of the log: retention then keeps what the table does not hold yet")
     parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
     parser.add_argument(
         "--restart-attempts",
         type=int,
         metavar="N",
-        help="start again so often in a row after a failure that may pass; 0 where a supervisor restarts the job (10)",
+        help="how often in a row to start again after a temporary failure; 0 if a supervisor restarts the job (10)",
     )
-    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus there")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port for metrics in the format of Prometheus")
     parser.add_argument(
         "--metrics-host",
         default=METRICS_HOST,
         metavar="ADDRESS",
-        help="address that the metrics are served at, 0.0.0.0 for all; another one than of this machine alone needs --metrics-client (127.0.0.1)",
+        help="address for the metrics, 0.0.0.0 for all; one that other machines reach needs --metrics-client (127.0.0.1)",
     )
     parser.add_argument(
         "--metrics-client",
         action="append",
         default=[],
         metavar="NAME",
-        help="serve the metrics over HTTPS with the certificate of WALTZ_TLS_CERTIFICATE, only to clients with this name in theirs, "
-        "as spiffe://example.org/reader/prometheus; * for any text without a slash; may be repeated",
+        help="serve the metrics over HTTPS with the certificate of WALTZ_TLS_CERTIFICATE, only to clients with this name in their certificate, "
+        "such as spiffe://example.org/reader/prometheus; * for any text without a slash; may be repeated",
     )
     parser.add_argument("--insecure", action="store_true", help="serve the metrics as plain text at an address that other machines reach")
-    parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")
+    parser.add_argument("--metrics-file", metavar="FILE", help="file to which metrics in the format of Prometheus are written every five seconds")
     return parser

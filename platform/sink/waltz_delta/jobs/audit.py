@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser = JobParser(
         prog="audit", description="Compares the log with a pipeline's tables and names what differs; exit code 1 then.", allow_abbrev=False
     )
-    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file that the streaming job has")
+    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file of the streaming job")
     parser.add_argument("--from", dest="first", metavar="JSON", help='first id of each partition, {"0": 17} (the first in the log)')
     parser.add_argument("--to", dest="last", metavar="JSON", help='last id of each partition, {"0": 42} (what the table holds)')
     parser.add_argument("--output", default="table", metavar="table|json", help="format of the result (table)")

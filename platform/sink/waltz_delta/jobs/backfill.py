@@ -93,9 +93,13 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser = JobParser(
         prog="backfill", description="Fills a pipeline's tables from the whole log; the streaming job then goes on from there.", allow_abbrev=False
     )
-    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file that the streaming job has")
+    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file of the streaming job")
     parser.add_argument(
-        "--transactions-per-commit", type=int, default=TRANSACTIONS_PER_COMMIT, metavar="N", help=f"most of one commit ({TRANSACTIONS_PER_COMMIT:,})"
+        "--transactions-per-commit",
+        type=int,
+        default=TRANSACTIONS_PER_COMMIT,
+        metavar="N",
+        help=f"largest number of transactions in one commit ({TRANSACTIONS_PER_COMMIT:,})",
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be read, and write nothing")
     found = parser.parse(arguments)

@@ -80,18 +80,24 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser = JobParser(prog="maintain", description="Compacts, clusters and cleans tables, and reports their small files.", allow_abbrev=False)
     parser.add_argument("--pipeline", metavar="FILE", help="all tables of a pipeline")
     parser.add_argument("--table", action="append", default=[], metavar="PATH", help="a table; may be repeated")
-    parser.add_argument("--small-mib", type=float, default=32.0, metavar="N", help="files below count as small (32)")
-    parser.add_argument("--cluster-by", metavar="…", help="columns to cluster the one table by from now on, comma between them")
-    parser.add_argument("--full", action="store_true", help="cluster what is clustered already, too: after --cluster-by")
+    parser.add_argument("--small-mib", type=float, default=32.0, metavar="N", help="smaller files count as small (32)")
+    parser.add_argument("--cluster-by", metavar="…", help="columns by which the single --table is clustered from now on, separated by commas")
+    parser.add_argument("--full", action="store_true", help="also cluster files that are clustered already: after --cluster-by")
     parser.add_argument("--no-optimize", action="store_true", help="leave the files as they are")
     parser.add_argument("--no-vacuum", action="store_true", help="remove nothing")
-    parser.add_argument("--retain-hours", type=float, metavar="H", help="keep old files so long, also where it is less than the table says (a week)")
     parser.add_argument(
-        "--keep-version", action="append", type=int, default=[], metavar="V", help="a version of the one table that must stay readable"
+        "--retain-hours", type=float, metavar="H", help="how many hours removed files are kept, even if the table keeps them longer (a week)"
     )
-    parser.add_argument("--keep-position", action="append", default=[], metavar="JSON", help='a log position that must, {"0": 42}')
     parser.add_argument(
-        "--reader", action="append", default=[], metavar="CHECKPOINT", help="of a Spark stream that reads some of the tables; may be repeated"
+        "--keep-version", action="append", type=int, default=[], metavar="V", help="a version of the single --table that must stay readable"
+    )
+    parser.add_argument("--keep-position", action="append", default=[], metavar="JSON", help='a log position that must stay readable, {"0": 42}')
+    parser.add_argument(
+        "--reader",
+        action="append",
+        default=[],
+        metavar="CHECKPOINT",
+        help="checkpoint of a Spark stream that reads some of the tables; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the current state and what would be done, and change nothing")
     found = parser.parse(arguments)

@@ -36,12 +36,12 @@ class Metric(NamedTuple):
 
 
 METRICS = (
-    Metric("waltz_pipeline_running", "gauge", "1 while the query runs, 0 while it waits to be started again and after it was given up"),
+    Metric("waltz_pipeline_running", "gauge", "1 while the query runs, 0 while it waits for a restart and after its last failure"),
     Metric("waltz_pipeline_failures_total", "counter", "times the query failed"),
     Metric("waltz_pipeline_lag_transactions", "gauge", "transactions in the log that are not in the tables"),
     Metric("waltz_pipeline_lag_seconds", "gauge", "how long ago the oldest of them was first seen in the log; 0 where there is none"),
     Metric("waltz_pipeline_rows_total", "counter", "transactions read for batches that are in the tables"),
-    Metric("waltz_pipeline_rows_per_second", "gauge", "of the last batch that had any, from its trigger to its end"),
+    Metric("waltz_pipeline_rows_per_second", "gauge", "rate of the last batch that had rows, from its trigger to its end"),
     Metric("waltz_pipeline_batch_seconds", "histogram", "from a batch's trigger to its end"),
     Metric(
         "waltz_pipeline_phase_seconds",
