@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator
@@ -15,7 +15,7 @@ from waltz_log.security.access import AccessControl, TopicOf
 from waltz_log.security.audit import acted
 from waltz_log.security.rules import ACCESS, CLUSTER_RESOURCE, AccessRules, Resource, Rule
 
-__all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "topics_of"]
+__all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "rule_changes", "topics_of"]
 
 log = get_logger(__name__)
 
@@ -89,7 +89,8 @@ class AccessFollower:
             log.error("rules of access refused, the previous ones stay in use", reason=str(error))
             return before or AccessRules()
         if self._control.version and found is not None and found != before:
-            _audit(before or AccessRules(enforced=False), found)
+            for event, facts in rule_changes(before, found):
+                acted(event, **facts)
         return found
 
     async def run(self) -> None:
@@ -112,7 +113,9 @@ def topics_of(catalogue: Catalogue) -> TopicOf:
     return found.get
 
 
-def _audit(before: AccessRules, after: AccessRules) -> None:
+def rule_changes(before: AccessRules | None, after: AccessRules) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """What the audit log says of the change: events with their facts. None: there were no rules."""
+    before = before or AccessRules(enforced=False)
     by = after.changed_by or None
     for event, one, other in (("access granted", after, before), ("access revoked", before, after)):
         for rule in one.rules:
@@ -123,6 +126,6 @@ def _audit(before: AccessRules, after: AccessRules) -> None:
                 for operation in each.operations
             }
             if operations := ",".join(each for each in rule.operations if each not in there):
-                acted(event, principal=rule.principal, operations=operations, resource=rule.resource, stated_by=by)
+                yield event, {"principal": rule.principal, "operations": operations, "resource": rule.resource, "stated_by": by}
     if before.enforced != after.enforced:
-        acted("access rules enforced" if after.enforced else "access rules reset", stated_by=by)
+        yield "access rules enforced" if after.enforced else "access rules reset", {"stated_by": by}

@@ -9,27 +9,35 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final  # values of several types, distinguished where they are compared
 
+from waltz_log.coordination.access import rule_changes
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
+from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import get_logger
 from waltz_log.security.audit import acted
+from waltz_log.security.rules import ACCESS, AccessRules
 
 __all__ = ["PATHS", "Action", "AdministrationAudit", "changes"]
+
+log = get_logger(__name__)
 
 Action = tuple[str, dict[str, Any]]
 """An event, and its facts."""
 
 
 class AdministrationAudit:
-    """Of one process. It outlives the sessions of its coordinator, and records at the beginning of a session what changed since the one before."""
+    """Of one process. It outlives the sessions of its coordinator, and records at the beginning of a session what changed since the one before.
+    `rules`: also of changes of the rules of access, for a process that does not enforce them itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rules: bool = False) -> None:
+        self._paths = (*PATHS, ACCESS) if rules else PATHS
         self._seen: dict[str, bytes | None] = {}
         """By path, the last value."""
 
     async def follow(self, coordinator: Coordinator) -> None:
         """Records what changes, until cancelled. Raises `ClusterUnavailable` when the session ends."""
-        await asyncio.gather(*(self._follow(coordinator, path) for path in PATHS))
+        await asyncio.gather(*(self._follow(coordinator, path) for path in self._paths))
 
     async def _follow(self, coordinator: Coordinator, path: str) -> None:
         node = await coordinator.get(path, latest=True)  # a member that is behind would show an older value than the session before
@@ -44,7 +52,7 @@ class AdministrationAudit:
 
 
 def changes(path: str, before: bytes | None, after: bytes | None) -> Iterator[Action]:
-    """What was done to the value at one of `PATHS`. None: there is none."""
+    """What was done to the value at one of `PATHS`, or to the rules of access. None: there is none."""
     if after is not None:
         yield from _CHANGES[path](before, after)
 
@@ -84,11 +92,20 @@ def _topics(before: bytes | None, after: bytes) -> Iterator[Action]:
             yield "topic changed", {"topic": str(name), "policies": str(new.policies)}
 
 
+def _rules(before: bytes | None, after: bytes) -> Iterator[Action]:
+    """Nothing of rules that cannot be read: they change nothing either."""
+    try:
+        yield from rule_changes(None if before is None else AccessRules.from_bytes(before), AccessRules.from_bytes(after))
+    except InvalidSetting as error:
+        log.error("rules of access refused, the previous ones stay in use", reason=str(error))
+
+
 _CHANGES: Final[Mapping[str, Callable[[bytes | None, bytes], Iterator[Action]]]] = {
     CLUSTER: _grown,
     REPLICAS: _replicas,
     ASSIGNMENT: _placed,
     CATALOGUE: _topics,
+    ACCESS: _rules,
 }
-PATHS: Final = tuple(_CHANGES)
+PATHS: Final = tuple(path for path in _CHANGES if path != ACCESS)
 """What only commands write."""

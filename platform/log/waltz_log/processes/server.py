@@ -56,7 +56,7 @@ def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
 
 
 def _run(settings: ServerSettings, monitored: Monitored, log_level: str | None) -> None:
-    recorded = AdministrationAudit()
+    recorded = AdministrationAudit(rules=settings.workers > 1)  # workers start again with each session and do not see what changed in between
     if settings.workers > 1:
         with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
             serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, log_level, recorded), monitored, stop))

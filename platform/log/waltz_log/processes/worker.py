@@ -159,17 +159,19 @@ async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> 
 
     settings = ServerSettings(**orders.settings)
     open_audit(settings.audit, orders.worker)
-    await _partitions_session(orders, settings, link, stop)
+    access = access_control(settings.tls)
+    await _partitions_session(orders, settings, link, stop, access)
     while not stop.is_set():
         log.warning("coordinator session ended, starting over", worker=orders.worker)
         try:
-            await _partitions_session(orders, settings, link, stop)
+            await _partitions_session(orders, settings, link, stop, access)
         except ClusterUnavailable as error:
             log.warning("no coordinator, retrying", reason=str(error))
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 
-async def _partitions_session(orders: Orders, settings: ServerSettings, link: Link, stop: asyncio.Event) -> None:
+async def _partitions_session(orders: Orders, settings: ServerSettings, link: Link, stop: asyncio.Event, access: AccessControl) -> None:
+    """`access`: the rules that the session before knew, so that a change in between is recorded."""
     from waltz_log.coordination.coordinator import ZooKeeperCoordinator
     from waltz_log.server import LogServer
 
@@ -187,7 +189,7 @@ async def _partitions_session(orders: Orders, settings: ServerSettings, link: Li
                 shard=orders.shard,
                 server_id=orders.server_id,
                 tracer=tracer,
-                access=access_control(settings.tls),
+                access=access,
             )
             await server.start()
             link.send(READY)

@@ -9,12 +9,14 @@ from uuid import UUID
 
 import pytest
 
+from waltz_log.coordination.access import change_rules
 from waltz_log.coordination.administration import AdministrationAudit, changes
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, Ownership, ReplicaAssignment
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.security.audit import AuditSettings, open_audit
+from waltz_log.security.rules import ACCESS, AccessRules, Operation, Rule
 from waltz_log.testing.coordinator import MemoryEnsemble
 
 NAME = TopicName("shop", "orders")
@@ -101,6 +103,44 @@ async def test_changes_between_two_sessions_are_recorded_once_and_never_backward
     assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["topic created", "topic changed"]
 
 
-@pytest.mark.parametrize("path", [CLUSTER, REPLICAS, ASSIGNMENT, CATALOGUE])
+async def test_a_node_of_several_workers_records_rules_that_changed_while_it_had_no_session(tmp_path: Path) -> None:
+    """Its workers start again with each session, and know no rules then that they could compare."""
+    file, ensemble, administration = tmp_path / "audit.jsonl", MemoryEnsemble(), AdministrationAudit(rules=True)
+    open_audit(AuditSettings(file=file))
+    operator, first = ensemble.session(), ensemble.session()
+    one, other = (Rule(principal=f"spiffe://waltz/reader/{name}", operations=(Operation.READ,), resource="shop/*") for name in ("a", "b"))
+
+    async def written(event: str) -> None:
+        async with asyncio.timeout(20):
+            while event not in file.read_text():
+                await asyncio.sleep(0.005)
+
+    following = asyncio.ensure_future(administration.follow(first))
+    await asyncio.sleep(0.01)
+    await change_rules(operator, lambda _: AccessRules(rules=(one,)), changed_by="ann")
+    await written("access granted")
+    ensemble.expire(first)
+    with pytest.raises(ClusterUnavailable):
+        await following
+    await change_rules(operator, lambda _: AccessRules(rules=(other,)), changed_by="bob")
+    following = asyncio.ensure_future(administration.follow(ensemble.session()))
+    await written("access revoked")
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    open_audit(None)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["event"], line.get("principal", "")[-1:], line["stated_by"]) for line in lines] == [
+        ("access granted", "a", "ann"),
+        ("access rules enforced", "", "ann"),
+        ("access granted", "b", "bob"),
+        ("access revoked", "a", "bob"),
+    ]
+
+
+def test_rules_that_cannot_be_read_are_no_action() -> None:
+    assert list(changes(ACCESS, None, b"no rules")) == []
+
+
+@pytest.mark.parametrize("path", [CLUSTER, REPLICAS, ASSIGNMENT, CATALOGUE, ACCESS])
 def test_a_value_that_is_gone_is_no_action(path: str) -> None:
     assert list(changes(path, None, None)) == []
