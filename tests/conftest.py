@@ -1,7 +1,7 @@
 """How property tests choose their examples.
 
 `make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails the same way everywhere. `make explore`
-loads the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`."""
+loads the profile `explore`, which draws new examples at each run, and more of them; what it finds goes into the test as an `@example`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import gc
 
 from hypothesis import settings
 
-settings.register_profile("default", derandomize=True, print_blob=True)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.register_profile("default", derandomize=True, print_blob=True, max_examples=50)
+settings.register_profile("explore", derandomize=False, print_blob=True, max_examples=100)
 settings.load_profile("default")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from waltz_log.cli.examples import EXAMPLES
-from waltz_log.cli.main import app
+from waltz_log.cli.main import root_command
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 COLUMNS = 150
@@ -42,12 +42,12 @@ def page() -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command that can run, with its words after `waltz`."""
-    yield from _below("", typer.main.get_command(app))
+    yield from _below("", root_command())
 
 
 def parse(words: list[str]) -> None:
     """Raises `TyperException` where the words after `waltz` are no command, or not its arguments and options. Runs nothing."""
-    command, name = typer.main.get_command(app), "waltz"
+    command, name = root_command(), "waltz"
     while isinstance(command, typer.core.TyperGroup) and words:
         below = command.get_command(typer.Context(command), words[0])
         if below is None:

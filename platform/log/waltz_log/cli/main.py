@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any  # Any: click's commands
 
 from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
@@ -164,10 +165,16 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
+@cache
+def root_command() -> Any:
+    """All commands. Building them is most of the time of a short command, so a process that runs several of them builds them once."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str]) -> int:
     """Returns the exit code. Prints errors on stderr."""
     try:
-        code = int(app(args=arguments, prog_name="waltz", standalone_mode=False) or 0)
+        code = int(root_command()(args=arguments, prog_name="waltz", standalone_mode=False) or 0)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

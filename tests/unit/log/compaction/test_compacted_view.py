@@ -243,14 +243,14 @@ def test_a_file_of_the_view_that_is_missing_is_said_by_name() -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_disk_that_fails_at_any_operation_leaves_a_view_that_opens_and_goes_on(code: int) -> None:
-    log = drawn_log(Random(11), 400, 60)
+    log = drawn_log(Random(11), 160, 60)
     quiet = SimulatedDisk()
     view = open_view(quiet)
-    compactor(view).fold(reader(log), 200, BEGUN_MS)
+    compactor(view).fold(reader(log), 80, BEGUN_MS)
     before = len(quiet.operations)
-    compactor(open_view(quiet.fork())).fold(reader(log), 400, BEGUN_MS)
+    compactor(open_view(quiet.fork())).fold(reader(log), 160, BEGUN_MS)
     failing = quiet.fork()
-    compactor(open_view(failing)).fold(reader(log), 400, BEGUN_MS)
+    compactor(open_view(failing)).fold(reader(log), 160, BEGUN_MS)
     operations = len(failing.operations)
     assert before
     assert operations > 20
@@ -265,12 +265,12 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_view_that_opens_and_goes_on
 
         disk.before = fail
         with pytest.raises(StorageFailed, match="planted"):
-            compactor(open_view(disk)).fold(reader(log), 400, BEGUN_MS)
+            compactor(open_view(disk)).fold(reader(log), 160, BEGUN_MS)
         disk.before = lambda operation: None
         again = open_view(disk)
         assert contents(again) == fold(log, again.bound)
-        compactor(again).fold(reader(log), 400, BEGUN_MS)
-        assert contents(again) == fold(log, 400)
+        compactor(again).fold(reader(log), 160, BEGUN_MS)
+        assert contents(again) == fold(log, 160)
 
 
 def test_a_view_that_failed_writes_nothing_more_until_it_is_opened_again() -> None:

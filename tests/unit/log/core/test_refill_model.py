@@ -3,6 +3,7 @@ up to a recorded mark is safe, and keeping more is not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -157,28 +158,26 @@ class Model:
                 assert all(other == replica.log[:kept] for other in others), "what two replicas keep differs"
 
 
-def _wrong(keeping: Keeping, seeds: range) -> list[str]:
-    found = []
+def _wrong(keeping: Keeping, seeds: range) -> Iterator[str]:
     for seed in seeds:
         try:
             Model(seed, keeping).play()
         except (AssertionError, OutOfRange, ProtocolViolation) as error:
-            found.append(f"{seed}: {error}")
-    return found
+            yield f"{seed}: {error}"
 
 
 def test_keeping_what_was_copied_up_to_a_recorded_mark_is_safe() -> None:
-    assert _wrong("as decided", range(2000)) == []
+    assert list(_wrong("as decided", range(400))) == []
 
 
 def test_keeping_all_that_a_replica_holds_before_the_decision_is_not() -> None:
-    assert _wrong("all that it holds", range(2000))
+    assert any(_wrong("all that it holds", range(400)))
 
 
 def test_kept_progress_is_not_copied_again() -> None:
     """The schedules have fills that end half-way; with progress fewer of them start again."""
-    kept = [Model(seed, "as decided") for seed in range(500)]
-    forgotten = [Model(seed, "nothing") for seed in range(500)]
+    kept = [Model(seed, "as decided") for seed in range(200)]
+    forgotten = [Model(seed, "nothing") for seed in range(200)]
     for model in (*kept, *forgotten):
         model.play()
     assert sum(model.fills for model in kept) > 100

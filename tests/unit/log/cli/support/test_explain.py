@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest, LockConflict, O
 from waltz_log.exit_codes import USAGE
 
 DOCS = Path(__file__).resolve().parents[5] / "docs"
+page = cache(reference_errors.page)
 CLASSES = [cls for section in reference_errors.SECTIONS for cls in reference_errors.classes(section)]
 
 
@@ -25,8 +27,7 @@ def test_every_error_of_the_reference_is_explained_by_its_name(cls: type[WaltzEr
     assert (found["error"], found["exit_code"]) == (cls.__name__, cls.exit_code)
     assert found["what_to_do"].endswith(".")
     assert "{" not in found["message"]
-    page = reference_errors.page()
-    assert f"### {cls.__name__}\n" in page
+    assert f"### {cls.__name__}\n" in page()
     assert found["read"][0] == f"docs/reference/errors.md#{cls.__name__.lower()}"
 
 

@@ -91,7 +91,7 @@ EXECUTIONS_MAX = 1.3
 
 def _executions_of_sixteen_clients(known: Known, seed: int) -> float:
     """Of each transaction: 64 calls at once under 4 locks."""
-    return run_in_virtual_time(_hot(16, 64, 8, known=known, locks=4, seed=seed))[0] / (64 * 8)
+    return run_in_virtual_time(_hot(16, 64, 4, known=known, locks=4, seed=seed))[0] / (64 * 4)
 
 
 @pytest.mark.parametrize(("known", "seed"), [("declared", 11), ("expected", 11), ("expected", 12)])

@@ -47,7 +47,7 @@ async def alter(cluster: MemoryCluster, **policies: Any) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
 
 def on_disk(cluster: MemoryCluster) -> dict[str, int]:
