@@ -1,9 +1,9 @@
 """Finds words to avoid, unnamed subjects and long lines: `python tools/plain_english.py [FILE ...]` checks the docs or the files named.
 `python tools/plain_english.py --code FOLDER|FILE ...` lists the words to avoid in docstrings, comments and names.
-`python tools/plain_english.py --lower` writes the counts of the folders and pages that have fewer of them now. A count never rises.
+`python tools/plain_english.py --lower` writes the counts of the folders that have fewer of them now. A count never rises.
 
 The list follows the rules that CONTRIBUTING.md gives under "Write for a reader". In code blocks and code spans only the length of lines is checked.
-Markdown cannot break the rows of tables: the number of those that are too long is kept for each page, and never rises.
+Rows of tables, which Markdown cannot break, may be longer on generated pages only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 160
 COUNTS = ROOT / "tests/unit/project/words_to_avoid_in_code.txt"
 """Lines of a count and a folder: the words to avoid in its docstrings, comments and names."""
-ROWS = ROOT / "tests/unit/project/long_table_rows.txt"
-"""Lines of a count and a page: the rows of its tables that have more than `COLUMNS_MAX` columns."""
 GENERATED = re.compile(r"^Generated from ", re.MULTILINE)
 PACKAGES = (
     "platform/log/waltz_log",
@@ -83,12 +81,13 @@ def words(text: str) -> Iterator[tuple[str, str]]:
 def page_findings(page: str) -> list[Finding]:
     """What to rewrite in a Markdown page."""
     findings, fence = [], ""
+    generated = GENERATED.search(page) is not None
     for number, line in enumerate(page.splitlines(), start=1):
         mark = re.match(r"\s*(```+|~~~+)", line)
         if mark and (not fence or line.strip() == fence):
             fence = "" if fence else mark[1]
             continue
-        if not line.lstrip().startswith("|") and len(line) > COLUMNS_MAX:
+        if len(line) > COLUMNS_MAX and not (generated and line.lstrip().startswith("|")):
             findings.append(Finding(number, f"{len(line)} columns", f"at most {COLUMNS_MAX}"))
         if not fence:
             prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`|<!--.*?-->", "`", line))
@@ -210,32 +209,21 @@ def counts(root: Path = ROOT) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def long_rows(page: str) -> int:
-    """The number of table rows with more than `COLUMNS_MAX` columns. Instead, write below the table, or use a list."""
-    return sum(line.lstrip().startswith("|") and len(line) > COLUMNS_MAX for line in page.splitlines())
-
-
-def row_counts(root: Path = ROOT) -> dict[str, int]:
-    """The number of long rows of each page that is written by hand."""
-    texts = {str(page): (root / page).read_text() for page in pages()}
-    return {page: long_rows(text) for page, text in texts.items() if not GENERATED.search(text)}
-
-
 def committed_counts(text: str) -> dict[str, int]:
     """The counts in the text of `COUNTS`."""
     return {folder: int(count) for count, folder in (line.split() for line in text.splitlines())}
 
 
-def count_problems(committed: dict[str, int], now: dict[str, int], what: str = "words to avoid") -> list[str]:
-    """Why the committed counts differ from what there is now. A folder or page that is not listed may have none."""
+def count_problems(committed: dict[str, int], now: dict[str, int]) -> list[str]:
+    """Why the committed counts differ from what there is now. A folder that is not listed may have none."""
     problems = []
     for folder in sorted({*committed, *now}):
         was, found = committed.get(folder, 0), now.get(folder, 0)
-        listed = "" if folder.endswith(".md") else f"; list them: python tools/plain_english.py --code {folder}"
+        counted = f"{folder}: {found} words to avoid, {was} are committed"
         if found > was:
-            problems.append(f"{folder}: {found} {what}, {was} are committed{listed}")
+            problems.append(f"{counted}; list them: python tools/plain_english.py --code {folder}")
         if found < was:
-            problems.append(f"{folder}: {found} {what}, {was} are committed; lower the count: python tools/plain_english.py --lower")
+            problems.append(f"{counted}; lower the count: python tools/plain_english.py --lower")
     return problems
 
 
@@ -249,7 +237,6 @@ def main(names: list[str]) -> int:
     """Prints what there is to rewrite; exit code 1 if there is anything."""
     if names == ["--lower"]:
         lower(COUNTS, counts())
-        lower(ROWS, row_counts())
         return 0
     if names[:1] == ["--code"]:
         sources = [path for name in map(Path, names[1:]) for path in ([name] if name.is_file() else modules(name))]

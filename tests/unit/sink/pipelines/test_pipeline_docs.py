@@ -25,14 +25,15 @@ def test_the_page_has_every_metric() -> None:
 
 def test_every_argument_is_on_the_page() -> None:
     rows = {row[1]: row[0] for row in re.findall(r"(\| `(\w+)\.py` \|.*)", PIPELINES)}
+    further = dict(re.findall(r"^Further arguments of `(\w+)\.py`:\n\n((?:[- ] .*\n)+)", PIPELINES, re.MULTILINE))
     asked = {"ingest": set(_parser("ingest", False)._option_string_actions), "upsert": set(_parser("upsert", True)._option_string_actions)}
     for name, module in (("backfill", backfill), ("maintain", maintain), ("audit", audit)):
         source = inspect.getsource(inspect.getmodule(getattr(module, name)) or module)
         asked[name] = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
     for name, arguments in asked.items():
-        reported = set(re.findall(r"`(--[a-z-]+)`", rows[name]))
+        reported = set(re.findall(r"`(--[a-z-]+)`", rows[name] + further.get(name, "")))
         if name == "upsert":
-            reported |= set(re.findall(r"`(--[a-z-]+)`", rows["ingest"])) - {"--pipeline"}
+            reported |= set(re.findall(r"`(--[a-z-]+)`", rows["ingest"] + further["ingest"])) - {"--pipeline"}
         assert reported == {argument for argument in arguments if argument.startswith("--")} - {"--help"}, name
 
 
