@@ -49,7 +49,8 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one principal may do in one topic, at one server process. None: no limit. `burst_s`: a bucket holds what so many seconds bring."""
+    """What one principal may do in one topic, at one server process. None: no limit. `burst_s`: a bucket holds the tokens
+    of this many seconds."""
 
     transactions_per_s: float | None = None
     bytes_per_s: float | None = None
@@ -98,7 +99,7 @@ class Meter:
         return Refusal(limit, longest) if longest else None
 
     def fits(self, transactions: int, size: int, now_s: float) -> bool:
-        """Whether there would still be a token of each kind if so much were accepted before."""
+        """Whether there would still be a token of each kind if that amount were accepted before."""
         if self._transactions is not None and self._transactions.tokens(now_s) <= transactions:
             return False
         return self._bytes is None or self._bytes.tokens(now_s) > size

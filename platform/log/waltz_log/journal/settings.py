@@ -81,7 +81,7 @@ class GroupCommitSettings(Settings):
         default=0.005,
         gt=0,
         le=60,
-        description="Records without a waiting caller are synced after this time at the latest. A crash can lose so much of them.",
+        description="Records without a waiting caller are synced after this time at the latest. A crash can lose the records of that time.",
     )
     unsynced_bytes_max: int = Field(
         default=16 * 1024 * 1024,

@@ -1,4 +1,4 @@
-"""Accepts connections whose TLS handshake has a deadline, and only so many of them at once.
+"""Accepts connections whose TLS handshake has a deadline. The number of handshakes at the same time is limited.
 
 asyncio's own server begins a handshake, with a buffer of 256 KiB, for every connection that arrives, and calls the program only when the handshake is
 over. Here a connection counts from the moment it is accepted. If there are too many, the oldest handshake ends: a peer needs milliseconds for one,

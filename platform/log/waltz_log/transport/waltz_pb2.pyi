@@ -1109,8 +1109,8 @@ Global___Blocks: _TypeAlias = Blocks  # noqa: Y015
 
 @_typing.final
 class Flushing(_message.Message):
-    """From here on blocks are acknowledged when they are received, and synced so long after the first of them or when they are so many bytes; 0 bytes:
-    from here on each is synced first, which is how a stream begins.
+    """From here on blocks are acknowledged when they are received. They are synced period_ms after the first of them, or when they reach this number of
+    bytes; 0 bytes: from here on each is synced first, which is how a stream begins.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1224,7 +1224,7 @@ class ReadRequest(_message.Message):
     headers_only: _builtins.bool
     """records holds 36 bytes each"""
     runs_max: _builtins.int
-    """answer with so many messages and no more; 0: all of the range"""
+    """answer with at most this number of messages; 0: all of the range"""
     principal: _builtins.str
     """who reads, as in MountRequest; the owner, which shows fence and owner_token, needs none"""
     owner_token: _builtins.bytes
@@ -1796,7 +1796,7 @@ class ReadViewRequest(_message.Message):
     max_bytes: _builtins.int
     """soft bound of keys and values in one page; at least one record is sent"""
     pages_max: _builtins.int
-    """end after so many; 0: the whole view"""
+    """end after this number of pages; 0: the whole view"""
     principal: _builtins.str
     """as in ReadRequest"""
     fence: _builtins.int

@@ -84,7 +84,7 @@ class BatchTraces:
         self._thread.start()
 
     def landed(self, ranges: Ranges, began_s: float, ended_s: float, batch_id: int | None, tables: int) -> None:
-        """A batch was committed to so many tables between these two times of `perf_counter`. Never waits."""
+        """A batch was committed between these two times of `perf_counter`. `tables` counts its tables. Never waits."""
         try:
             self._waiting.put_nowait(_Landed(ranges, began_s, ended_s, batch_id, tables))
         except queue.Full:

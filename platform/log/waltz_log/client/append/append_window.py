@@ -84,7 +84,7 @@ class AppendWindow:
         self.next_sequence, self._heard = 1, 0
 
     def unheard(self, count: int) -> bool:
-        """Whether so many frames are on their way of which the owner has said nothing yet. A frame that only waits for turns at locks is not."""
+        """Whether the owner has said nothing yet about the last `count` frames. A frame that only waits for turns at locks does not count."""
         return len(self.frames) >= count and self.frames[-count].first_sequence > self._heard
 
     def raise_known_mark(self, mark: int) -> None:

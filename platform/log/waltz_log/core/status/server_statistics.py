@@ -121,7 +121,7 @@ class ConflictStatistics:
 @dataclass(frozen=True, slots=True)
 class LockTableStatistics:
     """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another; `entries_max`: the
-    bound of `entries`, 0 if it is not known; `recent`: the last rejected appends, oldest first, so many at most as
+    bound of `entries`, 0 if it is not known; `recent`: the last rejected appends, oldest first, as many as
     `server.ordering.conflicts` keeps."""
 
     entries: Summed[int]
@@ -297,8 +297,8 @@ class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
     cluster, 0 before the server joined it; `subscribers`: for each, how many committed transactions of this server's partitions it has not read, None
-    where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, so many
-    at most as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
+    where that was not asked for; `owners`: the newest generations of all partitions of the cluster, ordered by partition and generation, as
+    many as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
     were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
     first that fits applies."""

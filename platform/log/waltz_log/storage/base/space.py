@@ -37,7 +37,7 @@ class DiskSpace:
         free = self._disk.free_bytes()
         self._judge(free, free - size)
         if free - size < self._refuse:
-            raise StorageFull(partition=partition, reason=f"so much must stay free: kept_free_bytes={self._refuse}", free_bytes=free)
+            raise StorageFull(partition=partition, reason=f"this space must stay free: kept_free_bytes={self._refuse}", free_bytes=free)
 
     def _judge(self, free: int, left: int) -> None:
         """`left`: what remains of `free` after the write; below zero if the write does not fit."""
