@@ -192,8 +192,9 @@ SIZES = {
     "kafka.append_4p_200b": "4 partitions, 200 B",
     "kafka.append_16p_200b": "16 partitions, 200 B",
 }
-UMADB = {f"umadb.append_{callers}": f"{callers} callers" for callers in (1, 16, 64)}
-UMADB_LATENCY = {f"umadb.{quantile}_ms_{callers}": f"{quantile}, {callers} callers" for callers in (1, 16, 64) for quantile in ("p50", "p99")}
+CALLERS = {1: "1 caller", 16: "16 callers", 64: "64 callers"}
+UMADB = {f"umadb.append_{number}": label for number, label in CALLERS.items()}
+UMADB_LATENCY = {f"umadb.{quantile}_ms_{number}": f"{quantile}, {label}" for number, label in CALLERS.items() for quantile in ("p50", "p99")}
 APPEND = {
     "append.single_p50_ms": "one in flight, p50",
     "append.single_p99_ms": "one in flight, p99",
@@ -209,7 +210,7 @@ APPEND = {
     "append.single_of_bare": "latency, one in flight",
     "append.pipelined_of_bare": "rate, 16,000 in flight",
 }
-JOURNAL = {f"journal.callers_{callers}": f"{callers} callers" for callers in (1, 16, 64)}
+JOURNAL = {f"journal.callers_{number}": label for number, label in CALLERS.items()}
 SCALE = {
     "scale.server_mb": "memory of the log server",
     "scale.storage_mb": "memory of a storage node",

@@ -108,6 +108,8 @@ def test_a_long_row_of_a_table_is_found_on_a_page_that_is_written_by_hand() -> N
     page = f"{row}\n{row}x\n  {row}\n"
     assert [(found.line, found.found) for found in page_findings(page)] == [(2, "161 columns"), (3, "162 columns")]
     assert page_findings(f"Generated from nothing.\n{page}") == []
+    assert page_findings(f"<!-- figures: single -->\n{page}<!-- end -->\n") == []
+    assert [found.line for found in page_findings(f"<!-- figures: single -->\n<!-- end -->\n{page}y\n")] == [4, 5]
 
 
 def test_a_count_that_rose_and_a_count_that_was_not_lowered_are_problems() -> None:
