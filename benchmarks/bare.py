@@ -147,21 +147,32 @@ async def _relay(storages: list[str]) -> None:
         for each in streams:
             await each.send(opening)
         acknowledged = [0] * len(streams)
-        answered = 0
+        progress = asyncio.Event()
+
+        async def forward() -> None:
+            while (message := await stream.receive()) is not None:
+                block = replicate_message(Block(0, b"", bytes(message.append.records), 0))
+                await asyncio.gather(*(each.send(block) for each in streams))
 
         async def receive(number: int) -> None:
-            nonlocal answered
             while await streams[number].receive() is not None:
                 acknowledged[number] += 1
+                progress.set()
+
+        async def answer() -> None:
+            """Alone, because a stream carries one message at a time."""
+            answered = 0
+            while await progress.wait():
+                progress.clear()
                 while sorted(acknowledged)[-MAJORITY] > answered:
                     answered += 1
                     await stream.send(ANSWER)
 
-        tasks = [asyncio.ensure_future(receive(number)) for number in range(len(streams))]
+        tasks = [asyncio.ensure_future(each) for each in (forward(), answer(), *map(receive, range(len(streams))))]
         try:
-            while (message := await stream.receive()) is not None:
-                block = replicate_message(Block(0, b"", bytes(message.append.records), 0))
-                await asyncio.gather(*(each.send(block) for each in streams))
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
             for task in tasks:
                 task.cancel()
