@@ -1,4 +1,4 @@
-"""The console as an ASGI application: routes, the life of its background work, and pages for what goes wrong."""
+"""The console as an ASGI application: routes, start and end of its background work, and pages for errors."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def make_application(
     extensions: Sequence[Extension] | None = None,
     control: AccessControl | None = None,
 ) -> Starlette:
-    """`connect` makes a coordinator session of the cluster. `extensions`: instead of those that are installed. `control`: the rules that its caller
-    follows; None: everyone may do everything, because the console serves without TLS."""
+    """`connect` opens a coordinator session. `extensions`: used instead of the installed ones. `control`: roles and rules of access, which the
+    caller keeps up to date; None: every user may do everything, because the console serves without TLS."""
     access = BrowserAccess(control or AccessControl(enforced=False))
     link = ClusterLink(connect, network, settings.cluster, settings.principal)
     console = Console(settings, link, clock, load_extensions(settings) if extensions is None else extensions, access)
 
     @asynccontextmanager
-    async def life(_application: Starlette) -> AsyncGenerator[None, None]:
+    async def lifespan(_application: Starlette) -> AsyncGenerator[None, None]:
         console.sampler.start()
         try:
             yield
@@ -68,13 +68,13 @@ def make_application(
     routes += [route for extension in console.extensions for route in extension.routes(console)]
     routes += [Route("/livez", livez), Mount("/static", StaticFiles(directory=STATIC), name="static")]
     handlers = {WaltzError: failed, HTTPException: failed, Exception: failed}
-    application = Starlette(routes=routes, middleware=[Middleware(Guard, access)], exception_handlers=handlers, lifespan=life)
+    application = Starlette(routes=routes, middleware=[Middleware(Guard, access)], exception_handlers=handlers, lifespan=lifespan)
     application.state.console = console
     return application
 
 
 def _failed(console: Console, request: Request, error: Exception) -> Response:
-    """A page that says what is known. What went wrong inside is in the console's log, never on the page."""
+    """A page about the error. Unexpected errors are in the console's log, never on the page."""
     if isinstance(error, HTTPException):
         status, title, reason = error.status_code, "Not found" if error.status_code == 404 else "Not possible", str(error.detail)
         if error.status_code == 404 and reason == "Not Found":

@@ -1,4 +1,4 @@
-"""What all pages share: the cluster that is shown, and the frame of a page."""
+"""What all pages share: the connection to the cluster, the samples, and the layout of a page."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from waltz_log.core.ports import Clock
 __all__ = ["Action", "Console", "Extension", "Link"]
 
 OLD_SAMPLES = 3
-"""After this many intervals without a new sample, pages warn that they show old data."""
+"""After about this many intervals without a new sample, pages warn that they show old data."""
 
 
 class Link(NamedTuple):
-    """In the navigation, or of a panel that is loaded into a page."""
+    """A link in the navigation, or to a panel that is loaded into a page."""
 
     title: str
     path: str
@@ -36,8 +36,8 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change that a page offers. `question`: what is asked before; `back`: the page to return to. `run` says what changed; its last argument is
-    whether to change nothing and say what would change."""
+    """A change that a page offers. `question`: the text of the confirmation; `back`: the page to return to. `run` does it and returns what
+    changed; if its last argument is true, it changes nothing and returns what would change."""
 
     title: str
     question: Callable[[dict[str, str]], str]
@@ -64,7 +64,7 @@ class Extension(Protocol):
     def routes(self, console: Console) -> list[BaseRoute]: ...
 
     def transaction_panels(self, partition: int, transaction_id: int) -> Sequence[Link]:
-        """What the page of a transaction loads besides its own."""
+        """Additional panels on the page of a transaction."""
         ...
 
     async def close(self) -> None: ...
@@ -107,11 +107,11 @@ class Console:
 
     @property
     def _offered(self) -> ConsoleSettings:
-        """The settings as pages for the caller need them."""
+        """The settings, without actions if the caller may not act."""
         return self.settings if self.access.may_act() else self.settings.without_actions()
 
     def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: object) -> Response:
-        """A whole page. `context`: what its template needs. Any: each template has its own."""
+        """A whole page. `context`: the values that its template needs."""
         age_s = self.sampler.age_s
         slow_s = OLD_SAMPLES * self.settings.sample_interval_s + 2
         shared = {
@@ -130,6 +130,6 @@ class Console:
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)
 
     def part(self, template: str, status: int = 200, **context: object) -> Response:
-        """A piece of a page, without its frame."""
+        """A part of a page, without the layout."""
         shared = {"settings": self._offered, "now_ms": self.clock.now_ms(), "token": self.token.value}
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)

@@ -1,7 +1,7 @@
-"""Pages that other packages bring: an entry point in the group `waltz.console` names a function that makes them,
+"""Pages from other packages: an entry point in the group `waltz.console` names a function that creates them,
 `delta = "waltz_delta.console.extension:make_extension"`.
 
-The log does not know these packages. One whose own requirements are not installed brings no pages.
+This package does not import them. If the requirements of such a package are not installed, its pages are left out.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GROUP = "waltz.console"
 
 
 MakeExtension = Callable[[ConsoleSettings], Extension | None]
-"""None: the settings ask for nothing that it shows."""
+"""Returns None if the settings ask for none of its pages."""
 
 
 def load_extensions(settings: ConsoleSettings) -> list[Extension]:
-    """Raises `InvalidSetting` for settings of an extension that are wrong."""
+    """Raises `InvalidSetting` for wrong settings of an extension."""
     found: list[Extension] = []
     for declared in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         try:

@@ -1,7 +1,7 @@
 """How bytes of a transaction are shown: formatted JSON, text with escapes, or hexadecimal. Pure.
 
-What comes out is plain text and goes through the template engine's escaping like any other text. Control characters, escape sequences of terminals
-and marks that change the direction of text become visible escapes, so a payload cannot draw on the page or hide a part of itself.
+The result is plain text, which the template engine escapes like any other text. Control characters, escape sequences of terminals and marks that
+change the direction of text become visible escapes. So a payload cannot change the page or hide a part of itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEX_MAX = 4096
 
 INDENT = "  "
 DEPTH_MAX = 200
-"""Of indentation. Deeper JSON is shown as text."""
+"""Levels of indentation. Deeper JSON is shown as text."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
@@ -53,41 +53,41 @@ class Payload:
 HIDDEN_TEXT = "hidden"
 
 
-def show_payload(data: bytes, *, hidden: bool = False, most: int = SHOWN_MAX) -> Payload:
-    """The payload for a page, at most `most` bytes of it."""
+def show_payload(data: bytes, *, hidden: bool = False, bytes_max: int = SHOWN_MAX) -> Payload:
+    """The payload for a page, at most `bytes_max` bytes of it."""
     size = len(data)
     if hidden:
         return Payload("hidden", (), size, 0)
     if not data:
         return Payload("empty", (), 0, 0)
-    text = _text(data if size <= most else _whole_characters(data[:most]))
+    text = _text(data if size <= bytes_max else _whole_characters(data[:bytes_max]))
     if text is None:
         return Payload("binary", (Token("plain", _hex(data[:HEX_MAX])),), size, min(size, HEX_MAX))
-    if size <= most and (formatted := _json(text)) is not None:
+    if size <= bytes_max and (formatted := _json(text)) is not None:
         if sum(len(token.text) for token in formatted) > COLORED_MAX:
             formatted = (Token("plain", "".join(token.text for token in formatted)),)
         return Payload("json", formatted, size, size)
-    return Payload("text", (Token("plain", visible(text)),), size, min(size, most))
+    return Payload("text", (Token("plain", visible(text)),), size, min(size, bytes_max))
 
 
-def preview(data: bytes, most: int = 200) -> str:
-    """The beginning on one line."""
-    text = _text(_whole_characters(data[: 4 * most]))
+def preview(data: bytes, characters_max: int = 200) -> str:
+    """The beginning of the payload on one line."""
+    text = _text(_whole_characters(data[: 4 * characters_max]))
     if text is None:
-        return data[: most // 3].hex(" ")
+        return data[: characters_max // 3].hex(" ")
     line = " ".join(text.split())
-    return visible(line if len(line) <= most else line[: most - 1] + "…")
+    return visible(line if len(line) <= characters_max else line[: characters_max - 1] + "…")
 
 
 def visible(text: str) -> str:
-    """Everything that is not printable as an escape, but for line ends and tabs."""
+    """The text with an escape for each character that is not printable, except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text)
 
 
 def _text(data: bytes) -> str | None:
-    """None for what is not text: no UTF-8, or full of control characters."""
+    """None if it is not text: not UTF-8, or many control characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -97,7 +97,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Without a character of UTF-8 that is cut off at the end."""
+    """Removes an incomplete UTF-8 character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:
@@ -118,18 +118,18 @@ def _hex(data: bytes) -> str:
 
 
 def _json(text: str) -> tuple[Token, ...] | None:
-    """The same JSON with line ends and indentation; None if it is none. Numbers and strings keep their spelling, because the tokens of the text are
-    arranged and nothing is converted."""
+    """The same JSON with line ends and indentation; None if the text is not JSON. Numbers and strings keep their spelling, because only the space
+    between tokens changes."""
     if text[:1] not in "{[" and text.lstrip()[:1] not in ("{", "["):
         return None
     try:
         json.loads(text, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return None
-    return _arranged(_TOKEN.findall(text))
+    return _indented(_TOKEN.findall(text))
 
 
-def _arranged(tokens: list[str]) -> tuple[Token, ...] | None:
+def _indented(tokens: list[str]) -> tuple[Token, ...] | None:
     found: list[Token] = []
     depth = 0
     for at, token in enumerate(tokens):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,18 +16,26 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 
 
-def make_environment(more: Sequence[Path] = ()) -> Environment:
-    """`more`: folders with templates of extensions."""
-    loaders = [FileSystemLoader(folder) for folder in (HERE / "templates", *more)]
+def make_environment(extension_templates: Sequence[Path] = ()) -> Environment:
+    """`extension_templates`: folders."""
+    loaders = [FileSystemLoader(folder) for folder in (HERE / "templates", *extension_templates)]
     environment = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
-        number=number, rate=rate, time=time, clock=clock, size=size, duration=duration, preview=preview, visible=visible, spark=spark
+        number=number,
+        rate=rate,
+        time=time,
+        clock=clock,
+        size=size,
+        duration=duration,
+        preview=preview,
+        visible=visible,
+        polyline_points=polyline_points,
     )
     return environment
 
 
 def number(value: int | None) -> str:
-    """`12,345`; a dash for what is not known."""
+    """`12,345`; a dash for None."""
     return "–" if value is None else f"{value:,}"
 
 
@@ -80,14 +88,10 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def spark(values: Sequence[float], width: int = 96, height: int = 22) -> str:
-    """The points of a small chart, as an SVG polyline has them."""
+def polyline_points(values: Sequence[float], width: int = 96, height: int = 22) -> str:
+    """The attribute `points` of an SVG polyline, which draws a sparkline."""
     if len(values) < 2:
         return ""
     top = max(values) or 1.0
     step = width / (len(values) - 1)
     return " ".join(f"{at * step:.1f},{height - 1 - value / top * (height - 2):.1f}" for at, value in enumerate(values))
-
-
-Context = Mapping[str, object]
-"""What a template gets. Any: each template has its own."""

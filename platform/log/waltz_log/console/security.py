@@ -1,4 +1,4 @@
-"""What every answer and every request must have, whichever page it is for.
+"""What every request and every answer of the console must have, for all pages.
 
 - With TLS, the principal of the browser's certificate decides: readers, operators and nodes see the pages, operators and principals that a rule
   lets administer may act, and a payload needs the right to read its topic. The console reads with a certificate of its own, which may do more.
@@ -6,7 +6,8 @@
   console. With TLS the browser compares the host with the console's certificate.
 - A request that changes something must come from a page of the console: the browser says so (`Sec-Fetch-Site`, `Origin`), and the form carries the
   token of this process.
-- The content security policy allows nothing inline, nothing from other hosts and no frame. A payload that escaped its escaping would still not run.
+- The content security policy allows nothing inline, nothing from other hosts and no frame. Even a payload that was not
+  escaped could not run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from waltz_log.security.rules import Operation
 __all__ = ["PEER", "POLICY", "ActionToken", "BrowserAccess", "Guard"]
 
 PEER: Final = "waltz_peer"
-"""Where the state of a request has the identity in the browser's certificate."""
+"""Key in the state of a request: the identity in the browser's certificate."""
 
 VIEWERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.READER})
 
@@ -63,12 +64,12 @@ HEADERS: Final = {
 
 
 class ActionToken:
-    """A secret of this process that its forms carry."""
+    """A secret of this process, which each form contains."""
 
     def __init__(self) -> None:
         self.value = secrets.token_urlsafe(32)
 
-    def fits(self, given: object) -> bool:
+    def matches(self, given: object) -> bool:
         return isinstance(given, str) and hmac.compare_digest(given.encode(), self.value.encode())
 
 
@@ -124,7 +125,7 @@ class BrowserAccess:
 
 
 class Guard:
-    """Around the whole application."""
+    """ASGI middleware: refuses requests, sets the caller and adds headers to each answer."""
 
     def __init__(self, application: ASGIApp, access: BrowserAccess) -> None:
         self._application = application
@@ -168,7 +169,7 @@ class Guard:
 
 
 def _refusal(method: str, headers: Headers, *, by_certificate: bool) -> str | None:
-    """Why a request of every client is refused; None if it is not."""
+    """Why the request is refused, independent of its sender; None if it is not."""
     host = headers.get("host", "")
     if not by_certificate and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
         return "Without TLS the console answers only at an address of the loopback."

@@ -184,7 +184,7 @@ class DeltaPages:
 
     async def _table(self, console: Console, sample: Sample, number: int) -> TableRow:
         declared, target = self._targets[number]
-        found = await self._read(read_state, target.table, sample.found.key)
+        found = await self._read(read_state, target.table, sample.survey.key)
         state = TableState(target.table, None, {}, found) if isinstance(found, str) else found
         rows = []
         for partition in sorted({*self._partitions(sample, declared), *state.marks}):
@@ -197,7 +197,7 @@ class DeltaPages:
         assert declared.settings is not None
         source = declared.settings.source
         if "topic" not in source:
-            return range(len(sample.found.partitions)) if "partitions" not in source else ()
+            return range(len(sample.survey.partitions)) if "partitions" not in source else ()
         try:
             return sample.catalogue.find(TopicName.parse(source["topic"])).partitions
         except WaltzError:
@@ -290,7 +290,7 @@ class DeltaPages:
         for number, (declared, target) in enumerate(self._targets):
             if partition not in self._partitions(sample, declared):
                 continue
-            version: TableVersion | str = await self._read(table_version, target.table, partition, transaction_id, sample.found.key)
+            version: TableVersion | str = await self._read(table_version, target.table, partition, transaction_id, sample.survey.key)
             rows: Rows | str | None = None
             exact = True
             if isinstance(version, TableVersion) and version.version is not None and not console.hides(sample, partition):

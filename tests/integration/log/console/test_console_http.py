@@ -19,7 +19,7 @@ from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.console.pages.tail import ROWS_PER_S
 from waltz_log.console.reading.following import BYTES_MAX, ROWS_MAX
-from waltz_log.console.reading.sampling import RARE, Sampler
+from waltz_log.console.reading.sampling import RARE_FACTOR, Sampler
 from waltz_log.console.security import POLICY
 from waltz_log.coordination.placement import drain_node, record_moves
 from waltz_log.core.metadata import ReplicaMove
@@ -73,7 +73,7 @@ def elements(page: str) -> list[tuple[str, dict[str, str]]]:
     return found
 
 
-PAGES = ["/", "/partitions", "/partitions?show=unwell", "/partitions/0", "/transactions", "/conflicts", "/topics", "/topics/shop/orders", "/nodes"]
+PAGES = ["/", "/partitions", "/partitions?show=degraded", "/partitions/0", "/transactions", "/conflicts", "/topics", "/topics/shop/orders", "/nodes"]
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/transactions/3/0", "/transactions/3/1", "/no/such/page", "/transactions/9/1", "/transactions/0/999999"])
@@ -348,7 +348,7 @@ def test_a_live_tail_surveys_often_only_if_the_catalogue_decides_what_it_shows(c
         with browser.stream("GET", "/transactions/tail?partition=3") as tail:
             begun_s, often = time.monotonic(), False
             for _ in zip(range(40 if hidden else 12), tail.iter_lines(), strict=False):  # two lines each half second
-                often = len(surveys) > (time.monotonic() - begun_s) / (RARE * 0.2) + 2
+                often = len(surveys) > (time.monotonic() - begun_s) / (RARE_FACTOR * 0.2) + 2
                 if often:
                     break
     assert often == bool(hidden)

@@ -55,7 +55,7 @@ def test_escape_sequences_and_direction_marks_are_visible(data: bytes) -> None:
 
 def test_a_long_payload_is_cut_between_characters() -> None:
     data = "ü".encode() * SHOWN_MAX
-    shown = show_payload(data[:-1] + b"!!", most=1001)
+    shown = show_payload(data[:-1] + b"!!", bytes_max=1001)
     assert (shown.kind, shown.cut, shown.bytes) == ("text", True, len(data) + 1)
     assert "".join(token.text for token in shown.tokens) == "ü" * 500
 

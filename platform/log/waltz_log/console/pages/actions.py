@@ -1,6 +1,6 @@
-"""Actions that change the cluster. Each is offered only with `allow_actions`, asks first, and is logged with who it was for and how it ended.
+"""Actions that change the cluster. Each is offered only with `allow_actions`, asks first, and is logged with its principal and its result.
 
-A form carries the token of this process; the guard has refused requests of other sites before (`security`).
+A form carries the token of this process; `security.Guard` has already refused requests of other sites.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 FORM_BYTES_MAX = 64 * 1024
 
 KEPT = 100
-"""Actions that the page lists; the log has all of them."""
+"""How many actions the page lists; the log has all of them."""
 
 MOVES_NAMED = 8
 """Partitions that a confirmation names."""
@@ -78,7 +78,7 @@ async def _release_owner(console: Console, values: dict[str, str], dry_run: bool
 async def _drain_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
     """Storage nodes are left to `waltz drain`, which copies their replicas and can run for hours."""
     address, sample = values.get("server", ""), await console.sampler.sample()
-    if all(each.address != address for each in sample.found.servers):
+    if all(each.address != address for each in sample.survey.servers):
         raise InvalidRequest(reason=f"no log server is registered at {address[:80]!r}")
     return _moves(await drain_node(await console.link.coordinator(), address, dry_run=dry_run))
 
@@ -180,8 +180,8 @@ def routes(console: Console) -> list[Route]:
     async def run(request: Request) -> Response:
         action = chosen(request)
         form = await _form(request)
-        if not console.token.fits(form.pop("token", None)):
-            raise InvalidRequest(reason="the form is not one of this console, or it was restarted since: open the page again")
+        if not console.token.matches(form.pop("token", None)):
+            raise InvalidRequest(reason="the form is not one of this console, or the console was restarted: open the page again")
         values = {name: value.strip() for name, value in form.items()}
         name = request.path_params["action"]
         try:

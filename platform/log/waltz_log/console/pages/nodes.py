@@ -30,7 +30,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class StorageRow:
-    """`replicas`: assigned to it; `live`: of them, those whose acknowledgments count; `used`: share of the disk, 0 to 1, None if not known.
+    """`replicas`: assigned to it; `live`: how many of them are connected and follow the log; `used`: share of the disk, 0 to 1, None if not known.
     `drained`: whether it gets no replicas; `leaving`: moves of its replicas in progress. `drain`: the command that drains it."""
 
     state: StorageState
@@ -45,32 +45,32 @@ class StorageRow:
 def server_rows(sample: Sample) -> list[ServerRow]:
     """Servers that left are listed as long as the assignment names them."""
     rows = []
-    for each in sample.found.servers:
-        opened = [part for part in sample.opened if sample.found.partitions[part].server_id == each.server_id] if each.answers else []
-        owned = sum(part.server_id == each.server_id for part in sample.found.partitions)
-        rows.append(ServerRow(each, owned, sum(sample.opened[part].mounts for part in opened), each.address in sample.found.drained))
+    for each in sample.survey.servers:
+        opened = [part for part in sample.opened if sample.survey.partitions[part].server_id == each.server_id] if each.answers else []
+        owned = sum(part.server_id == each.server_id for part in sample.survey.partitions)
+        rows.append(ServerRow(each, owned, sum(sample.opened[part].mounts for part in opened), each.address in sample.survey.drained))
     return rows
 
 
 def storage_rows(sample: Sample, cluster: str) -> list[StorageRow]:
     """`cluster`: its address, for the command."""
     rows = []
-    for each in sample.found.storages:
-        held = [replica for part in sample.found.partitions for replica in part.replicas if replica.name == each.name]
+    for each in sample.survey.storages:
+        held = [replica for part in sample.survey.partitions for replica in part.replicas if replica.name == each.name]
         found = each.statistics
         used = 1 - found.disk_free_bytes / found.disk_total_bytes if each.answers and found.disk_total_bytes else None
         leaving = [move for move in sample.replica_moves.values() if move.remove == each.name]
         drain = shlex.join(["waltz", "drain", cluster, each.name])
         live = sum(replica.status.follows for replica in held)
-        rows.append(StorageRow(each, len(held), live, used, each.name in sample.found.drained, leaving, drain))
+        rows.append(StorageRow(each, len(held), live, used, each.name in sample.survey.drained, leaving, drain))
     return rows
 
 
 def routes(console: Console) -> list[Route]:
     async def listing(request: Request) -> Response:
         sample = await console.sampler.sample()
-        known = {each.server_id for each in sample.found.servers}
-        owners = {part.server_id for part in sample.found.partitions if part.server_id is not None}
+        known = {each.server_id for each in sample.survey.servers}
+        owners = {part.server_id for part in sample.survey.partitions if part.server_id is not None}
         gone = sorted(owners - known)
         return console.page(
             request,

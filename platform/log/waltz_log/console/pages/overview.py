@@ -1,4 +1,4 @@
-"""The first page: whether the cluster is well, what it does, and what needs attention."""
+"""The first page: whether the cluster is healthy, its rates, and what needs attention."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Concern:
 def concerns_of(sample: Sample) -> list[Concern]:
     """The worst first."""
     found: list[Concern] = []
-    for each in sample.found.partitions:
+    for each in sample.survey.partitions:
         place = f"/partitions/{each.partition}"
         if each.high_water_mark is None:
             found.append(Concern("bad", f"Partition {each.partition} has no owner that answers: it accepts no appends.", place))
         elif not each.accepts_appends:
             found.append(Concern("bad", f"Partition {each.partition} has no majority of replicas: it accepts no appends.", place))
-    for server in sample.found.servers:
+    for server in sample.survey.servers:
         if not server.answers:
             found.append(Concern("bad", f"Server {server.server_id} at {server.address} does not answer.", "/nodes"))
-    for storage in sample.found.storages:
+    for storage in sample.survey.storages:
         if not storage.answers:
             found.append(Concern("bad", f"Storage node {storage.name} does not answer.", "/nodes"))
         elif storage.statistics.space != "ample":
             found.append(Concern("warn", f"The disk of {storage.name} is {storage.statistics.space}.", "/nodes"))
-    silent = {storage.name for storage in sample.found.storages if not storage.answers}
-    for each in sample.found.partitions:
+    silent = {storage.name for storage in sample.survey.storages if not storage.answers}
+    for each in sample.survey.partitions:
         for replica in each.replicas:
             if replica.status is not ReplicaStatus.LIVE and replica.name not in silent and each.high_water_mark is not None:
                 text = f"Replica {replica.name} of partition {each.partition} is {replica.status}."
@@ -67,8 +67,8 @@ def routes(console: Console) -> list[Route]:
             concerns=concerns[:CONCERNS_SHOWN],
             more_concerns=max(0, len(concerns) - CONCERNS_SHOWN),
             newest=newest,
-            committed=sum(each.high_water_mark + 1 for each in sample.found.partitions if each.high_water_mark is not None),
-            accepting=sum(each.accepts_appends for each in sample.found.partitions),
+            committed=sum(each.high_water_mark + 1 for each in sample.survey.partitions if each.high_water_mark is not None),
+            accepting=sum(each.accepts_appends for each in sample.survey.partitions),
             conflicts=console.sampler.history.conflicts[:CONFLICTS_SHOWN],
             moves=sample.moves[:MOVES_SHOWN],
         )

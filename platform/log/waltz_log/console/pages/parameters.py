@@ -73,7 +73,7 @@ def find_topic(sample: Sample, name: str | None) -> Topic | None:
 
 def scope_of(sample: Sample, topic: Topic | None, partition: int | None) -> list[int]:
     """The log partitions that a list goes through. Raises `InvalidRequest`."""
-    count = len(sample.found.partitions)
+    count = len(sample.survey.partitions)
     if partition is not None:
         if not 0 <= partition < count:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={count}")

@@ -1,4 +1,4 @@
-"""Partitions: who owns each and since when, its marks, and how far its replicas are."""
+"""Partitions: their owners with the history of owners, their marks, and the lag of their replicas."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Row:
     topic: str | None
     level: str
     replicas: tuple[ReplicaRow, ...]
-    spark: tuple[float, ...]
+    sparkline: tuple[float, ...]
     seen: int | None
 
 
@@ -64,30 +64,30 @@ def row_of(console: Console, sample: Sample, state: PartitionState) -> Row:
     level = "bad" if not state.accepts_appends else "ok" if whole else "warn"
     history = console.sampler.history
     name = None if topic is None else str(topic[0].name)
-    return Row(state, opened, name, level, replicas, history.spark(state.partition), history.mark(state.partition))
+    return Row(state, opened, name, level, replicas, history.sparkline(state.partition), history.mark(state.partition))
 
 
 def routes(console: Console) -> list[Route]:
     async def listing(request: Request) -> Response:
         sample = await console.sampler.sample()
-        rows = [row_of(console, sample, each) for each in sample.found.partitions]
+        rows = [row_of(console, sample, each) for each in sample.survey.partitions]
         wanted = text_of(request.query_params, "show")
-        shown = [row for row in rows if wanted != "unwell" or row.level != "ok"]
+        shown = [row for row in rows if wanted != "degraded" or row.level != "ok"]
         return console.page(
             request,
             "partitions.html",
             title="Partitions",
             rows=shown,
-            unwell=sum(row.level != "ok" for row in rows),
+            degraded=sum(row.level != "ok" for row in rows),
             total=len(rows),
-            filtered=wanted == "unwell",
+            filtered=wanted == "degraded",
         )
 
     async def one(request: Request) -> Response:
         sample = await console.sampler.sample()
         number = path_number(request, "partition")
         scope_of(sample, None, number)
-        row = row_of(console, sample, sample.found.partitions[number])
+        row = row_of(console, sample, sample.survey.partitions[number])
         owners = [each for each in sample.owners if each.partition == number]
         conflicts = [each for each in console.sampler.history.conflicts if each.partition == number]
         return console.page(
@@ -97,7 +97,7 @@ def routes(console: Console) -> list[Route]:
             row=row,
             owners=list(reversed(owners))[:HISTORY_SHOWN],
             conflicts=conflicts[:20],
-            servers=sample.found.servers,
+            servers=sample.survey.servers,
             subscribers=[each for each in sample.subscribers if number in each.marks],
         )
 

@@ -1,8 +1,8 @@
 """The live tail: new transactions as they are committed, as server-sent events.
 
-A tail never falls behind and never holds anything up: it polls the committed marks and shows the newest few of what came since, with the number of
-those it skipped. The more it shows, the longer it waits. Tails are bounded in number and in life; a browser connects again by itself, and a page
-without a place says so.
+A tail never falls behind and slows nothing: it polls the committed marks and shows the newest few of what came since, with the number of
+those it skipped. The more it shows, the longer it waits. The number and the duration of tails are limited. A browser
+connects again by itself; if all tails are in use, the page says so.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def routes(console: Console) -> list[Route]:
         sample = await console.sampler.sample()
         rows = [_topic_row(console, sample, each, "active") for each in sample.catalogue.topics.values()]
         rows += [_topic_row(console, sample, each, "pending") for each in sample.catalogue.pending.values()]
-        free = len(sample.found.partitions) - sum(len(row.topic.partitions) for row in rows)
+        free = len(sample.survey.partitions) - sum(len(row.topic.partitions) for row in rows)
         return console.page(
             request,
             "topics.html",
@@ -91,7 +91,7 @@ def routes(console: Console) -> list[Route]:
         sample = await console.sampler.sample()
         topic = find_topic(sample, f"{request.path_params['namespace']}/{request.path_params['topic']}")
         assert topic is not None
-        partitions = [row_of(console, sample, sample.found.partitions[each]) for each in topic.partitions if each < len(sample.found.partitions)]
+        partitions = [row_of(console, sample, sample.survey.partitions[each]) for each in topic.partitions if each < len(sample.survey.partitions)]
         return console.page(
             request,
             "topic.html",

@@ -92,7 +92,7 @@ def routes(console: Console) -> list[Route]:
             values=request.query_params,
             wrong=wrong,
             topics=sorted(str(name) for name in sample.catalogue.topics),
-            partitions=len(sample.found.partitions),
+            partitions=len(sample.survey.partitions),
             searching=bool(query.criteria),
             **_listed(console, sample, request, found, query),
         )

@@ -1,6 +1,6 @@
-"""What a person searches for, and which records of a block have it. Pure.
+"""What a person searches for, and which records of a block match it. Pure.
 
-A search for text compares bytes of the whole block first, which costs a fraction of decoding it. Text matches as it is written, also where JSON
+A search for text first compares bytes of the whole block, which costs a fraction of decoding it. Text also matches in the form in which JSON
 escapes it.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Criteria"]
 
 @dataclass(frozen=True)
 class Criteria:
-    """All that is not None must hold. `key`: of keyed topics; `text`: anywhere in the data."""
+    """A record must match each field that is not None. `key`: in keyed topics; `text`: anywhere in the data."""
 
     text: str | None = None
     key: str | None = None
@@ -35,7 +35,7 @@ class Criteria:
 
     @property
     def reads_payloads(self) -> bool:
-        """Whether the answer says something about payloads."""
+        """Whether the answer reveals something about payloads."""
         return self.text is not None or self.key is not None
 
     @cached_property
@@ -47,7 +47,7 @@ class Criteria:
         return (plain,) if escaped == plain else (plain, escaped)
 
     def matches(self, lengths: bytes, records: bytes) -> list[int]:
-        """The positions of matching records, rising."""
+        """The indexes of matching records in the block, in increasing order."""
         if not records:
             return []
         offsets = offsets_array(lengths)
@@ -62,10 +62,10 @@ class Criteria:
             chosen = np.flatnonzero(mask).tolist()
         ends = offsets.tolist()
         if self.text is not None:
-            chosen = _both(chosen, _containing(records, ends, self._needles))
+            chosen = _only_in(chosen, _containing(records, ends, self._needles))
         if self.key is not None:
             key = self.key.encode()
-            chosen = [at for at in _both(chosen, _containing(records, ends, (key,))) if key_of(_data(records, ends, at)) == key]
+            chosen = [at for at in _only_in(chosen, _containing(records, ends, (key,))) if key_of(_data(records, ends, at)) == key]
         return chosen
 
 
@@ -77,16 +77,16 @@ def _containing(records: bytes, ends: Sequence[int], needles: tuple[bytes, ...])
     """The records whose data contains one of the needles."""
     found: set[int] = set()
     for needle in needles:
-        place = records.find(needle)
-        while place >= 0:
-            at = bisect_right(ends, place) - 1
-            if place >= ends[at] + HEADER_BYTES and place + len(needle) <= ends[at + 1] - 4:
+        position = records.find(needle)
+        while position >= 0:
+            at = bisect_right(ends, position) - 1
+            if position >= ends[at] + HEADER_BYTES and position + len(needle) <= ends[at + 1] - 4:
                 found.add(at)
-                place = records.find(needle, max(place + 1, ends[at + 1]))
+                position = records.find(needle, max(position + 1, ends[at + 1]))
             else:
-                place = records.find(needle, place + 1)
+                position = records.find(needle, position + 1)
     return found
 
 
-def _both(chosen: list[int], found: set[int]) -> list[int]:
+def _only_in(chosen: list[int], found: set[int]) -> list[int]:
     return [at for at in chosen if at in found]

@@ -16,14 +16,15 @@ POINTS_KEPT = 450
 """A quarter of an hour at one survey every two seconds."""
 
 CONFLICTS_KEPT = 5000
-"""Some 1 MB. A server remembers only the last few of each partition; the console keeps what it saw of them."""
+"""About 1 MB. A server remembers only the last few conflicts of each partition; the console keeps those that it has seen."""
 
-SPARKS_KEPT = 60
+SPARKLINE_POINTS_KEPT = 60
 """Points of the small chart of each partition."""
 
 
 class Conflict(NamedTuple):
-    """Of the append `sequence` of `client_id`, which lost to the transaction `winner` on the lock with that hash."""
+    """The append `sequence` of `client_id` was rejected, because the transaction `winner` wrote the lock. `lock`: its hash in hexadecimal digits;
+    `remembered`: False if the owner had forgotten the lock; then `winner` is only an upper bound."""
 
     partition: int
     lock: str
@@ -46,7 +47,7 @@ class Point:
 class History:
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=POINTS_KEPT)
-        self._sparks: dict[int, deque[float]] = {}
+        self._sparklines: dict[int, deque[float]] = {}
         self._marks: dict[int, int] = {}
         self._sessions: dict[int, int] = {}
         self._rejected: dict[int, tuple[int, int]] = {}
@@ -54,26 +55,26 @@ class History:
         self._time_ms: int | None = None
 
     def add(self, found: Survey, time_ms: int) -> None:
-        """A survey of the time `time_ms`."""
+        """Adds a survey. `time_ms`: its time, since 1970."""
         elapsed_s = None if self._time_ms is None else max(0.001, (time_ms - self._time_ms) / 1000)
         marks = {each.partition: each.high_water_mark for each in found.partitions if each.high_water_mark is not None}
         opened = partitions_of(found)
         rejected = {number: (each.session, each.rejected) for number, each in opened.items()}
         if elapsed_s is not None:
             grown = {number: max(0, mark - self._marks[number]) for number, mark in marks.items() if number in self._marks}
-            lost = [max(0, count - self._before(number, session)) for number, (session, count) in rejected.items()]
+            lost = [max(0, count - self._rejected_before(number, session)) for number, (session, count) in rejected.items()]
             known = bool(opened)
             self.points.append(Point(time_ms, sum(grown.values()) / elapsed_s if known else None, sum(lost) / elapsed_s if known else None))
             for number, more in grown.items():
-                self._sparks.setdefault(number, deque(maxlen=SPARKS_KEPT)).append(more / elapsed_s)
+                self._sparklines.setdefault(number, deque(maxlen=SPARKLINE_POINTS_KEPT)).append(more / elapsed_s)
         self._time_ms = time_ms
         self._marks.update(marks)
         self._sessions.update({number: opened[number].session for number in marks if number in opened})
         self._rejected = rejected
         self._remember(opened)
 
-    def _before(self, number: int, session: int) -> int:
-        """What was rejected at the last survey by the same session; a new session counts from zero."""
+    def _rejected_before(self, number: int, session: int) -> int:
+        """How many appends the same session had rejected at the last survey; a new session counts from zero."""
         kept = self._rejected.get(number)
         return 0 if kept is None or kept[0] != session else kept[1]
 
@@ -96,9 +97,9 @@ class History:
         """Newest first."""
         return sorted(self._conflicts.values(), key=lambda each: (-each.time_ms, -each.sequence))
 
-    def spark(self, partition: int) -> tuple[float, ...]:
+    def sparkline(self, partition: int) -> tuple[float, ...]:
         """Transactions per second over time, oldest first."""
-        return tuple(self._sparks.get(partition, ()))
+        return tuple(self._sparklines.get(partition, ()))
 
     def mark(self, partition: int) -> int | None:
         """The highest committed transaction that any survey saw. It stays committed, also while no owner answers."""
@@ -106,7 +107,7 @@ class History:
 
 
 def partitions_of(found: Survey) -> dict[int, OpenPartitionStatistics]:
-    """What the owners report of their open partitions; of two that report one, the newer generation."""
+    """What the owners report of their open partitions. If two report the same partition, the newer generation counts."""
     opened: dict[int, OpenPartitionStatistics] = {}
     for server in found.servers:
         for number, each in server.statistics.partitions.items():

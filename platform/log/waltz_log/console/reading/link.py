@@ -1,6 +1,6 @@
 """The console's connection to a cluster: one coordinator session, opened again when it ends, and a channel for each node.
 
-A cluster that does not answer is normal here. Nothing waits for it but the call that needs it, and that call says so.
+A cluster that does not answer is expected here. Only the call that needs it waits, and raises the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHANNELS_MAX = 256
 
 
 class ClusterLink:
-    """`connect` makes a coordinator session; `address` names the cluster in messages; `principal`: who reads."""
+    """`connect` opens a coordinator session; `address`: connection string, for messages; `principal`: the name to state in reads."""
 
     def __init__(self, connect: Connect, network: Network, address: str, principal: str | None = None) -> None:
         self.address = address
@@ -34,7 +34,7 @@ class ClusterLink:
         self._channels: dict[str, Channel] = {}
 
     async def coordinator(self) -> Coordinator:
-        """The present session, or a new one. Raises `ClusterUnavailable`."""
+        """The current session, or a new one. Raises `ClusterUnavailable`."""
         async with self._connecting:
             if self._coordinator is None:
                 self._coordinator = await self._connect()

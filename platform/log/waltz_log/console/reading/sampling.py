@@ -1,4 +1,4 @@
-"""Surveys the cluster in the background, so that a page is ready at once and shows its age, whatever the cluster does.
+"""Surveys the cluster in the background. So a page is ready at once and shows the time of its data, even if the cluster does not answer.
 
 One survey at a time. A survey that fails leaves the last good one in place and says why there is no newer one.
 """
@@ -16,7 +16,8 @@ from waltz_log.console.reading.history import History, partitions_of
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.coordination.placement import read_moves
 from waltz_log.coordination.subscribers import read_subscribers
-from waltz_log.coordination.survey import Survey, survey
+from waltz_log.coordination.survey import Survey
+from waltz_log.coordination.survey import survey as survey_cluster
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.metadata import ReplicaMove
 from waltz_log.core.ports import Clock
@@ -32,10 +33,10 @@ __all__ = ["Sample", "Sampler"]
 log = get_logger(__name__)
 
 WATCHED_S = 30.0
-"""After the last page, surveys become rare."""
+"""If no page was requested for this time, surveys become rare."""
 
-RARE = 5
-"""How much rarer."""
+RARE_FACTOR = 5
+"""The interval of rare surveys is this many times longer."""
 
 FIRST_WAIT_S = 5.0
 """A page that is requested before the first survey waits this long for it."""
@@ -45,24 +46,24 @@ FIRST_WAIT_S = 5.0
 class Sample:
     """The cluster at one time. `at_ms`: since 1970."""
 
-    found: Survey
+    survey: Survey
     catalogue: Catalogue
     subscribers: tuple[Subscriber, ...]
     at_ms: int
     replica_moves: Mapping[int, ReplicaMove] = field(default_factory=dict)
-    """By partition the move of a replica that is in progress, as `waltz drain` and `waltz rebalance` record it."""
+    """By partition: the move of a replica that is in progress, as `waltz drain` and `waltz rebalance` record it."""
 
     @cached_property
     def opened(self) -> Mapping[int, OpenPartitionStatistics]:
-        """By partition what its owner reports."""
-        return partitions_of(self.found)
+        """By partition: what its owner reports."""
+        return partitions_of(self.survey)
 
     @cached_property
     def owners(self) -> tuple[OwnerStatistics, ...]:
         """The history of owners that all servers together know."""
         merged: tuple[OwnerStatistics, ...] = ()
         rule = rules_of(ServerStatistics)["owners"]
-        for server in self.found.servers:
+        for server in self.survey.servers:
             merged = rule.merge(merged, server.statistics.owners)
         return merged
 
@@ -101,7 +102,7 @@ class Sampler:
     async def sample(self, *, watched: bool = True) -> Sample:
         """The newest sample. `watched`: a page shows it, so surveys become more frequent. Raises `Unavailable` if there is none yet."""
         if watched:
-            if monotonic() - self._watched_s > self._interval_s * RARE:
+            if monotonic() - self._watched_s > self._interval_s * RARE_FACTOR:
                 self._wanted.set()
             self._watched_s = monotonic()
         if self._sample is None:
@@ -113,13 +114,13 @@ class Sampler:
         return self._sample
 
     async def fresh(self) -> Sample:
-        """A new sample, for after an action."""
+        """A new sample, for the page after an action."""
         await self._survey()
         return await self.sample()
 
     @property
     def age_s(self) -> float | None:
-        """Of the newest sample; None if there is none."""
+        """Age of the newest sample; None if there is none."""
         return None if self._sample is None else max(0.0, (self._clock.now_ms() - self._sample.at_ms) / 1000)
 
     async def _run(self) -> None:
@@ -128,13 +129,13 @@ class Sampler:
             watched = monotonic() - self._watched_s < WATCHED_S
             self._wanted.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s if watched else self._interval_s * RARE):
+                async with asyncio.timeout(self._interval_s if watched else self._interval_s * RARE_FACTOR):
                     await self._wanted.wait()
 
     async def _survey(self) -> None:
         try:
             coordinator = await self._link.coordinator()
-            found = await survey(coordinator, self._link.network, self._link.address)
+            found = await survey_cluster(coordinator, self._link.network, self._link.address)
             catalogue, subscribers, moves = await asyncio.gather(read_catalogue(coordinator), read_subscribers(coordinator), read_moves(coordinator))
         except WaltzError as error:
             self._fail(str(error))

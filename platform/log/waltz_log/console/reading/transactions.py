@@ -1,7 +1,7 @@
-"""Reads transactions for pages: the newest, one by id, what a search matches. Reads from replicas, as Spark does, so that owners stay free.
+"""Reads transactions for pages: the newest, one by id, and those that a search matches. Reads from replicas, as Spark does, to spare the owners.
 
-Everything is bounded by the committed mark that the owner reports, or, while no owner answers, by the highest one that the console has seen: what was
-committed stays so. A replica that does not answer is passed over.
+No read passes the high-water mark that the owner reports. While no owner answers, it is the highest one that the console has seen, because committed
+transactions stay committed. If a replica does not answer, another one is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from waltz_log.transport.methods import BOUND, READ
 __all__ = ["Bounds", "Entry", "Found", "TransactionReader"]
 
 CALL_TIMEOUT_S = 1.0
-"""For one node: a page rather shows what the others know."""
+"""For one node. After it, a page shows what the other nodes report."""
 
 READ_TIMEOUT_S = 5.0
 """For the data of one page."""
@@ -37,19 +37,20 @@ READ_TIMEOUT_S = 5.0
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Payloads that one page loads. Rows beyond it are shown without their data."""
 
-RUN_BYTES = 1024 * 1024
-"""Aim of one message of a read."""
+MESSAGE_BYTES = 1024 * 1024
+"""Target size of one message of a read."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Aim of one read of a search."""
+"""Target size of one read of a search."""
 
 CHUNK_FIRST, CHUNK_MAX = 2_000, 200_000
-"""Transactions of the first read of a search, and of any."""
+"""Transactions of the first read of a search, and at most of any read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The committed transactions of a partition: ids from `first` to `last`, none if `last` is below. `answered`: whether its owner said so now."""
+    """The committed transactions of a partition: ids from `first` to `last`, none if `last` is below. `answered`: whether its
+    owner reported this now."""
 
     first: int
     last: int
@@ -92,10 +93,10 @@ class TransactionReader:
     # ---- where ---------------------------------------------------------------------------------------------------------------------------------
 
     async def bounds(self, sample: Sample, partitions: Collection[int]) -> dict[int, Bounds]:
-        """Of each partition that anything is known of."""
+        """Bounds of each partition of which anything is known."""
         key = _key(sample)
         asked: dict[str, list[int]] = {}
-        for each in sample.found.partitions:
+        for each in sample.survey.partitions:
             if each.partition in partitions and each.address is not None:
                 asked.setdefault(each.address, []).append(each.partition)
         answers = await asyncio.gather(*(self._bounds_at(address, numbers, key) for address, numbers in asked.items()))
@@ -105,7 +106,7 @@ class TransactionReader:
             found |= {bound.partition: bound for bound in await self._bounds_of_new_owners(missing, key)}
         history = self._sampler.history
         known: dict[int, Bounds] = {}
-        for each in sample.found.partitions:
+        for each in sample.survey.partitions:
             bound, seen, session = found.get(each.partition), history.mark(each.partition), history.session(each.partition)
             if bound is not None:
                 known[each.partition] = Bounds(bound.first_transaction_id, bound.high_water_mark, bound.session, True)
@@ -121,7 +122,7 @@ class TransactionReader:
             return []
 
     async def _bounds_of_new_owners(self, partitions: Collection[int], key: bytes) -> list[pb.Bound]:
-        """After a change of owner the sample names the old one."""
+        """Reads the assignment: after a change of owner, the sample still names the old one."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 node = await (await self._link.coordinator()).get(ASSIGNMENT)
@@ -137,16 +138,16 @@ class TransactionReader:
         return [bound for answer in answers for bound in answer]
 
     def _replicas(self, sample: Sample, partition: int) -> list[str]:
-        """Addresses, the most promising first; another first one for each partition, so that the reads spread."""
-        state = sample.found.partitions[partition]
-        nodes = {each.name: each for each in sample.found.storages}
+        """Addresses, the replicas that most likely answer first. Live replicas are rotated by partition, to spread the reads."""
+        state = sample.survey.partitions[partition]
+        nodes = {each.name: each for each in sample.survey.storages}
         ranked = sorted(
             (each for each in state.replicas if each.name in nodes and nodes[each.name].address is not None),
             key=lambda each: (not each.status.follows and each.status is not ReplicaStatus.REPAIRING, not nodes[each.name].answers),
         )
         good = [each for each in ranked if each.status is ReplicaStatus.LIVE]
-        turned = good[partition % len(good) :] + good[: partition % len(good)] if good else []
-        return [str(nodes[each.name].address) for each in (*turned, *(each for each in ranked if each not in good))]
+        rotated = good[partition % len(good) :] + good[: partition % len(good)] if good else []
+        return [str(nodes[each.name].address) for each in (*rotated, *(each for each in ranked if each not in good))]
 
     # ---- reads ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class TransactionReader:
         return Found(tuple(chosen), cursor if left else {}, 0, left, problems)
 
     async def _with_data(self, sample: Sample, bounds: Mapping[int, Bounds], chosen: Sequence[Entry]) -> list[Entry]:
-        """The same with their data, as far as one page loads it."""
+        """The entries with their data, up to the bytes that one page loads."""
         ids: dict[int, list[int]] = {}
         room = PAGE_BYTES_MAX
         for entry in chosen:
@@ -200,11 +201,11 @@ class TransactionReader:
         return entries[0]
 
     async def beginning(self, sample: Sample, partition: int, session: int, first: int, last: int, bytes_max: int) -> list[Entry] | str:
-        """Transactions of a range from its first one, rising: about `bytes_max`, at least one. Text: why no replica returned any."""
+        """Transactions from the beginning of a range, by increasing id: about `bytes_max`, at least one. A text says why no replica returned any."""
         return await self._entries(sample, partition, session, first, last, bytes_max=bytes_max)
 
     async def at_time(self, sample: Sample, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
-        """By partition the first id that was appended after `time_ms`. Raises `Unavailable`."""
+        """By partition: the first id that was appended after `time_ms`. Raises `Unavailable`."""
         bounds = await self.bounds(sample, partitions)
         questions = {each: Question(bound.session, bound.last, times_ms=(time_ms + 1,)) for each, bound in bounds.items()}
         addresses = {each: self._replicas(sample, each) for each in questions}
@@ -214,8 +215,8 @@ class TransactionReader:
     async def _entries(
         self, sample: Sample, partition: int, session: int, first: int, last: int, *, headers_only: bool = False, bytes_max: int = 0
     ) -> list[Entry] | str:
-        """Transactions of a range, rising; fewer if a replica holds fewer, or above about `bytes_max` if it is not 0. Text: why no replica returned
-        any."""
+        """Transactions of a range by increasing id; fewer if a replica holds fewer, or if `bytes_max` is not 0 and reached. Text: why no replica
+        returned any."""
         entries: list[Entry] = []
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -237,7 +238,7 @@ class TransactionReader:
         """From the first replica that answers; another one continues where it ends. Ends after about `bytes_max` if it is not 0. Raises the last
         replica's error if none returns anything more."""
         begin = first
-        said: WaltzError = Unavailable(reason="no replica is registered")
+        last_error: WaltzError = Unavailable(reason="no replica is registered")
         for address in self._replicas(sample, partition):
             request = pb.ReadRequest(
                 cluster_key=_key(sample),
@@ -245,7 +246,7 @@ class TransactionReader:
                 session=session,
                 first_transaction_id=first,
                 last_transaction_id=last,
-                max_bytes=bytes_max or RUN_BYTES,
+                max_bytes=bytes_max or MESSAGE_BYTES,
                 runs_max=1 if bytes_max else 0,
                 headers_only=headers_only,
                 principal=self._link.principal,
@@ -263,21 +264,21 @@ class TransactionReader:
             except NotAllowed:
                 raise
             except OutOfRange as error:
-                said = error
+                last_error = error
             except (WaltzError, TimeoutError) as error:
-                said = error if isinstance(error, WaltzError) else Unavailable(reason=f"{address} does not answer")
+                last_error = error if isinstance(error, WaltzError) else Unavailable(reason=f"{address} does not answer")
             finally:
                 await stream.cancel()
             if first > last or (bytes_max and first > begin):
                 return
-        raise said
+        raise last_error
 
     # ---- search --------------------------------------------------------------------------------------------------------------------------------
 
     async def search(
         self, sample: Sample, partitions: Sequence[int], criteria: Criteria, count: int, before: Mapping[int, int], budget_s: float
     ) -> Found:
-        """Compares transactions, the newest of each partition first, until `count` match or the time is over; then `cursor` says where to
+        """Compares transactions, the newest of each partition first, until `count` match or `budget_s` has passed. Then `cursor` says where to
         continue."""
         until = monotonic() + budget_s
         bounds = await self.bounds(sample, partitions)
@@ -287,10 +288,10 @@ class TransactionReader:
         entries: list[Entry] = []
         searched = 0
         while len(entries) < count and monotonic() < until:
-            open_ones = [each for each in partitions if each in cursor and cursor[each] > bounds[each].first]
-            if not open_ones:
+            unfinished = [each for each in partitions if each in cursor and cursor[each] > bounds[each].first]
+            if not unfinished:
                 break
-            for each in open_ones:
+            for each in unfinished:
                 last = cursor[each] - 1
                 first = max(bounds[each].first, last - spans[each] + 1)
                 try:
@@ -312,7 +313,7 @@ class TransactionReader:
         return Found(tuple(entries), {each: cursor[each] for each in left}, searched, sum(left.values()), problems)
 
     async def _matching(self, sample: Sample, partition: int, session: int, first: int, last: int, criteria: Criteria) -> tuple[list[Entry], int]:
-        """Rising, and the bytes that were compared."""
+        """The matching entries by increasing id, and the number of bytes that were compared."""
         found: list[Entry] = []
         size = 0
         async with aclosing(self._blocks(sample, partition, session, first, last)) as blocks:
@@ -326,7 +327,7 @@ class TransactionReader:
 
 
 def _key(sample: Sample) -> bytes:
-    return bytes.fromhex(sample.found.key.replace("-", ""))
+    return bytes.fromhex(sample.survey.key.replace("-", ""))
 
 
 def _count(block: pb.Block, *, headers_only: bool) -> int:
