@@ -34,8 +34,8 @@ def cluster_of(partitions: int, **more: Any) -> MemoryCluster:
 
 async def filled(cluster: MemoryCluster, partition: int, count: int = 60) -> WaltzClient:
     client = await cluster.connect(QUICK)
-    for number in range(count):
-        await client.append(partition, b"%d" % number + bytes(300))
+    for first in range(0, count, 2):
+        await asyncio.gather(*(client.append(partition, b"%d" % number + bytes(300)) for number in range(first, min(first + 2, count))))
     return client
 
 

@@ -78,8 +78,8 @@ async def _filled(count: int, **settings: Any) -> tuple[MemoryCluster, WaltzClie
     cluster = MemoryCluster(servers=1, settings=settings or SMALL, delay_s=lambda: 0.001)
     await cluster.start()
     client = await cluster.connect()
-    for number in range(count):
-        await client.append(0, str(number).encode())
+    for first in range(0, count, 4):
+        await asyncio.gather(*(client.append(0, str(number).encode()) for number in range(first, min(first + 4, count))))
     return cluster, client
 
 

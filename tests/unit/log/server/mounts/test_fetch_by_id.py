@@ -55,8 +55,8 @@ def _scenario(run: Callable[[MemoryCluster, WaltzClient], Awaitable[None]], serv
         cluster = MemoryCluster(servers=servers, settings=dict(SETTINGS), storage_settings=dict(STORAGE), delay_s=lambda: 0.001)
         await cluster.start()
         client = await cluster.connect()
-        for number in range(COUNT):
-            await client.append(0, _data(number), header=number)
+        for first in range(0, COUNT, 4):
+            await asyncio.gather(*(client.append(0, _data(number), header=number) for number in range(first, first + 4)))
         await run(cluster, client)
         await client.close()
         await cluster.stop()

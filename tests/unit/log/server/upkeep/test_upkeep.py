@@ -123,8 +123,8 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float 
 
 async def fill(client: WaltzClient, count: int = 60) -> list[bytes]:
     data = [b"%d|" % n + bytes(300) for n in range(count)]
-    for each in data:
-        await client.append(0, each)
+    for first in range(0, count, 2):
+        await asyncio.gather(*(client.append(0, each) for each in data[first : first + 2]))
     return data
 
 
