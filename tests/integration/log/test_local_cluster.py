@@ -28,8 +28,16 @@ from waltz_log.processes.local_cluster import LocalCluster
 WALTZ = [sys.executable, "-m", "waltz_log.cli"]
 
 
-def _waltz(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def _node(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A node that ends by itself."""
     return subprocess.run([*WALTZ, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def _waltz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process, which costs a tenth."""
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = command_line(list(arguments))
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 def _status(cluster: str, *arguments: str) -> dict[str, Any]:
@@ -186,7 +194,7 @@ class TestStorageNodeRefuses:
         """One that is to be refused; where it is not, the timeout says so."""
         path = Path(settings["directory"]).with_suffix(".yaml")
         path.write_text(yaml.safe_dump(settings))
-        return _waltz("storage", "--config", path, "--log-level", "error", *arguments)
+        return _node("storage", "--config", path, "--log-level", "error", *arguments)
 
     @contextlib.contextmanager
     def _serving(self, settings: dict[str, Any], *arguments: str) -> Iterator[None]:
@@ -250,7 +258,7 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     address = cluster.cluster.replace("/waltz/dev", "/nobody/here")
     start = time.monotonic()
     more = ["--name", "storage-0", "--directory", str(tmp_path)] if kind == "storage" else []
-    refused = _waltz(kind, "--cluster", address, *more)
+    refused = _node(kind, "--cluster", address, *more)
     assert time.monotonic() - start < 25
     assert refused.returncode == 3
     assert refused.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""A cut of the smoke test: real processes, killed and stopped at four times the original's rate, under sixteen clients. `make smoke` is the whole."""
+"""A cut of the smoke test: real processes, killed and stopped at five times the original's rate, under sixteen clients. `make smoke` is the whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verification.smoke.run import Report, run
 
 pytestmark = pytest.mark.timeout(290)
 
-PLAN = SmokePlan(seed=5, transactions=0, seconds=40, pace=2, session_timeout_s=2)
+PLAN = SmokePlan(seed=5, transactions=0, seconds=28, pace=2.5, session_timeout_s=2)
 
 COMMITTED_MIN = 5_000
 """Of a machine that does much else. An idle one commits a hundred thousand."""
