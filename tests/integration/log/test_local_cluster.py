@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from waltz_log.cli.main import run as command_line
+from tests.integration.in_process import waltz
 from waltz_log.client import SyncWaltzClient
 from waltz_log.core.topics.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
@@ -33,15 +33,8 @@ def _node(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*WALTZ, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
 
 
-def _waltz(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in this process, which costs a tenth."""
-    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as errors:
-        code = command_line(list(arguments))
-    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
-
-
 def _status(cluster: str, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_waltz("cluster", "status", cluster, "--output", "json", *arguments).stdout)
+    found: dict[str, Any] = json.loads(waltz("cluster", "status", cluster, "--output", "json", *arguments).stdout)
     return found
 
 
@@ -83,14 +76,14 @@ def test_all_processes_run_and_every_partition_is_served(cluster: LocalCluster) 
 
 
 def test_status_is_shown_as_a_table(cluster: LocalCluster) -> None:
-    shown = _waltz("cluster", "status", cluster.cluster)
+    shown = waltz("cluster", "status", cluster.cluster)
     assert shown.returncode == 0
     assert "storage-2" in shown.stdout
 
 
 def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> None:
     def topic(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return _waltz("topic", command, cluster.cluster, *arguments)
+        return waltz("topic", command, cluster.cluster, *arguments)
 
     made = ("shop/orders", "--partitions", "2", "--type", "compaction", "--property", "owner=shop", "--policy", "retention_bytes=1000000")
     assert "would be: shop/orders" in topic("create", *made, "--dry-run").stdout
@@ -165,11 +158,11 @@ def test_a_killed_zookeeper_costs_no_session(cluster: LocalCluster) -> None:
 
 
 def test_a_cluster_is_created_once(cluster: LocalCluster) -> None:
-    again = _waltz("cluster", "create", cluster.cluster, "--name", "dev", "--partitions", "2", "--storages", "a,b,c")
+    again = waltz("cluster", "create", cluster.cluster, "--name", "dev", "--partitions", "2", "--storages", "a,b,c")
     assert again.returncode == 2
     assert "there is a cluster already: name=dev" in again.stderr
     assert again.stderr.count("\n") == 1
-    assert _waltz("cluster", "create", cluster.cluster, "--name", "x", "--partitions", "9", "--storages", "a", "--if-missing").returncode == 0
+    assert waltz("cluster", "create", cluster.cluster, "--name", "x", "--partitions", "9", "--storages", "a", "--if-missing").returncode == 0
 
 
 def test_a_second_cluster_in_the_same_directory_is_refused(cluster: LocalCluster) -> None:
@@ -213,7 +206,7 @@ class TestStorageNodeRefuses:
         with self._serving(settings):
             pass
         other = cluster.cluster.replace("/waltz/dev", "/waltz/other")
-        assert _waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
+        assert waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
         refused = self._run(settings | {"cluster": other})
         assert refused.returncode == 4
         assert refused.stderr.startswith("waltz: cluster key mismatch: the two sides belong to different clusters")
@@ -265,47 +258,44 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     assert address in refused.stderr
 
 
-def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(
-    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waltz(*arguments: str) -> tuple[int, str]:
-        """In this process, which costs a tenth."""
-        code = command_line([*arguments[:2], cluster.cluster, *arguments[2:]] if arguments[0] in ("cluster", "topic") else list(arguments))
-        reported = capsys.readouterr()
-        return code, reported.out + reported.err
+def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reported_by(*arguments: str) -> tuple[int, str]:
+        of_cluster = arguments[0] in ("cluster", "topic")
+        done = waltz(*arguments[:2], cluster.cluster, *arguments[2:]) if of_cluster else waltz(*arguments)
+        return done.returncode, done.stdout + done.stderr
 
     at = cluster.cluster
     with SyncWaltzClient(at) as client:
         before = client.append(0, b"before").transaction_id
         client.append(1, b"what is there is no topic's")
-        code, reported = waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
+        code, reported = reported_by("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
         assert (code, "waltz cluster grow --partitions 5" in reported) == (2, True)
-        code, reported = waltz("cluster", "grow", "--partitions", "5", "--dry-run")
+        code, reported = reported_by("cluster", "grow", "--partitions", "5", "--dry-run")
         assert (code, reported.splitlines()[0]) == (0, "would have 5 partitions, 2 to 4 new; before: 2")
         assert len(_status(at)["partitions"]) == 2
-        assert waltz("cluster", "grow", "--partitions", "5")[0] == 0
-        assert "nothing to do" in waltz("cluster", "grow", "--partitions", "5")[1]
-        assert waltz("cluster", "grow", "--partitions", "4")[0] == 2
-        assert waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")[1] == "is: shop/tea type=regular log_partitions=2-4\n"
+        assert reported_by("cluster", "grow", "--partitions", "5")[0] == 0
+        assert "nothing to do" in reported_by("cluster", "grow", "--partitions", "5")[1]
+        assert reported_by("cluster", "grow", "--partitions", "4")[0] == 2
+        assert reported_by("topic", "create", "shop/tea", "--partitions", "3", "--keyed")[1] == "is: shop/tea type=regular log_partitions=2-4\n"
         topic = client.topic("shop/tea")  # of a client that was connected before
         receipts = {key: topic.append(b"of " + key, key=key) for key in (b"a", b"b", b"c", b"d", b"e", b"f")}
         assert {receipt.partition for receipt in receipts.values()} == {2, 3, 4}
         assert client.append(0, b"after").transaction_id == before + 1
     place = receipts[b"a"]
-    assert waltz("append", at, "by hand", "--topic", "shop/tea", "--key", "a")[1].startswith(f"partition={place.partition} transaction_id=")
-    assert waltz("append", at, "--topic", "shop/tea", "--key", "a", "--delete")[0] == 0
-    code, reported = waltz("read", at, "--topic", "shop/tea", "--key", "a", "--output", "json")
+    assert reported_by("append", at, "by hand", "--topic", "shop/tea", "--key", "a")[1].startswith(f"partition={place.partition} transaction_id=")
+    assert reported_by("append", at, "--topic", "shop/tea", "--key", "a", "--delete")[0] == 0
+    code, reported = reported_by("read", at, "--topic", "shop/tea", "--key", "a", "--output", "json")
     rows = [json.loads(line) for line in reported.splitlines()]
     assert [(row["key"], row["data"]) for row in rows] == [("a", "of a"), ("a", "by hand"), ("a", "")]
-    assert len(waltz("read", at, "--topic", "shop/tea")[1].splitlines()) == 8
-    assert len(waltz("read", at, "--topic", "shop/tea", "-n", "2")[1].splitlines()) == 2
+    assert len(reported_by("read", at, "--topic", "shop/tea")[1].splitlines()) == 8
+    assert len(reported_by("read", at, "--topic", "shop/tea", "-n", "2")[1].splitlines()) == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xfftwo\n")))
-    assert len(waltz("append", at, "--partition", "1")[1].splitlines()) == 2
-    code, reported = waltz("read", at, "--partition", "1", "--after", str(int(topic_id(waltz("read", at, "-p", "1")[1])) - 2))
+    assert len(reported_by("append", at, "--partition", "1")[1].splitlines()) == 2
+    code, reported = reported_by("read", at, "--partition", "1", "--after", str(int(topic_id(reported_by("read", at, "-p", "1")[1])) - 2))
     assert [line.split()[-1] for line in reported.splitlines()] == ["one", "\\xfftwo"]
     for wrong in (("append", at, "x"), ("append", at, "x", "--key", "k"), ("append", at, "x", "--topic", "shop/tea"), ("read", at)):
-        assert waltz(*wrong)[0] == 2
-    assert waltz("read", at, "--topic", "shop/te")[0] == 2
+        assert reported_by(*wrong)[0] == 2
+    assert reported_by("read", at, "--topic", "shop/te")[0] == 2
 
 
 def topic_id(lines: str) -> str:

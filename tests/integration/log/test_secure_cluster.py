@@ -19,6 +19,7 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.integration.in_process import waltz
 from tests.unit.log.monitoring.test_endpoint_tls import ask
 from verification.tls_scan.ports import HOST, Kind, ports_of
 from verification.tls_scan.stranger import welcome_of
@@ -27,7 +28,7 @@ from waltz_log.coordination.access import change_rules
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
 from waltz_log.errors import ClusterUnavailable, NotAllowed, NotAppended, OutcomeUnknown, PermissionDenied, WaltzError
-from waltz_log.processes.local_cluster import WALTZ, LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.grpc import GrpcNetwork
@@ -70,8 +71,7 @@ def _client(cluster: LocalCluster, role: str, name: str = "test", **settings: ob
 
 
 def _waltz(cluster: LocalCluster, *arguments: str, role: str = "operator") -> subprocess.CompletedProcess[str]:
-    command = [*WALTZ, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=cluster.environment(role))
+    return waltz(*arguments, variables=cluster.variables(role, "dev"))
 
 
 def test_an_application_appends_and_a_reader_reads(cluster: LocalCluster) -> None:
