@@ -1,7 +1,7 @@
 """The append stream of one mount: sends what the window holds, applies the owner's answers, and ends with an error that says why.
 
-It leaves an owner that does not answer for too long, or that was replaced and does not know it. Appends that are in flight then stay undecided until
-the next mount settles them. No task and no message is made for a single transaction.
+The client leaves an owner that does not answer for too long, or that was replaced and does not know it. Appends in flight then stay undecided until
+the next mount settles them. A single transaction needs no task and no message of its own.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from waltz_log.transport.methods import MountStream
 __all__ = ["AppendStream", "Mounted", "Signals"]
 
 FRAMES_UNANSWERED = 2
-"""If the owner has said nothing about this many frames, a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up:
-throughput falls tenfold."""
+"""If the last frames, this many, have no answer, the next one waits until it is full or `linger_ms` has passed. Otherwise many small frames fill the
+window, and throughput falls tenfold."""
 
-FRAMES_TOGETHER = 8
+FRAMES_PER_RECORD_MAX = 8
 """The number of full frames that a durable client records on disk with one write."""
 
 MOVE_GRACE_S = 0.5
-"""How long an owner that is no longer assigned may answer what is in flight. Then the client leaves its stream."""
+"""How long the client waits for answers from an owner that is no longer assigned. Then it leaves the stream."""
 
-LAST_WORDS_S = 0.2
-"""How long to wait for the peer's reason after a write failed. Only the text of errors depends on it."""
+REASON_WAIT_S = 0.2
+"""How long to wait for the peer's reason after a write failed. Only the text of the error depends on it."""
 
 
 class Mounted(NamedTuple):
@@ -43,28 +43,28 @@ class Mounted(NamedTuple):
 
     client_id: int
     generation: int
-    """The owner's, for the frames."""
+    """The owner's generation, which each frame carries."""
     address: str
     assigned: int
     """The generation under which the coordinator named that owner."""
     sequence_last: int
-    """Above it no frame is sent under this client id."""
+    """The highest sequence to send under this client id."""
     principal: str = ""
-    """As the client states it, for messages alone."""
+    """As the client states it; only for error messages."""
 
 
 class Signals:
-    """How the producer wakes the sender."""
+    """Events with which the producer wakes the task that sends."""
 
     def __init__(self) -> None:
         self.work = asyncio.Event()
-        """Something is in the window's queue."""
+        """The window's queue has appends."""
         self.paced = asyncio.Event()
-        """A whole frame is ready, or there is nothing more to wait for."""
+        """A full frame is ready, or nothing is in flight any more."""
 
 
 class AppendStream:
-    """`serve` it until it raises."""
+    """One mount. `serve` runs until the stream ends."""
 
     def __init__(
         self,
@@ -94,15 +94,15 @@ class AppendStream:
         self._quota_refusals = 0
         self._resume_at = -math.inf
         self.first_sequence = window.next_sequence
-        """All sequences below it were sent on earlier mounts: decided."""
+        """All sequences below it were sent on earlier mounts, and are decided."""
 
     async def serve(self) -> None:
-        """Until the stream ends, which is always by an error."""
+        """Sends and receives until the stream ends, which is always with an error."""
         tasks = [asyncio.ensure_future(work) for work in (self._send(), self._receive(), self._stalled(), self._moved())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # What the peer said of the stream's end counts for more than what the sender met.
-            await asyncio.wait(tasks[1:2], timeout=LAST_WORDS_S)
+            # The reason that the peer gave is more precise than the error of the sender.
+            await asyncio.wait(tasks[1:2], timeout=REASON_WAIT_S)
             for task in (*tasks[1:], tasks[0]):
                 if task.done():
                     task.result()
@@ -122,7 +122,7 @@ class AppendStream:
                 work.clear()
                 await work.wait()
                 continue
-            if window.unheard(FRAMES_UNANSWERED) and window.queue_bytes < frame_bytes and linger_s:
+            if window.lacks_answers(FRAMES_UNANSWERED) and window.queue_bytes < frame_bytes and linger_s:
                 paced.clear()
                 try:
                     async with asyncio.timeout(linger_s):
@@ -151,7 +151,7 @@ class AppendStream:
         """Records the frame, and the full frames that wait after it, on disk. Then sends them. One record for all, because a sync takes longer than
         a frame."""
         window, frames = self._window, [frame]
-        while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
+        while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_PER_RECORD_MAX:
             another = self._pack()
             if another is not None:
                 frames.append(another)
@@ -160,12 +160,12 @@ class AppendStream:
             await self._stream.send(append_message(each))
 
     async def _use_up(self) -> None:
-        """Waits until nothing is in flight under the old client id, so that the next mount is under another."""
+        """Waits until nothing is in flight under this client id. The next mount uses another one."""
         paced = self._signals.paced
         while self._window.frames:
             paced.clear()
             await paced.wait()
-        raise NotOwner(partition=self._window.partition, reason="sequences are used up, going on under another client id")
+        raise NotOwner(partition=self._window.partition, reason="sequences are used up; the client continues under another client id")
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class AppendStream:
                 raise NotOwner(partition=window.partition, reason=f"refused: sequence={sequence} reason={reason}")
 
     def _wait_for_quota(self, refusal: pb.QuotaRefusal) -> None:
-        """Nothing more is sent until the owner accepts appends again; deadlines go on. What was sent after the refused frame is dropped there."""
+        """Sends nothing until the owner accepts appends again; deadlines still apply. The owner drops all frames after the refused one."""
         window, wait_s = self._window, refusal.retry_after_ms / 1000
         window.give_back(refusal.sequence)
         window.over_quota = QuotaExceeded(
@@ -232,7 +232,7 @@ class AppendStream:
         self._signals.work.set()
 
     async def flushed(self, deadline: float) -> None:
-        """Returns once the owner has decided all that was sent before. Raises `TimeoutError`, or what ended the stream."""
+        """Returns when the owner has decided all appends that were sent before. Raises `TimeoutError`, or the error that ended the stream."""
         self._flush_id += 1
         flush_id, flushed = self._flush_id, self._loop.create_future()
         self._flushes[flush_id] = flushed
@@ -247,12 +247,12 @@ class AppendStream:
         for flushed in self._flushes.values():
             if not flushed.done():
                 flushed.set_exception(ConnectionLost(address=f"partition {self._window.partition}", reason="stream ended"))
-                flushed.exception()  # a caller that still waits sees it; asyncio must not warn about one that gave up
+                flushed.exception()  # a caller that still waits gets it; without this line asyncio warns if the caller gave up
 
     # ---- leaving -------------------------------------------------------------------------------------------------------------------------------
 
     async def _stalled(self) -> None:
-        """Returns an error when the owner has answered nothing for too long."""
+        """Raises `ConnectionLost` when the owner has answered nothing for too long."""
         limit, window = self._settings.stall_timeout_s, self._window
         while True:
             await asyncio.sleep(limit / 4)
@@ -262,7 +262,7 @@ class AppendStream:
                     raise ConnectionLost(address=f"owner of partition {window.partition}", reason=f"no answer for {limit:g} s")
 
     async def _moved(self) -> None:
-        """Ends the stream of an owner that was deposed and does not know it: only by writing would it notice."""
+        """Ends the stream of an owner that was replaced and does not know it: it would notice only with its next write."""
         await self._owners.wait_moved(self._window.partition, self._mounted.address, self._mounted.assigned)
         await asyncio.sleep(MOVE_GRACE_S)
         raise NotOwner(partition=self._window.partition, reason="assigned elsewhere")

@@ -1,10 +1,10 @@
-"""What one partition's appends wait for: a bounded queue of what is to be sent, and the frames in flight. Decides the outcome of each append.
+"""The undecided appends of one client in one partition: a bounded queue of appends to send, and the frames in flight. Sets their outcomes.
 
-Sequences are assigned when a frame is packed, so a transaction is encoded once per sending with the generation that then holds, and a resend is a
-new decision under a new sequence with the same marks and locks. Frames in flight are all of one mount. Knows no network and no task;
-nothing is made per transaction but the future and the `PendingAppend` of a single append. Rows of bulk appends are kept as ranges.
+A sequence is assigned when its frame is packed. So each sending encodes the transaction again, with the generation of that time and a new sequence,
+but with the same marks and locks. All frames in flight belong to one mount. This module uses no network and no task. A single append has a future and
+a `PendingAppend`; rows of bulk appends are kept as ranges.
 
-An append is settled once: one that its caller gave up, or whose deadline passed, is skipped from then on and never sent again.
+An append is settled once. If its caller gave it up, or its deadline passed, it is skipped from then on and never sent again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from waltz_log.transport.large_messages import AppendColumns
 __all__ = ["STORAGE_FULL", "AppendWindow"]
 
 HALVED_BYTES = 64 * 1024
-"""Where more than twice this is pending a frame holds half of it at most."""
+"""If more than twice this is pending, a frame holds at most half of the pending bytes."""
 
-ADMITTED_PART = 8
-"""Rows that find no room wait for an eighth of the window, so that they are not admitted one by one."""
+AWAITED_PART = 8
+"""If there is no room for rows, they wait until an eighth of the window is free, so they are not admitted one by one."""
 
-LATE_UNSENT = "deadline passed before it was sent"
+EXPIRED_UNSENT = "deadline passed before it was sent"
 
 STORAGE_FULL = "storage is full"
-"""The reason of a `NotAppended` that can pass without action: no majority of the replicas has room."""
+"""The reason of a `NotAppended`: no majority of the replicas has room. It can end without an action of the caller."""
 
 
 class AppendWindow:
@@ -54,38 +54,38 @@ class AppendWindow:
         self.pending = 0
         self.pending_bytes = 0
         self.committed = self.rejected = self.not_appended = self.unknown = 0
-        """Appends by outcome, for statistics alone."""
+        """Numbers of appends by outcome, only for statistics."""
         self.next_sequence = 1
-        self._heard = 0
-        """The highest sequence that the owner answered for: it has judged all frames up to that one's."""
+        self._answered_sequence = 0
+        """The highest sequence that the owner has answered. It has decided the frame of this sequence and all frames before it."""
         self.known_mark = -1
         """The highest transaction id known to be committed."""
         self.over_quota: QuotaExceeded | None = None
-        """Why nothing is sent now; None: no quota is exceeded."""
+        """The refusal because of which nothing is sent now; None if no quota is exceeded."""
         self._batch_transactions = self._batch_bytes = 0
         self.received_mark = -1
-        """The highest that was reported as received by a majority, before it was on disk."""
+        """The highest transaction id that was reported as received by a majority before it was on disk."""
         self._waiters = FifoWaiters[tuple[int, int]](self._fits, self._reserve, lambda amount: self._release(*amount))
         self._waiting = self._waiters.queue
         self.traced: dict[object, bytes] = {}
-        """The trace contexts of appends by their future, and of bulk appends."""
+        """Trace contexts: by the future of a single append, or by the bulk append."""
 
     def limit_frames(self, transactions: int, size: int) -> None:
-        """The most that a frame of several transactions holds, because a quota allows no more at once; 0: no limit."""
+        """Limits frames of several transactions, because a quota allows no more at once. `size`: bytes. 0: no limit."""
         self._batch_transactions, self._batch_bytes = transactions, size
 
     def forget_received(self) -> bool:
-        """Whether something was reported as received of which it will not be known any more that it is on disk."""
+        """Returns whether transactions were reported as received that are not known to be on disk. After the call, no answer will confirm them."""
         doubtful, self.received_mark = self.received_mark > self.known_mark, -1
         return doubtful
 
     def begin_sequences(self) -> None:
-        """Another client id counts from the beginning. Nothing is in flight."""
-        self.next_sequence, self._heard = 1, 0
+        """Restarts sequences, for another client id. Nothing may be in flight."""
+        self.next_sequence, self._answered_sequence = 1, 0
 
-    def unheard(self, count: int) -> bool:
-        """Whether the owner has said nothing yet about the last `count` frames. A frame that only waits for turns at locks does not count."""
-        return len(self.frames) >= count and self.frames[-count].first_sequence > self._heard
+    def lacks_answers(self, count: int) -> bool:
+        """Whether none of the last `count` frames has an answer. A frame that only waits for turns at locks does not count."""
+        return len(self.frames) >= count and self.frames[-count].first_sequence > self._answered_sequence
 
     def raise_known_mark(self, mark: int) -> None:
         if mark > self.known_mark:
@@ -94,7 +94,7 @@ class AppendWindow:
     # ---- in ------------------------------------------------------------------------------------------------------------------------------------
 
     def try_enqueue(self, append: PendingAppend) -> bool:
-        """Enqueues the append where there is room for it now."""
+        """Enqueues the append if there is room for it now. Returns whether there is."""
         size = append.size
         pending, pending_bytes = self.pending, self.pending_bytes + size
         if self._waiting or (pending and (pending >= self._max_pending or pending_bytes > self._max_pending_bytes)):
@@ -106,18 +106,18 @@ class AppendWindow:
         return True
 
     async def enqueue(self, append: PendingAppend) -> None:
-        """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
+        """Enqueues the append as soon as there is room, in the order of the calls. Raises `NotAppended` at its deadline."""
         await self._wait((1, append.size), append.deadline)
         self.queue.append(append)
         self.queue_bytes += append.size
 
     @property
     def room(self) -> tuple[int, int]:
-        """Transactions and bytes."""
+        """How many more transactions and bytes the window can hold."""
         return (0, 0) if self._waiting else (self._max_pending - self.pending, self._max_pending_bytes - self.pending_bytes)
 
     def fitting(self, rows: Rows, start: int) -> int:
-        """How many rows from `start` there is room for now."""
+        """For how many rows from `start` there is room now."""
         if self._waiting:
             return 0
         count = min(rows.count - start, self._max_pending - self.pending)
@@ -125,10 +125,10 @@ class AppendWindow:
             count = rows.fitting(start, start + count, self._max_pending_bytes - self.pending_bytes)
         return max(count, 0 if self.pending else 1)
 
-    def wanted(self, rows: Rows, start: int) -> int:
-        """How many rows from `start` to wait for where not one fits."""
-        count = min(rows.count - start, max(1, self._max_pending // ADMITTED_PART))
-        return max(1, rows.fitting(start, start + count, self._max_pending_bytes // ADMITTED_PART))
+    def rows_to_await(self, rows: Rows, start: int) -> int:
+        """If there is no room for a row: how many rows from `start` should wait together."""
+        count = min(rows.count - start, max(1, self._max_pending // AWAITED_PART))
+        return max(1, rows.fitting(start, start + count, self._max_pending_bytes // AWAITED_PART))
 
     def add_rows(self, pending: PendingRows) -> None:
         """Enqueues rows that fit now."""
@@ -136,7 +136,7 @@ class AppendWindow:
         self._queue_rows(pending)
 
     async def enqueue_rows(self, pending: PendingRows) -> None:
-        """As `enqueue`, for all of the rows together."""
+        """Like `enqueue`, for all of the rows together."""
         await self._wait((pending.count, pending.size), pending.deadline)
         self._queue_rows(pending)
 
@@ -148,7 +148,7 @@ class AppendWindow:
         try:
             await self._waiters.wait(amount, deadline)
         except TimeoutError:
-            raise self._late("no room in the window before the deadline") from None
+            raise self._expired_error("no room in the window before the deadline") from None
 
     def _fits(self, amount: tuple[int, int]) -> bool:
         if self.pending == 0:
@@ -168,7 +168,8 @@ class AppendWindow:
     # ---- out -----------------------------------------------------------------------------------------------------------------------------------
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> AppendColumns | None:
-        """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None if nothing is left to send."""
+        """Packs the next frame, up to `frame_bytes` and at least one transaction, in the order of the calls; None if nothing is left to send.
+        `since`: the mark that the client knows; `now`: on the loop's clock."""
         runs, size = self._pop_unsent(now)
         if not runs:
             return None
@@ -183,7 +184,7 @@ class AppendWindow:
         return columns._replace(traces=frame.traces(self.traced)) if self.traced else columns
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
-        """What goes into the next frame, single appends in runs, and its size. Drops appends that their caller gave up, and those whose deadline
+        """The contents of the next frame, single appends in runs, and its size. Drops appends that their caller gave up, and those whose deadline
         has passed."""
         queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES), self._batch_bytes or self._frame_bytes)
         left = self._batch_transactions or self._max_pending + 1
@@ -209,7 +210,7 @@ class AppendWindow:
             queue.popleft()
             future = append.future
             if append.deadline <= now and not future.done():
-                future.set_exception(self._late(LATE_UNSENT))
+                future.set_exception(self._expired_error(EXPIRED_UNSENT))
             if future.done():  # late, or given up by its caller
                 self.queue_bytes -= size
                 self._release(1, size)
@@ -222,15 +223,15 @@ class AppendWindow:
             appends.append(append)
         return runs, total
 
-    def _late(self, reason: str) -> NotAppended:
-        """What a transaction that was not sent before its deadline ends with."""
+    def _expired_error(self, reason: str) -> NotAppended:
+        """The error of a transaction that was not sent before its deadline."""
         return NotAppended(partition=self.partition, reason=reason) if self.over_quota is None else copy(self.over_quota)
 
     def _cut(self, rows: UnsentRows, limit: int, count: int, now: float, *, whole: bool) -> UnsentRows | None:
-        """Of the rows at the head of the queue those that fit, `count` at most; None if none do, or none are to be sent. `whole`: one fits
-        always."""
+        """Removes rows from the head of the queue, at most `limit` bytes and `count` rows. None if none fits, or none is to be sent. `whole`: one row
+        always fits."""
         if rows.deadline <= now:
-            rows.fail(self._late(LATE_UNSENT))
+            rows.fail(self._expired_error(EXPIRED_UNSENT))
         if rows.done:
             self.queue.popleft()
             self.queue_bytes -= rows.size
@@ -244,14 +245,15 @@ class AppendWindow:
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
     def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> None:
-        """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
-        self._heard = max(self._heard, first + count - 1)
+        """Settles `count` sequences from `first`: they are in the log under consecutive ids from `transaction_id`. Raises `ProtocolViolation` for a
+        sequence that is not in flight."""
+        self._answered_sequence = max(self._answered_sequence, first + count - 1)
         if self._settle_committed(first, count, transaction_id, append_time_ms, durability) != count:
             raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
 
     def _settle_committed(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> int:
-        """Settles which of these sequences are in flight and undecided; how many those were."""
+        """Settles those of the sequences that are in flight and undecided. Returns how many."""
         end = first + count
         settled = 0
         for frame in self.frames:
@@ -265,7 +267,7 @@ class AppendWindow:
             self.rejected += 1
 
     def refuse(self, sequence: int, reason: int) -> bool:
-        """What the server would not order. False: the transaction is still wanted, and another mount settles it."""
+        """The server refused to order the transaction. False: for another reason than those that end an append, so the next mount settles it."""
         if reason == pb.REFUSAL_STORAGE_FULL:
             self._decide(sequence, NotAppended(partition=self.partition, reason=STORAGE_FULL))
             self.not_appended += 1
@@ -282,15 +284,15 @@ class AppendWindow:
         self._decide(sequence, InvalidRequest(reason=reason))
 
     def _find(self, sequence: int) -> tuple[SentFrame, SentPart, int]:
-        """Of a sequence that is not answered: its frame, and its place in a part of it. Raises `ProtocolViolation`."""
+        """The frame and the part of a sequence that is not answered, and its index in the part. Raises `ProtocolViolation`."""
         for frame in self.frames:
             if 0 <= sequence - frame.first_sequence < frame.count and (found := frame.find(sequence)) is not None:
                 return frame, *found
         raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
 
     def _decide(self, sequence: int, error: WaltzError) -> int | None:
-        """Returns the mark of the append."""
-        self._heard = max(self._heard, sequence)
+        """Fails the append. Returns its mark."""
+        self._answered_sequence = max(self._answered_sequence, sequence)
         frame, part, at = self._find(sequence)
         mark = part.mark_of(at)
         part.fail(at, error)
@@ -306,8 +308,8 @@ class AppendWindow:
             self._release(frame.count, frame.size)
 
     def give_back(self, sequence: int) -> None:
-        """The owner refused the frame that begins with the sequence, and drops what follows it, because a quota is exceeded: all of it goes back to
-        the head of the queue, in order. Raises `ProtocolViolation` if no such frame is in flight."""
+        """The owner refused the frame that begins with the sequence, and drops the frames after it, because a quota is exceeded. All of them go back
+        to the head of the queue, in order. Raises `ProtocolViolation` if no such frame is in flight."""
         frames = self.frames
         if not any(frame.first_sequence == sequence for frame in frames):
             raise ProtocolViolation(reason=f"refusal of what is not in flight: partition={self.partition} sequence={sequence}")
@@ -319,7 +321,7 @@ class AppendWindow:
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
     def searched(self, found: Iterable[tuple[int, ...]], searched_to: int) -> None:
-        """A part of the log was searched for what is in flight: that need not be done again, also by who asks later for what is given up here."""
+        """The log up to `searched_to` was searched for the sequences in flight. `since` rises, so later searches for them do not repeat it."""
         for first, count, transaction_id in found:
             self._settle_committed(first, count, transaction_id, 0)
         self._retire()
@@ -327,17 +329,17 @@ class AppendWindow:
             frame.since = max(frame.since, searched_to)
 
     def resend(self, found: Iterable[tuple[int, ...]], failure: WaltzError | None) -> None:
-        """Everything in flight is decided: `found` (first sequence, count, first id) is in the log. The rest never will be, and goes back to the
-        head of the queue, in order. An append whose rejection was lost in transit is rejected again, because its mark stays and locks only rise.
-        `failure`: the server refused these bytes, and they are not sent again."""
+        """Everything in flight is decided: `found` (first sequence, count, first id) is in the log. All other appends never will be, and go back to
+        the head of the queue, in order. If a rejection was lost in transit, the append is rejected again, because its mark stays and the last writers
+        of locks only increase. `failure`: the server refused these bytes, so the appends fail and are not sent again."""
         for first, count, transaction_id in found:
-            self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
+            self._settle_committed(first, count, transaction_id, 0)  # some were answered before the connection broke
         self._retire()
         frames, self.frames = self.frames, deque()
         self._requeue(frames, None if failure is None else NotAppended(partition=self.partition, reason=str(failure)))
 
     def _requeue(self, frames: Iterable[SentFrame], refused: NotAppended | None) -> None:
-        """Puts back what has no outcome. `refused`: what it fails with instead."""
+        """Puts appends without an outcome back into the queue. `refused`: fails them with this error instead."""
         again = [unsent for frame in frames for part in frame.parts for unsent in part.give_back(refused)]
         again_bytes = sum(unsent.size for unsent in again)
         self.queue.extendleft(reversed(again))
@@ -348,13 +350,14 @@ class AppendWindow:
     # ---- giving up -----------------------------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float, client_id: int, reason: str) -> float:
-        """Settles those whose deadline passed with what is known of them; the next deadline, or infinity."""
+        """Fails appends whose deadline has passed, as not appended if they were never sent, otherwise as unknown. Returns the next deadline, or
+        infinity."""
         earliest = math.inf
         late = 0
         for unsent in self.queue:
             if not _done(unsent) and unsent.deadline <= now:
                 self.not_appended += _counted(unsent)
-                _fail(unsent, self._late(f"{LATE_UNSENT}: {reason}"))
+                _fail(unsent, self._expired_error(f"{EXPIRED_UNSENT}: {reason}"))
             if _done(unsent):
                 late += 1
             else:
@@ -367,7 +370,7 @@ class AppendWindow:
         return earliest
 
     def refuse_unsent(self) -> None:
-        """Answers all that was never sent as not appended: the storage is full."""
+        """Fails all appends that were never sent with `NotAppended`, because the storage is full."""
         for unsent in self.queue:
             self.not_appended += 0 if _done(unsent) else _counted(unsent)
             _fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
@@ -387,7 +390,7 @@ class AppendWindow:
         self._release(count, dropped_bytes)
 
     def give_up(self, outcomes: RowOutcomes) -> None:
-        """Of all rows of that call: what was not sent is not sent, and no outcome of the rest is reported."""
+        """Gives up all rows of that call: unsent rows are never sent, and no outcomes are reported for the sent ones."""
         for _, _, sent in [*self.undecided_sent()]:
             if isinstance(sent, UnsentRows) and sent.pending.outcomes is outcomes:
                 sent.pending.give_up()
@@ -396,7 +399,7 @@ class AppendWindow:
                 unsent.pending.give_up()
 
     def fail(self, error: WaltzError, client_id: int, unsent: WaltzError) -> None:
-        """`error` ends everything: the outcome of what is in flight is unknown, what was never sent gets `unsent`."""
+        """`error` ends all appends: those in flight fail with `OutcomeUnknown`, those that were never sent with `unsent`."""
         frames, self.frames = self.frames, deque()
         queue, queue_bytes, self.queue, self.queue_bytes = self.queue, self.queue_bytes, deque(), 0
         self.pending -= sum(map(_count, queue)) + sum(frame.count for frame in frames)
@@ -417,7 +420,7 @@ class AppendWindow:
         return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason, count=count)
 
     def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:
-        """The futures of those of the sequences that are in flight and undecided. Rows of bulk appends have none."""
+        """The futures of the given sequences that are in flight and undecided. Rows of bulk appends have no futures."""
         found = []
         for sequence in sequences:
             for frame in self.frames:
@@ -428,24 +431,24 @@ class AppendWindow:
         return found
 
     def undecided_sent(self) -> Iterator[tuple[int, int, Unsent]]:
-        """Of all that was sent and has no outcome, in order: sequence (of rows: the first one), `SentFrame.since`, and the append or the rows."""
+        """All sent appends without an outcome, in order: sequence (of rows: the first one), `SentFrame.since`, and the append or the rows."""
         for frame in self.frames:
             for part in frame.parts:
                 for sequence, unsent in part.undecided():
                     yield sequence, frame.since, unsent
 
     def undecided_unsent(self) -> Iterator[Unsent]:
-        """What waits to be sent, or to be sent again, in order."""
+        """The appends that wait to be sent, or to be sent again, in order."""
         return (unsent for unsent in self.queue if not _done(unsent))
 
     def undecided(self) -> list[asyncio.Future[Any]]:
-        """Futures that are done when all that was submitted, and has no outcome now, has one; in order."""
-        all_of_it = (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())
-        return [each.future if isinstance(each, PendingAppend) else each.pending.decided() for each in all_of_it]
+        """Futures of all appends that have no outcome now, in order. Each is done when its append has one."""
+        unsettled = (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())
+        return [each.future if isinstance(each, PendingAppend) else each.pending.decided() for each in unsettled]
 
 
 def _done(unsent: Unsent) -> bool:
-    """It is not to be sent."""
+    """Whether it must not be sent: it has an outcome, or was given up."""
     return unsent.future.done() if isinstance(unsent, PendingAppend) else unsent.done
 
 
@@ -454,7 +457,7 @@ def _count(unsent: Unsent) -> int:
 
 
 def _counted(unsent: Unsent) -> int:
-    """How many appends it is in the statistics of outcomes: a turn request is none."""
+    """How many appends it is in the statistics of outcomes. A turn request does not count."""
     return 0 if isinstance(unsent, PendingAppend) and unsent.mark == TURN_MARK else _count(unsent)
 
 

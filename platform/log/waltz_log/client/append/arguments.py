@@ -12,7 +12,7 @@ __all__ = ["append_nowait"]
 Enqueued = TypeVar("Enqueued", covariant=True)
 
 _new = tuple.__new__
-"""Makes a `Draft` in half the time of its class."""
+"""Creates a `Draft` in half the time of its constructor."""
 
 
 class Enqueuing(Protocol[Enqueued]):
@@ -33,5 +33,5 @@ def append_nowait(
     """Enqueues the transaction and returns a future of its outcome. Waits only for room in the partition's window. Transactions are sent in the
     order of these calls. Arguments and errors as in `append`; a partition that belongs to a topic is refused with `BelongsToTopic`. In an
     asynchronous client the call itself is awaited, too."""
-    # Not `async` there: a coroutine more for each transaction.
+    # Not `async`: that would cost one more coroutine for each transaction.
     return self.enqueue(partition, _new(Draft, (data, header, write_locks, read_locks, append_locks, high_water_mark)), timeout_s)

@@ -1,9 +1,9 @@
-"""Appending much in one call: one result for all of it, which says by ranges what is in the log, and by position what is not.
+"""Bulk appends: one result for the whole call, which has ranges of entries that are in the log, and positions of entries that are not.
 
-What is handed in may be columns, a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is read in order, as there is
-room in the partition's window. A complete batch is refused as a whole if one of its rows can never be appended. Entries of an iterator and drafts
-are checked one by one. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was closed.
-No object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
+The source can be columns, a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is read in order, while there is room
+in the partition's append window. A complete batch is refused as a whole if one of its rows can never be appended. Entries of an iterator and drafts
+are checked one by one. Reading ends at an error that the next entries would have too: a deadline that passed, an unknown outcome, a closed client.
+Rows of a batch and bytes of an iterator have no objects of their own: their outcomes are ranges. Each draft has a future.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar  # Any: the applica
 
 from waltz_log.client.append.bulk_columns import BulkColumns
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined
-from waltz_log.client.append.bulk_source import ENTRIES_TOGETHER, Entry, Source, batches_of, checked, entries_of, parts
+from waltz_log.client.append.bulk_source import ENTRIES_TOGETHER, Entry, Source, batches_of, checked, entries_of, source_parts
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
 from waltz_log.client.append.pending_rows import PendingRows
@@ -34,7 +34,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class _BulkOutcome(asyncio.Future[Receipt]):
-    """The outcome of one draft of a bulk call. It reports to the call at once, and is never awaited."""
+    """The outcome of one draft of a bulk call. It reports to the call immediately, and is never awaited."""
 
     __slots__ = ("bulk", "position")
 
@@ -52,20 +52,20 @@ class _BulkOutcome(asyncio.Future[Receipt]):
 
 
 class _Raised(NamedTuple):
-    """By the source, in place of an entry."""
+    """An error that the source raised instead of giving an entry."""
 
     error: Exception
 
 
 _NOTHING: Final = object()
-"""No entry was read that waits to be appended."""
+"""Reading stopped because there is no more room. No entry is left over."""
 
 _END: Final = object()
 """The source is at its end."""
 
 
 class BulkAppend:
-    """One call: `enqueue` what there is, any number of times, then `finish`."""
+    """One bulk call: `enqueue` any number of sources, then `finish`."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class BulkAppend:
         self._unreported: list[Appended] = []
         self._reporting: asyncio.Handle | None = None
         self.when_done: Callable[[], None] | None = None
-        """Called once the call is decided or given up."""
+        """Called when the call is decided or given up."""
 
     @property
     def ended(self) -> bool:
-        """Stops reading the source."""
+        """Whether the call reads no more entries."""
         return self._ended
 
     async def enqueue(self, source: Source) -> None:
-        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` if a batch is refused."""
+        """Enqueues entries until the source or the call ends. Raises errors of the source, and `InvalidBatch` if a batch is refused."""
         if isinstance(source, AsyncIterable):
             async for entry in source:
                 await self._enqueue_entry(entry)
@@ -109,7 +109,7 @@ class BulkAppend:
             await self._enqueue_batches(batches)
 
     async def finish(self) -> BulkReceipt:
-        """Returns when every submitted entry is decided. If it is cancelled, it does what `cancel` does."""
+        """Returns when every submitted entry is decided. Canceling it has the effect of `cancel`."""
         try:
             await self._all_decided.wait()
         except asyncio.CancelledError:
@@ -125,7 +125,7 @@ class BulkAppend:
         return self.receipt
 
     def cancel(self) -> None:
-        """What was not sent yet never will be; no outcome of the rest is reported."""
+        """Gives up the call: unsent entries are never sent, and no outcomes are reported for the sent ones."""
         self._ended = True
         self._on_ack = self._on_error = None
         self._producer.window.give_up(self)
@@ -140,7 +140,7 @@ class BulkAppend:
     # ---- batches and bytes: as columns -----------------------------------------------------------------------------------------------------------
 
     async def _enqueue_batches(self, batches: Iterable[BulkColumns]) -> None:
-        """All of them are checked before the first row is enqueued."""
+        """Checks all batches before it enqueues the first row."""
         found: list[Rows] = []
         for rows in checked(batches, self._producer.record_bytes_max, self._producer.locks_max):
             if found:
@@ -150,15 +150,15 @@ class BulkAppend:
             await self.enqueue_rows(rows)
 
     async def enqueue_rows(self, rows: Rows) -> None:
-        """Enqueues rows that were checked, as there is room."""
+        """Enqueues rows that were checked, as soon as there is room."""
         first = self.receipt.submitted
         start = 0
         while start < rows.count and not self._ended:
             start += await self._enqueue_some(rows, start, first)
 
     async def _enqueue_some(self, rows: Rows, start: int, first: int) -> int:
-        """Enqueues as many rows from `start` as there is room for; if there is none, as many as are worth waiting for. Returns how many. `first`: the
-        position of the batch's first row in the call."""
+        """Enqueues as many rows from `start` as there is room for. If there is no room, waits until some rows can be enqueued together. Returns how
+        many. `first`: the position of the batch's first row in the call."""
         producer, mark, own_writes_known = self._producer, rows.mark, rows.mark is None
         if mark is None and rows.locks is not None:
             mark, own_writes_known = producer.default_mark()
@@ -167,7 +167,7 @@ class BulkAppend:
         except WaltzError as error:
             self._end(error)
             return 1
-        stop = start + (fitting or producer.window.wanted(rows, start))
+        stop = start + (fitting or producer.window.rows_to_await(rows, start))
         pending = PendingRows(rows, start, stop, first, self, mark, own_writes_known, self._loop.time() + self._timeout_s)
         self._expect(pending.count)
         if fitting:
@@ -193,7 +193,7 @@ class BulkAppend:
             if other is _END:
                 return
             if other is not _NOTHING and self._ended:
-                self._end(NotAppended(partition=self.receipt.partition, reason="what ended the call stands before it"))
+                self._end(NotAppended(partition=self.receipt.partition, reason="an earlier entry ended the call"))
             elif other is not _NOTHING:
                 await self._enqueue_entry(other)
             since_yield += len(listed) + 1
@@ -202,8 +202,8 @@ class BulkAppend:
                 await asyncio.sleep(0)
 
     def _read(self, entries: Iterator[Entry]) -> tuple[list[bytes], object]:
-        """Bytes for which there is room, and what ended the reading: an entry of another kind, `_NOTHING`, `_END` or `_Raised`. Without room, one
-        entry is read, which waits for it."""
+        """Reads bytes for which there is room. The second value is what ended the reading: an entry of another kind, `_NOTHING`, `_END` or `_Raised`.
+        If there is no room, one entry is read, which then waits for it."""
         listed: list[bytes] = []
         record_bytes_max = self._producer.record_bytes_max
         room, room_bytes = self._producer.room
@@ -236,7 +236,7 @@ class BulkAppend:
             if not self._producer.try_enqueue(append):
                 await self._producer.enqueue(append)
         except WaltzError as error:
-            self._ended = True  # no room in time, or a producer that accepts nothing any more
+            self._ended = True  # no room before the deadline, or the producer has ended
             outcome.set_exception(error)
 
     def _next_outcome(self) -> _BulkOutcome:
@@ -248,7 +248,7 @@ class BulkAppend:
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
     def _expect(self, count: int) -> None:
-        """Counts `count` more entries as submitted, without an outcome yet."""
+        """Counts more entries as submitted, without an outcome yet."""
         self.receipt.submitted += count
         self._left += count
         if self._left:
@@ -261,7 +261,7 @@ class BulkAppend:
         self.rows_failed(self.receipt.submitted - 1, 1, error)
 
     def rows_committed(self, position: int, count: int, transaction_id: int) -> None:
-        """As `RowOutcomes`."""
+        """See `RowOutcomes`."""
         for ranges in (self.receipt.appended,) if self._on_ack is None else (self.receipt.appended, self._unreported):
             last = ranges[-1] if ranges else None
             if last is not None and position == last.first + last.length and transaction_id == last.transaction_id + last.length:
@@ -273,7 +273,7 @@ class BulkAppend:
         self._decided(count)
 
     def rows_failed(self, position: int, count: int, error: WaltzError) -> None:
-        """As `RowOutcomes`."""
+        """See `RowOutcomes`."""
         failure = NotInLog(position, error, count)
         self.receipt.failed.append(failure)
         self._ended = self._ended or not isinstance(error, LockConflict | InvalidRequest)
@@ -305,7 +305,7 @@ class Bulk(Protocol[Result]):
 
 
 async def append_all(bulk: Bulk[Result], source: Source) -> Result:
-    """Raises what the source raises, after the entries that were read before it are decided."""
+    """Enqueues the source and returns the result. An error of the source is raised after the entries before it are decided."""
     try:
         await bulk.enqueue(source)
     except asyncio.CancelledError:
@@ -318,10 +318,10 @@ async def append_all(bulk: Bulk[Result], source: Source) -> Result:
 
 
 def append_all_blocking(background: Background, begin: Callable[[], Bulk[Result]], source: Source) -> Result:
-    """The same in a thread that blocks. The source is read in it; `begin` runs in the event loop."""
+    """`append_all` for a thread that blocks. The source is read in that thread; `begin` runs in the event loop."""
     bulk = background.call_soon(begin)
     try:
-        for part in parts(source):
+        for part in source_parts(source):
             background.call(bulk.enqueue(part))
             if bulk.ended:
                 break
@@ -335,7 +335,7 @@ def append_all_blocking(background: Background, begin: Callable[[], Bulk[Result]
 
 
 async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt | LockConflict]:
-    """Of each, once all are decided. Raises the first that is neither."""
+    """The receipt or conflict of each future, when all are decided. Raises the first other error."""
     found: list[Receipt | LockConflict] = []
     failed: WaltzError | None = None
     for future in futures:
@@ -351,7 +351,7 @@ async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt |
 
 
 def call_hook(hook: Callable[[Any], None], argument: object) -> None:
-    """Calls it. What it raises changes nothing."""
+    """Calls the hook. An error that it raises is logged."""
     try:
         hook(argument)
     except Exception:

@@ -1,7 +1,7 @@
-"""What a caller hands in as columns, checked whole: a list of bytes, an Arrow record batch, or `BulkColumns`.
+"""Columns of a bulk append, checked as a whole: a list of bytes, an Arrow record batch, or `BulkColumns`.
 
-Everything that the log could never hold is refused here, before anything of the batch is sent, with the row and the column. No object is made that
-stays for a row, except what Python's own lists hold already.
+Rows that the log could never hold are refused here, before any row of the batch is sent. The error names the row and the column. No object for each
+row is kept, except those in Python lists of the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate, chain, islice
 from operator import index, sub
 from typing import Any, Never, TypeAlias  # Any: Arrow is not imported here
 
-from waltz_log.client.append.packing import whole_mark
+from waltz_log.client.append.packing import integer_mark
 from waltz_log.client.append.rows import Bodies, ListedBodies, RowLocks, Rows
 from waltz_log.client.base import arrow
 from waltz_log.client.transactions.transaction import lock_prefix
@@ -37,8 +37,8 @@ class BulkColumns:
     """Rows to append in bulk, as columns: Python sequences or Arrow arrays of one length. `data`: bytes, or an array of bytes or text. `header`: one
     for all, or one for each.
 
-    Text `key` in a lock column is the lock `Lock(lock_name, key)`; bytes are that text in UTF-8. `high_water_mark` is the mark of all rows; None: as
-    the client knows it (`Draft`)."""
+    Text `key` in a lock column is the lock `Lock(lock_name, key)`; bytes are that text in UTF-8. `high_water_mark` is the mark of all rows; None:
+    the one that the client knows (`Draft`)."""
 
     data: Sequence[bytes] | Any
     header: int | Sequence[int] | Any = 0
@@ -49,7 +49,7 @@ class BulkColumns:
     high_water_mark: int | None = None
 
     def __len__(self) -> int:
-        """Rows, or 0 if the data are no column at all."""
+        """The number of rows; 0 if `data` is not a column."""
         return len(self.data) if hasattr(self.data, "__len__") else 0
 
     def part(self, start: int, stop: int) -> BulkColumns:
@@ -64,8 +64,8 @@ class BulkColumns:
 
     @classmethod
     def of_batch(cls, batch: Any) -> BulkColumns:
-        """Of a record batch: the column `data`, and maybe `header` (int32) and lock columns. Raises `InvalidBatch` for other columns, which would be
-        left out."""
+        """The columns of a record batch: `data`, and optionally `header` (int32) and lock columns. Raises `InvalidBatch` if there are other columns,
+        because they would be ignored."""
         names = list(batch.schema.names)
         known = {DATA, HEADER, *LOCK_COLUMNS}
         wrong = next((name for at, name in enumerate(names) if name not in known or name in names[:at]), None if DATA in names else DATA)
@@ -85,7 +85,7 @@ def checked_rows(source: BulkColumns | Sequence[bytes], record_bytes_max: int, l
         _refuse_first(bodies, record_bytes_max)
     headers = _headers(columns.header, count)
     locks = [(kind, keys) for kind, name in enumerate(LOCK_COLUMNS) if (keys := _locks(getattr(columns, name), name, count)) is not None]
-    mark = None if columns.high_water_mark is None else whole_mark(columns.high_water_mark)
+    mark = None if columns.high_water_mark is None else integer_mark(columns.high_water_mark)
     return Rows(bodies, headers, _row_locks(locks, count, columns.lock_name, locks_max) if locks else None, mark)
 
 
@@ -105,7 +105,7 @@ def _bodies(column: Any, name: str) -> Bodies:
         return found
     if not isinstance(column, list | tuple):
         raise InvalidBatch(row=None, column=name, reason=f"wanted a list or an Arrow array, not {type(column).__name__}")
-    listed = column if isinstance(column, tuple) else tuple(column)  # the caller may change its list meanwhile
+    listed = column if isinstance(column, tuple) else tuple(column)  # the caller may change its list before the rows are sent
     if not set(map(type, listed)) <= {bytes}:
         for row, data in enumerate(listed):
             if not isinstance(data, bytes):
@@ -156,7 +156,7 @@ def _header(header: object, row: int | None) -> int:
 
 
 class _Locks:
-    """One column of locks: how many each row has, and the keys of all."""
+    """One column of locks: the number of each row, and the keys of all rows."""
 
     __slots__ = ("counts", "keys")
 
@@ -211,12 +211,12 @@ def _is_key(key: object) -> bool:
 
 
 def _row_of(at: int, counts: Iterable[int]) -> int:
-    """The row that the lock at that place among all locks of a column belongs to."""
+    """The row of a lock, given its index among all locks of the column."""
     return next(row for row, end in enumerate(accumulate(counts)) if at < end)
 
 
 def _row_locks(columns: Sequence[tuple[int, _Locks]], count: int, lock_name: str, locks_max: int) -> RowLocks:
-    """The columns as one. `columns`: by kind, in the order of `LOCK_COLUMNS`."""
+    """All lock columns as one. `columns`: by kind, in the order of `LOCK_COLUMNS`."""
     try:
         lock_prefix(lock_name)
     except (AttributeError, UnicodeEncodeError):

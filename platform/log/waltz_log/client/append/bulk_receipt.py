@@ -1,4 +1,4 @@
-"""The outcome of a bulk append: by ranges what is in the log, and by position what is not. Values; nothing here talks to a server."""
+"""The outcome of a bulk append: ranges of entries that are in the log, and entries that are not. Only values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BulkReceipt:
 
 
 def joined(ranges: list[Appended]) -> list[Appended]:
-    """In order of position, neighbours as one: answers for what was sent twice come in any order."""
+    """The ranges by position, adjacent ones as one. Answers for entries that were sent twice arrive in any order."""
     found: list[Appended] = []
     for each in sorted(ranges):
         last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""What a bulk append reads: a complete batch, which is checked as a whole, or entries that arrive one after the other."""
+"""Sources of a bulk append: complete batches, which are checked as a whole, or entries that arrive one after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltz_log.client.base import arrow
 from waltz_log.client.transactions.transaction import Draft
 from waltz_log.errors import InvalidBatch, InvalidRequest
 
-__all__ = ["ENTRIES_TOGETHER", "Entry", "Source", "batches_of", "checked", "entries_of", "parts"]
+__all__ = ["ENTRIES_TOGETHER", "Entry", "Source", "batches_of", "checked", "entries_of", "source_parts"]
 
 Entry: TypeAlias = "bytes | Draft | BulkColumns | Any"
 """Data, a draft, columns, or an Arrow record batch (`Any`: Arrow is not imported here)."""
@@ -27,7 +27,7 @@ ROWS_TOGETHER = 32_768
 
 
 def batches_of(source: Source) -> list[BulkColumns] | None:
-    """The source as batches that are checked as a whole before anything is sent; None: its entries arrive one after the other, or are drafts, which
+    """The source as batches, which are checked as a whole before anything is sent. None if its entries arrive one after another or are drafts, which
     are checked one by one. Raises `InvalidBatch` for a record batch with other columns."""
     if isinstance(source, BulkColumns):
         return [source]
@@ -36,17 +36,18 @@ def batches_of(source: Source) -> list[BulkColumns] | None:
     to_batches = getattr(source, "to_batches", None)  # an Arrow table's: pyarrow may not be installed
     if to_batches is not None:
         return [BulkColumns.of_batch(batch) for batch in to_batches()]
-    if isinstance(source, list | tuple) and not any(map(_stands_for_itself, set(map(type, source)))):
+    if isinstance(source, list | tuple) and not any(map(_is_checked_alone, set(map(type, source)))):
         return [BulkColumns(source)]
     return None
 
 
-def _stands_for_itself(kind: type) -> bool:
+def _is_checked_alone(kind: type) -> bool:
     return issubclass(kind, Draft | BulkColumns) or arrow.is_batch(kind)
 
 
 def checked(batches: Iterable[BulkColumns], record_bytes_max: int, locks_max: int) -> Iterator[Rows]:
-    """The rows of all batches, in parts. Nothing may be sent before the last part was given. Raises `InvalidBatch`; `row` counts over all batches."""
+    """The rows of all batches, in parts. Nothing may be sent before the last part was checked. Raises `InvalidBatch`; `row` counts over all
+    batches."""
     before = 0
     for batch in batches:
         count = len(batch)
@@ -63,14 +64,14 @@ def checked(batches: Iterable[BulkColumns], record_bytes_max: int, locks_max: in
 def entries_of(source: Source) -> Iterator[Entry]:
     """The entries of a source that has no batches."""
     if isinstance(source, bytes | str) or not hasattr(source, "__iter__"):
-        raise InvalidRequest(reason=f"to append in bulk is a list, an iterator or a record batch, not {type(source).__name__}")
+        raise InvalidRequest(reason=f"the source of a bulk append must be a list, an iterator or a record batch, not {type(source).__name__}")
     entries: Iterator[Entry] = iter(source)  # type: ignore[arg-type]  # it has `__iter__`
     return entries
 
 
-def parts(source: Source) -> Iterator[Source]:
-    """The source in parts, for who hands it to another thread: whole if it is one of batches, else iterators over some hundred entries. What the
-    source gave before it raised is a part too."""
+def source_parts(source: Source) -> Iterator[Source]:
+    """The source in parts, to pass it to another thread: the whole source if it has batches, otherwise iterators over a few hundred entries. Entries
+    that the source gave before it raised an error are a part too."""
     if batches_of(source) is not None:
         yield source
         return

@@ -1,4 +1,4 @@
-"""Turns the arguments of an append into what a window sends: checked against the log's limits, with locks in the form that a frame carries."""
+"""Turns the arguments of an append into a `PendingAppend`: checked against the log's limits, with locks in the form of a frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltz_log.client.append.producer import Producer
 from waltz_log.client.transactions.transaction import Draft, Receipt, pack_locks
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["check_draft", "checked_timeout", "pack_append", "pack_checked", "whole_mark"]
+__all__ = ["check_draft", "checked_timeout", "integer_mark", "pack_append", "pack_checked"]
 
 MARK_MAX = 2**63 - 1
 
@@ -19,9 +19,9 @@ MARK_MAX = 2**63 - 1
 def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draft, deadline: float) -> PendingAppend:
     """Raises `InvalidRequest`, `TransactionTooLarge`."""
     data, header, write_locks, read_locks, append_locks, mark = draft
-    most = producer.record_bytes_max
-    if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-        check_draft(data, header, most)
+    record_bytes_max = producer.record_bytes_max
+    if type(data) is not bytes or type(header) is not int or len(data) > record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
+        check_draft(data, header, record_bytes_max)
     append = PendingAppend()
     append.future = future
     append.data = data
@@ -33,7 +33,7 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
     append.locks = locks
     append.own_writes_known = False
     if mark is not None:
-        append.mark = whole_mark(mark)
+        append.mark = integer_mark(mark)
     elif locks:
         append.mark, append.own_writes_known = producer.default_mark()
     else:
@@ -44,7 +44,7 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
 
 
 def pack_checked(future: asyncio.Future[Receipt], data: bytes, header: int) -> PendingAppend:
-    """Of what was checked before; without locks, a mark or a deadline."""
+    """For data and a header that were checked before; without locks, a mark or a deadline."""
     append = PendingAppend()
     append.future = future
     append.data = data
@@ -56,9 +56,9 @@ def pack_checked(future: asyncio.Future[Receipt], data: bytes, header: int) -> P
     return append
 
 
-def whole_mark(mark: object) -> int:
-    """A mark that a caller gave. Any whole number is accepted. Anything else would fail only when the frame is packed, together with other
-    appends."""
+def integer_mark(mark: object) -> int:
+    """The mark of a caller as an int. Raises `InvalidRequest` here, because a wrong value would otherwise fail when the frame is packed, together
+    with other appends."""
     try:
         if isinstance(mark, bool):
             raise TypeError
@@ -71,14 +71,14 @@ def whole_mark(mark: object) -> int:
 
 
 def checked_timeout(timeout_s: float) -> float:
-    """A deadline that a caller gave, in seconds from now; 0: nothing is sent. Raises `InvalidRequest` if it is negative or not a number."""
+    """The timeout of a caller in seconds; 0: nothing is sent. Raises `InvalidRequest` if it is negative or not a number."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise InvalidRequest(reason=f"a timeout is a number of seconds, 0 or more: timeout_s={timeout_s!r}")
     return timeout_s
 
 
 def check_draft(data: object, header: object, record_bytes_max: int) -> None:
-    """Says what is wrong with data or header, where something is. For what is not plainly right: any whole number is accepted."""
+    """Raises `InvalidRequest` or `TransactionTooLarge` for wrong data or a wrong header. Types that act as integers are accepted."""
     if not isinstance(data, bytes):
         raise InvalidRequest(reason=f"data must be bytes, not {type(data).__name__}")
     if len(data) > record_bytes_max:

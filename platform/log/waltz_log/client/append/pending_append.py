@@ -1,4 +1,4 @@
-"""One append from the call to its outcome: the future that the caller has, and what a frame needs of the transaction."""
+"""One append from the call to its outcome: the caller's future, and the transaction as a frame needs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_LOCKS = b"\0\0\0"
 
 
 class PendingAppend:
-    """Made by `packing`, which assigns every field: a constructor of its own would cost a quarter more (docs/decisions/0040)."""
+    """Created by `packing`, which assigns every field: a constructor would cost a quarter more (docs/decisions/0040)."""
 
     __slots__ = ("data", "deadline", "future", "header", "lock_counts", "locks", "mark", "own_writes_known", "size")
 
@@ -26,12 +26,12 @@ class PendingAppend:
     mark: int | None
     """The high-water mark that its locks are checked against. None: the one that the client knows when it first sends the transaction."""
     own_writes_known: bool
-    """The caller gave no mark, so the transaction was computed from nothing that was read: beside the mark, what this client wrote before counts as
-    known."""
+    """Whether this client's earlier writes count as known, besides the mark. True if the caller gave no mark: then the transaction was not computed
+    from a state that was read."""
     lock_counts: bytes
-    """Three bytes: write, read and append locks."""
+    """Three bytes: the numbers of write, read and append locks."""
     locks: bytes
-    """Eight bytes for each lock."""
+    """Hashes, eight bytes for each lock."""
     size: int
     """Bytes in a frame."""
     deadline: float

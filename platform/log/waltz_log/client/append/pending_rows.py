@@ -1,6 +1,6 @@
-"""Rows of one call from the call to their outcomes, as ranges: the counterpart of `PendingAppend` without an object for a row.
+"""Rows of a bulk call from the call to their outcomes, as ranges: like `PendingAppend`, but without an object for each row.
 
-What a call hands in is admitted to the window in pieces, each with one deadline. A piece waits in the queue as `UnsentRows`, which a frame may cut.
+The rows of a call are admitted to the window in pieces, each with one deadline. A piece waits in the queue as `UnsentRows`, which a frame can split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RowOutcomes(Protocol):
         """`count` rows from `position` are in the log under consecutive ids from `transaction_id`."""
 
     def rows_failed(self, position: int, count: int, error: WaltzError) -> None:
-        """None of these rows is in the log. With `OutcomeUnknown`, that is undecided for as many sequences."""
+        """None of these rows is in the log; with `OutcomeUnknown`, they can be in it."""
 
 
 class PendingRows:
@@ -43,7 +43,7 @@ class PendingRows:
         self.deadline = deadline
         self.left = stop - start
         self.given_up = False
-        """The caller does not need the outcomes any more. Rows that were not sent yet are not sent."""
+        """The caller does not need the outcomes any more. Unsent rows are not sent."""
         self._decided: asyncio.Future[None] | None = None
 
     @property
@@ -85,12 +85,12 @@ class PendingRows:
 
 
 class UnsentRows:
-    """Some rows of a piece that wait to be sent, or to be sent again."""
+    """Rows of a piece that wait to be sent, or to be sent again."""
 
     __slots__ = ("_failed", "mark", "pending", "start", "stop")
 
     def __init__(self, pending: PendingRows, start: int, stop: int, mark: int | None) -> None:
-        """`mark`: with which they were sent before, or the one of the piece."""
+        """`mark`: the one with which they were sent before, or that of the piece."""
         self.pending = pending
         self.start = start
         self.stop = stop
@@ -107,7 +107,7 @@ class UnsentRows:
 
     @property
     def done(self) -> bool:
-        """They are not to be sent."""
+        """Whether they must not be sent."""
         return self._failed or self.pending.given_up
 
     @property
@@ -120,12 +120,12 @@ class UnsentRows:
             self.pending.fail(self.start, self.count, error)
 
     def cut(self, size: int, count: int) -> UnsentRows | None:
-        """The first rows, at most `count`, which need no more than `size` bytes; None where not one does. The rest stays here."""
+        """Splits off the first rows, at most `count` and `size` bytes; None if the first row is too large. The other rows stay here."""
         fitting = self.pending.rows.fitting(self.start, min(self.stop, self.start + count), size)
         return self.cut_rows(fitting) if fitting else None
 
     def cut_rows(self, count: int) -> UnsentRows:
-        """The first `count` rows. The rest stays here; all of them: it is this object itself."""
+        """Splits off the first `count` rows. The other rows stay here. If `count` is all rows, returns this object."""
         if count == self.count:
             return self
         first = UnsentRows(self.pending, self.start, self.start + count, self.mark)

@@ -1,8 +1,9 @@
 """Appends to one partition: one task that mounts at the owner, settles what an earlier connection left open, and then sends and receives.
 
-A connection that ended, for whatever reason, leaves what was in flight undecided. It is mounted again with a higher mount sequence, which fences the
-old connection; at "ready" the owner has decided everything of it, so `Resolve` gives a final answer, and only what is not in the log is sent
-again (design: Mount, resend, resolve). Order within the partition is preserved. Appends make no task and no message of their own.
+When a connection ends, appends in flight are undecided. The producer mounts again with a higher mount sequence, which fences the old connection. When
+the owner answers "ready", it has decided everything that it received on the old connection. So `Resolve` gives a final answer, and only appends that
+are not in the log are sent again (design: Mount, resend, resolve). Order within the partition is preserved. A single append needs no task and no
+message of its own.
 """
 
 from __future__ import annotations
@@ -53,17 +54,18 @@ __all__ = ["SEQUENCE_MAX", "DurableClient", "Producer"]
 log = get_logger(__name__)
 
 SEQUENCE_MAX = 2**31 - 1
-"""The record holds a sequence in four bytes; a client that used them up in a partition continues there under another client id."""
+"""A record holds a sequence in four bytes. A client that has used all of them in a partition continues there under another client id."""
 
-STRIKES_MAX = 3
-"""Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""
+INVALID_STREAMS_MAX = 3
+"""After this many streams in a row that ended because of invalid bytes, the appends in flight fail instead of being sent again. A single such stream
+can be a connection that was cut."""
 
 EXPIRE_PAUSE_S = 0.01
-"""The shortest interval between two checks of deadlines: a check reads the whole window."""
+"""The shortest interval between two checks of deadlines, because a check reads the whole window."""
 
 
-class Applying(Protocol):
-    """A follower, as far as it concerns marks."""
+class MarkSource(Protocol):
+    """A follower, whose last applied transaction is the mark of appends."""
 
     @property
     def applied(self) -> int: ...
@@ -73,14 +75,14 @@ class DurableClient(NamedTuple):
     """The state of a client that outlives its process (design: protocol, rule 8)."""
 
     mount_sequence: int
-    """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
+    """Higher than all that earlier processes of this client used, so the first mount fences their frames that are still in the network."""
     next_sequence: int
     sending: Callable[[list[SentFrame]], Awaitable[None]]
-    """Returns when it is on disk that the frames may be sent. An error ends the stream, and they count as sent."""
+    """Records the frames on disk before they are sent. If it raises, the stream ends, and the frames count as sent."""
 
 
 class Producer:
-    """`start` makes its task, `close` ends it."""
+    """`start` creates its task, `close` ends it."""
 
     def __init__(
         self,
@@ -93,11 +95,12 @@ class Producer:
         *,
         topic: TopicEpoch | None = None,
         own_client_id: bool = False,
-        followers: Sequence[Applying] = (),
+        followers: Sequence[MarkSource] = (),
         incidents: Incidents | None = None,
     ) -> None:
-        """`topic`: whose handle appends here. `own_client_id`: another producer of this client uses its id in the partition, and sequences of one id
-        never come twice. `followers`: those that this client has at the partition, now and later. `incidents`: those of the client."""
+        """`topic`: the topic whose handle appends here. `own_client_id`: get a client id of its own, because another producer of this client uses its
+        id in the partition, and sequences of one id must not repeat. `followers`: the client's followers at the partition, a list that changes.
+        `incidents`: those of the client."""
         self.partition = partition
         self.client_id = client_id
         self.window = AppendWindow(
@@ -112,7 +115,7 @@ class Producer:
         self.mounts = self.disconnects = 0
         self._incidents = Incidents() if incidents is None else incidents
         self._lost_s: float | None = None
-        """When the connection ended that is not restored yet."""
+        """When the connection ended, until it is restored."""
         self._followers = followers
         self._topic = topic
         self._needs_client_id = own_client_id
@@ -127,16 +130,16 @@ class Producer:
         if durable is not None:
             self._mount_sequence, self.window.next_sequence, self._sending = durable
         self._mount_mark = -1
-        self._strikes = 0
+        self._invalid_streams = 0
         self._serving: AppendStream | None = None
         self._signals = Signals()
         self._mount_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = math.inf
-        """When the timer rings."""
+        """When the timer ends, on the loop's clock."""
         self._frame_bytes = settings.frame_bytes
         self._reason: WaltzError = Unavailable(reason="not mounted yet")
-        self._dead: WaltzError | None = None
+        self._end_error: WaltzError | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -144,17 +147,18 @@ class Producer:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Only `close` and a fence may end the task. If anything else ends it, all callers that wait get the error."""
+        """Only `close` and a fence may end the task. If another error ends it, all waiting callers get the error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("producer failed", partition=self.partition, exc_info=error)
-            self._die(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
+            self._end(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
 
     def try_enqueue(self, append: PendingAppend) -> bool:
-        """Enqueues the append where there is room now. It is settled by its deadline at the latest. Raises what ended the producer."""
-        if self._dead is not None:
-            raise self._unsent(self._dead)
+        """Enqueues the append if there is room now, and returns whether there is. It is settled by its deadline at the latest. Raises the error that
+        ended the producer."""
+        if self._end_error is not None:
+            raise self._unsent(self._end_error)
         window = self.window
         if not window.try_enqueue(append):
             return False
@@ -167,20 +171,20 @@ class Producer:
         return True
 
     async def enqueue(self, append: PendingAppend) -> None:
-        """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
+        """Enqueues the append as soon as there is room, in the order of the calls. Raises `NotAppended` at its deadline."""
         await self.window.enqueue(append)
         self._enqueued(append.deadline)
 
     def fitting(self, rows: Rows, start: int) -> int:
-        """How many of the rows from `start` there is room for now. Raises what ended the producer."""
-        if self._dead is not None:
-            raise self._unsent(self._dead)
+        """For how many rows from `start` there is room now. Raises the error that ended the producer."""
+        if self._end_error is not None:
+            raise self._unsent(self._end_error)
         return self.window.fitting(rows, start)
 
     @property
     def room(self) -> tuple[int, int]:
-        """For how many more appends there is room now, and for how many bytes."""
-        return (0, 0) if self._dead is not None else self.window.room
+        """How many more appends and bytes can be enqueued now."""
+        return (0, 0) if self._end_error is not None else self.window.room
 
     def add_rows(self, pending: PendingRows) -> None:
         """Enqueues rows that fit now. They are settled by their deadline at the latest."""
@@ -188,13 +192,13 @@ class Producer:
         self._enqueued(pending.deadline)
 
     async def enqueue_rows(self, pending: PendingRows) -> None:
-        """Enqueues the rows once there is room for all of them, in the order of asking. Raises `NotAppended` at their deadline."""
+        """Enqueues the rows as soon as there is room for all of them, in the order of the calls. Raises `NotAppended` at their deadline."""
         await self.window.enqueue_rows(pending)
         self._enqueued(pending.deadline)
 
     def _enqueued(self, deadline: float) -> None:
-        if self._dead is not None:  # between the room and this
-            self._die(self._dead, "the client was closed")
+        if self._end_error is not None:  # it ended after there was room
+            self._end(self._end_error, "the client was closed")
             return
         self._signals.work.set()
         if self.window.queue_bytes >= self._frame_bytes:
@@ -204,12 +208,12 @@ class Producer:
 
     @property
     def ready(self) -> bool:
-        """Whether an owner accepts appends now, as far as known."""
+        """Whether a mount is ready, so the owner accepts appends."""
         return self._serving is not None
 
     def default_mark(self) -> tuple[int | None, bool]:
-        """What locks are checked against where the caller gives no mark: what the followers have applied, else what this client knows; and whether
-        the client's own writes count as known (`PendingAppend`)."""
+        """The mark of an append whose caller gives none: the last transaction that all followers have applied, or the highest that this client knows
+        to be committed. And whether the client's own writes count as known (`PendingAppend`)."""
         if self._followers:
             return min(follower.applied for follower in self._followers), False
         return self.known_mark if self.mounts else None, True
@@ -220,15 +224,15 @@ class Producer:
         return self.window.known_mark
 
     async def ended(self) -> WaltzError:
-        """Returns once nothing more is done here, and why."""
+        """Returns when the producer has ended, with the reason."""
         if self._task is not None:
             await asyncio.wait([self._task])
-        return self._dead or Unavailable(reason=f"the producer is closed: partition={self.partition}")
+        return self._end_error or Unavailable(reason=f"the producer is closed: partition={self.partition}")
 
     async def mounted(self, deadline: float) -> None:
-        """Returns while a mount is ready and all that earlier ones left open is decided."""
-        if self._dead is not None:
-            raise self._dead
+        """Returns when a mount is ready and everything from earlier mounts is decided. Raises the error that ended the producer, or `Unavailable`."""
+        if self._end_error is not None:
+            raise self._end_error
         if self._serving is not None:
             return
         waiter: asyncio.Future[None] = self.loop.create_future()
@@ -241,7 +245,8 @@ class Producer:
             raise Unavailable(reason=f"no mount before the deadline: partition={self.partition} last={self._reason}") from None
 
     async def settle(self, sequence: int, deadline: float) -> None:
-        """Returns once the owner has decided the sequence, whatever the outcome is: in this mount, or by fencing the one it was sent on."""
+        """Returns when the owner has decided the sequence with any outcome: in this mount, or because this mount fenced the one on which it was
+        sent."""
         while True:
             await self.mounted(deadline)
             serving = self._serving
@@ -259,8 +264,8 @@ class Producer:
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        """Returns when everything that was submitted before is decided, and what was appended of it is on disk. Raises `Unavailable` if a receipt
-        reported something as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
+        """Returns when all earlier appends are decided, and the committed ones are on disk. Raises `Unavailable` if a receipt reported a transaction
+        as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
         undecided = self.window.undecided()
         if undecided:
             await asyncio.wait(undecided)
@@ -276,20 +281,20 @@ class Producer:
             raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
 
     async def close(self) -> None:
-        """What is in flight is reported unknown, what was never sent is not appended."""
-        self._die(InvalidRequest(reason="the client is closed"), "the client was closed")
+        """Appends in flight fail with `OutcomeUnknown`, those that were never sent with `NotAppended`."""
+        self._end(InvalidRequest(reason="the client is closed"), "the client was closed")
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _die(self, error: WaltzError, reason: str) -> None:
-        self._dead = self._dead or error
+    def _end(self, error: WaltzError, reason: str) -> None:
+        self._end_error = self._end_error or error
         self._give_up(Unavailable(reason=reason) if isinstance(error, InvalidRequest) else error)
 
     def _unsent(self, error: WaltzError) -> WaltzError:
-        """What a transaction that was never sent ends with, where `error` ended the producer or kept it from mounting. An outbox gets the error
-        itself: it sends the transaction again in its next session."""
+        """The error of a transaction that was never sent, if `error` ended the producer or prevented a mount. An outbox gets `error` itself, because
+        it sends the transaction again in its next session."""
         if self._sending is not None or isinstance(error, BelongsToTopic | InvalidRequest | NotAllowed | ClusterKeyMismatch):
             return error
         return NotAppended(partition=self.partition, reason=f"never sent: {error.reason if type(error) is Unavailable else error}")
@@ -325,7 +330,8 @@ class Producer:
                 self._signals.work.clear()
                 await self._signals.work.wait()
             if self._sending is not None and self._used_up:
-                self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # its creator gives it another client id
+                # Its creator creates another producer with another client id.
+                self._end(Unavailable(reason="sequences are used up"), "sequences are used up")
                 return
             stream: MountStream | None = None
             wait_s = 0.0
@@ -336,17 +342,17 @@ class Producer:
             except Fenced as error:
                 if error.what == "mount" and error.newer > self._mount_sequence:
                     if self._sending is not None or not is_resolving(error.newer):
-                        # Another process acts as this client: a copy of an outbox, or a client id that was given twice. It has the last word.
-                        self._die(error, str(error))
+                        # Another process acts as this client: a copy of an outbox, or a client id that was assigned twice. The newer one continues.
+                        self._end(error, str(error))
                         return
-                    # Another process resolved an outcome that this one reported as unknown, and so will never send again.
+                    # Another process resolved an outcome that this one reported as unknown. This one never sends that append again, so it continues.
                     self._mount_sequence = recovering_above(error.newer)
                 self._reason = error
             except (BelongsToTopic, ClusterKeyMismatch, NotAllowed, TopicDeleted) as error:
                 self._reason = error
                 self._give_up(error)
             except StorageFull as error:
-                # What was never sent is answered as it would be on a mount; what is in flight waits for room like the blocks that it is in.
+                # Unsent appends fail as they would on a mount. Appends in flight wait for room, like the blocks that contain them.
                 self._reason = error
                 self.window.refuse_unsent()
             except QuotaExceeded as error:
@@ -359,7 +365,7 @@ class Producer:
             except WaltzError as error:
                 self._reason = error
                 if isinstance(error, CorruptData | ProtocolViolation):
-                    self._strikes += 1
+                    self._invalid_streams += 1
             finally:
                 if self._serving is not None:
                     self._disconnected()
@@ -377,12 +383,12 @@ class Producer:
         return self.window.next_sequence > self._sequence_last
 
     def next_mount_sequence(self) -> int:
-        """Above every one that this producer used. For a mount that settles before the producer's own first mount."""
+        """Higher than all that this producer used. For a mount that settles outcomes before the producer's own first mount."""
         self._mount_sequence += 1
         return self._mount_sequence
 
     async def _mount(self) -> tuple[MountStream, Mounted]:
-        """A stream that the owner said is ready: everything this client sent before is decided."""
+        """Mounts. When the owner has answered that the stream is ready, everything that this client sent before is decided."""
         if (self._used_up or self._needs_client_id) and not self.window.frames:
             self.client_id = await self._owners.next_client_id()
             self._needs_client_id = False
@@ -391,9 +397,9 @@ class Producer:
         timeout_s = self._settings.request_timeout_s
         address = await self._owners.owner(self.partition, timeout_s)
         assigned = self._owners.generation(self.partition)
-        mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
+        mark = max(self._mount_mark, self.known_mark)  # must be within the log: the first retained id, or the highest known to be committed
         mine = (self.partition, self.client_id, self.next_mount_sequence(), mark)
-        # An outbox deletes an intent from its disk when it hears that it was appended: it may hear so only after the log has it on disk.
+        # An outbox deletes an intent when it gets the receipt, so its receipts must come only after the log has synced.
         stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful
         self.window.raise_known_mark(answer.high_water_mark)
@@ -403,7 +409,7 @@ class Producer:
         return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last, self._owners.principal)
 
     async def _settle_in_flight(self, address: str) -> None:
-        """What an earlier mount left open: found in the log, or put back to be sent again."""
+        """Settles appends that an earlier mount left undecided: each is found in the log, or put back to be sent again."""
         frames = self.window.frames
         if not frames:
             return
@@ -420,10 +426,10 @@ class Producer:
                 self.window.searched(search.committed, search.since)
         if not search.final:
             raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
-        self.window.resend(search.committed, self._reason if self._strikes >= STRIKES_MAX else None)
+        self.window.resend(search.committed, self._reason if self._invalid_streams >= INVALID_STREAMS_MAX else None)
 
     async def _serve(self, stream: MountStream, mounted: Mounted) -> None:
-        """Until the stream ends, which is always by an error."""
+        """Serves the stream until it ends, which is always with an error."""
         serving = AppendStream(
             stream, mounted, self.window, self._signals, self._owners, self._settings, answered=self._answered, sending=self._sending
         )
@@ -439,14 +445,14 @@ class Producer:
 
     def _answered(self) -> None:
         self._backoff.reset()
-        self._strikes = 0
+        self._invalid_streams = 0
         now_s = self.loop.time()
         storm = self._storm.judge(now_s, self.window.rejected, self.window.committed)
         if storm is not None:
             self._incidents.storm(self.partition, now_s, *storm)
 
     def _disconnected(self) -> None:
-        if self._dead is None:
+        if self._end_error is None:
             self.disconnects += 1
             self._lost_s = self.loop.time()
             self._incidents.lost(self.partition, self._lost_s, str(self._reason), self.window.pending)

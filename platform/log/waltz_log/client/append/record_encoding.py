@@ -1,6 +1,6 @@
-"""The records of a frame, encoded with numpy where it is installed and pays, and by a loop otherwise. Both give the same bytes.
+"""Encodes the records of a frame: with numpy if it is installed and the frame is large, otherwise in a loop. Both give the same bytes.
 
-A client needs no numpy (docs/decisions, 39). One that has it loads it with its first large frame.
+A client needs no numpy (docs/decisions, 39). If it is installed, the first large frame imports it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from waltz_log.core.formats.records import encode_records
 __all__ = ["FEW_RECORDS", "encode_in_columns", "encode_one_by_one"]
 
 FEW_RECORDS: Final = 96
-"""Below this many the loop is faster than the fixed cost of some thirty numpy calls (measured: equal at 80 to 100)."""
+"""With fewer records the loop is faster than the fixed cost of about thirty numpy calls (measured: equal at 80 to 100)."""
 
 
 class Encoder(Protocol):
@@ -31,7 +31,7 @@ def encode_in_columns(
     client_id: int, generation: int, partition: int, first_sequence: int, headers: int | Sequence[int], bodies: Sequence[bytes | memoryview]
 ) -> tuple[bytes, bytes]:
     """The columns `lengths` and `records` of an append frame: ids zero, sequences from `first_sequence`. `headers`: one for each record, or one for
-    all. `struct.error` or `OverflowError` if a number does not fit its field; callers check what users give before."""
+    all. Raises `struct.error` or `OverflowError` if a number does not fit its field; callers check arguments of users before."""
     encode = encode_one_by_one if len(bodies) < FEW_RECORDS else _encoder()
     return encode(client_id, generation, partition, first_sequence, headers, bodies)
 
@@ -39,7 +39,7 @@ def encode_in_columns(
 def encode_one_by_one(
     client_id: int, generation: int, partition: int, first_sequence: int, headers: int | Sequence[int], bodies: Sequence[bytes | memoryview]
 ) -> tuple[bytes, bytes]:
-    """The same without numpy."""
+    """Like `encode_in_columns`, without numpy."""
     each = list(repeat(headers, len(bodies))) if isinstance(headers, int) else headers
     lengths = pack(f">{len(bodies)}i", *[len(data) + RECORD_OVERHEAD_BYTES for data in bodies])
     return lengths, encode_records(client_id, generation, partition, first_sequence, each, bodies)

@@ -1,9 +1,9 @@
 """Settles an unknown outcome from the log (design: Mount, resend, resolve).
 
-The answer "not in the log" is final only where the owner has decided everything the client sent before. For a sequence of this client that is so
-after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id it is so after a mount under that id,
-which fences the connection that the other process may still have. If that process lives, it mounts again above this mount and continues. That keeps
-the answer final: a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
+The answer "not in the log" is final only if the owner has decided everything that the client sent before. For a sequence of this client, that is the
+case after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id, it is the case after a mount
+under that id, which fences the connection that the other process may still have. If that process runs, it mounts again above this mount and
+continues. The answer stays final, because a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
 
 The error's `since` records how far the log was searched without a result: if `resolve` is called again after a deadline that was too short, the
 search continues there.
@@ -36,7 +36,7 @@ PAUSE_S = 0.05
 
 
 async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:
-    """For sequences sent under the producer's present client id: what of them is in the log."""
+    """The sequences of the error that are in the log. They were sent under the producer's current client id."""
     search = _search(error, owners)
     while True:
         await producer.settle(error.sequence + error.count - 1, deadline)
@@ -47,7 +47,7 @@ async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners,
 
 
 async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:
-    """For sequences of any other client id. Ends that client's present connection for appends to this partition, if it has one."""
+    """Like `resolve_own`, for sequences of any other client id. Ends that client's connection for appends to this partition, if it has one."""
     mount_sequence = resolving_above(0)
     mark = error.since
     search = _search(error, owners)
@@ -90,7 +90,7 @@ def _search(error: OutcomeUnknown, owners: Owners) -> SequenceQuery:
 
 
 async def _ask(error: OutcomeUnknown, search: SequenceQuery, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Ranges]:
-    """Whether the answer is final, and what is in the log. All of it found is final."""
+    """Whether the answer is final, and the sequences that are in the log. If all were found, the answer is final."""
     whole = False
     while not whole and _total(search) < error.count:
         left = deadline - asyncio.get_running_loop().time()
@@ -109,7 +109,7 @@ def _total(search: SequenceQuery) -> int:
 
 
 async def receipt_of(error: OutcomeUnknown, found: Ranges, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
-    """Of the error's only sequence; None: it is not in the log."""
+    """The receipt of the error's only sequence; None if it is not in the log."""
     if not found:
         return None
     first, _, transaction_id = found[0]

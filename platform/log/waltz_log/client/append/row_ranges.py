@@ -1,4 +1,4 @@
-"""A set of rows as ranges: which rows of a frame have no answer yet. As small as the answers are few."""
+"""A set of rows as ranges: the rows of a frame that have no answer yet. Its size grows with the number of separate answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["RowRanges"]
 
 
 class RowRanges:
-    """Of rows `start` to `stop` at first. `count`: how many are left."""
+    """Begins with all rows from `start` to `stop`. `count`: how many are left."""
 
     __slots__ = ("_ranges", "count")
 
@@ -18,7 +18,7 @@ class RowRanges:
         self.count = stop - start
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Start and stop of each range, in order, as it is now."""
+        """Start and stop of each range, in order. Later changes do not affect the iterator."""
         return iter(tuple(self._ranges))
 
     def __contains__(self, row: int) -> bool:

@@ -1,5 +1,5 @@
-"""Rows to append, kept as columns: data with their offsets, headers, locks. Checked before (`bulk_columns`); any range of them can be cut out of the
-columns for a frame without an object that stays for a row.
+"""Rows to append, kept as columns: data with their offsets, headers, locks. `bulk_columns` has checked them. A frame gets any range of rows from the
+columns, without a permanent object for each row.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from waltz_log.client.transactions.transaction import lock_prefix
 __all__ = ["LOCK_BYTES", "Bodies", "ListedBodies", "RowLocks", "Rows"]
 
 LOCK_BYTES = 8
-"""Of one lock in a frame."""
+"""Size of one lock in a frame."""
 
 
 class Bodies(Protocol):
-    """A column of bytes: those of row `i` lie from `offsets[i]` to `offsets[i + 1]` of some buffer."""
+    """A column of bytes: those of row `i` are at `offsets[i]` to `offsets[i + 1]` of a buffer."""
 
     @property
     def offsets(self) -> Sequence[int]: ...
@@ -29,7 +29,7 @@ class Bodies(Protocol):
 
 
 class ListedBodies:
-    """Of Python's own bytes."""
+    """A column of Python's bytes."""
 
     __slots__ = ("_bodies", "offsets")
 
@@ -42,8 +42,8 @@ class ListedBodies:
 
 
 class RowLocks(NamedTuple):
-    """`counts`: three bytes for each row (write, read and append locks). `keys`: of all rows, in that order. `offsets[i]`: the locks before row `i`.
-    `name`: of all locks."""
+    """`counts`: three bytes for each row (the numbers of write, read and append locks). `keys`: those of all rows, in that order. `offsets[i]`: how
+    many locks are before row `i`. `name`: the same for all locks."""
 
     counts: bytes
     keys: Bodies
@@ -52,7 +52,8 @@ class RowLocks(NamedTuple):
 
 
 class Rows:
-    """`headers`: one for all rows or one for each. `locks` None: no row has one. `mark`: the high-water mark that the caller gave for all."""
+    """`headers`: one for all rows, or one for each. `locks`: None if no row has one. `mark`: the high-water mark that the caller gave for all
+    rows."""
 
     __slots__ = ("_bodies", "_headers", "count", "locks", "mark")
 
@@ -72,7 +73,7 @@ class Rows:
         return self._bodies.offsets[row] + row * FRAME_OVERHEAD_BYTES + locks * LOCK_BYTES
 
     def fitting(self, start: int, stop: int, size: int) -> int:
-        """How many of these rows need no more than `size` bytes in a frame."""
+        """How many rows from `start` need together at most `size` bytes in a frame."""
         limit = self._before(start) + size
         if self._before(stop) <= limit:
             return stop - start
@@ -85,7 +86,7 @@ class Rows:
         return self._headers if isinstance(self._headers, int) else self._headers[start:stop]
 
     def part(self, start: int, stop: int) -> Rows:
-        """These rows alone."""
+        """Only these rows."""
         if (start, stop) == (0, self.count):
             return self
         locks = None
@@ -96,7 +97,7 @@ class Rows:
         return Rows(ListedBodies(self.bodies(start, stop)), self.headers(start, stop), locks, self.mark)
 
     def lock_columns(self, start: int, stop: int) -> tuple[bytes, bytes]:
-        """Lock counts and hashes, as a frame carries them; two empty ones where no row of the batch has a lock."""
+        """Lock counts and hashes, as in a frame; both are empty if no row of the batch has a lock."""
         if self.locks is None:
             return b"", b""
         counts, keys, offsets, name = self.locks

@@ -1,6 +1,6 @@
-"""A frame that was sent and is not wholly decided: its contents, how it is encoded, and what the owner's answers settle.
+"""A frame that was sent and is not completely answered: its contents, its encoding, and how answers of the owner settle it.
 
-A frame has parts: runs of single appends, and ranges of rows of bulk appends. Both make the same bytes of the same transactions. An append or a row
+A frame has parts: runs of single appends, and ranges of rows of bulk appends. Both encode the same transactions to the same bytes. An append or a row
 is *answered* once the owner has reported its outcome; it may have an outcome before, such as a deadline that passed.
 """
 
@@ -26,17 +26,17 @@ from waltz_log.transport.large_messages import AppendColumns
 __all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown", "Unsent"]
 
 Unsent: TypeAlias = PendingAppend | UnsentRows
-"""What waits in a window's queue."""
+"""An entry of a window's queue."""
 
 Unknown: TypeAlias = Callable[[int, int], OutcomeUnknown]
-"""The error of this many consecutive sequences, from the first one on."""
+"""Makes the error of a range: first sequence, and how many."""
 
 
 LATE_TURN = "no turn at its locks before the deadline"
 
 
 class PartColumns(NamedTuple):
-    """The columns of one part of an append frame. `own` is of full length; `lock_counts` too, where there are locks."""
+    """The columns of one part of an append frame. `own` and `lock_counts` have a value for each transaction, or are empty if there are no locks."""
 
     lengths: bytes
     marks: bytes
@@ -47,12 +47,12 @@ class PartColumns(NamedTuple):
 
 
 class SentAppends:
-    """A run of single appends; None once it is answered."""
+    """A run of single appends. An append is replaced by None when it is answered."""
 
     __slots__ = ("appends", "count", "first_sequence")
 
     def __init__(self, first_sequence: int, appends: list[PendingAppend], since: int) -> None:
-        """`since`: the mark of those that have none."""
+        """`since`: the mark of appends that have none."""
         for append in appends:
             if append.mark is None:
                 append.mark = since
@@ -71,17 +71,18 @@ class SentAppends:
         return PartColumns(lengths, struct.pack(f">{self.count}q", *[append.mark for append in appends]), counts, locks, records, own)
 
     def traces(self, traced: Mapping[object, bytes]) -> Iterator[tuple[int, bytes]]:
-        """Positions in the part, with the contexts of those that are traced."""
+        """The positions of traced appends in the part, with their trace contexts."""
         for position, append in enumerate(self.appends):
             if append is not None and (context := traced.get(append.future)) is not None:
                 yield position, context
 
     def own(self) -> bytes:
-        """For each whether its client's own writes count as known. Before anything is answered."""
+        """For each append: whether the client's own writes count as known. Call it before anything is answered."""
         return bytes([append is not None and append.own_writes_known for append in self.appends])
 
     def commit(self, start: int, stop: int, partition: int, transaction_id: int, append_time_ms: int, durability: Durability) -> int:
-        """Those that are not answered among `start` to `stop` are in the log, the first of them under this id; how many those were."""
+        """The appends `start` to `stop` are in the log, with consecutive ids from `transaction_id`. Settles those without an answer, and returns how
+        many."""
         appends, new = self.appends[start:stop], tuple.__new__
         for identifier, append in enumerate(appends, transaction_id):
             if append is not None:
@@ -99,13 +100,13 @@ class SentAppends:
         return None if append is None else append.mark
 
     def fail(self, at: int, error: WaltzError) -> None:
-        """The answer to one that had none."""
+        """Answers an append with an error."""
         append, self.appends[at] = self.appends[at], None
         if append is not None and not append.future.done():
             append.future.set_exception(error)
 
     def expire(self, now: float, partition: int, unknown: Unknown) -> float:
-        """Fails those whose deadline passed; the next deadline, or infinity."""
+        """Fails appends whose deadline has passed. Returns the next deadline, or infinity."""
         earliest = math.inf
         for sequence, append in self.undecided():
             if append.deadline <= now:
@@ -116,7 +117,7 @@ class SentAppends:
         return earliest
 
     def give_back(self, failure: WaltzError | None) -> list[Unsent]:
-        """The appends to send again. `failure`: fails all of it instead."""
+        """The appends to send again. `failure`: fails all of them with it instead, and returns none."""
         undecided = [append for _, append in self.undecided()]
         if failure is None:
             return [*undecided]
@@ -125,7 +126,7 @@ class SentAppends:
         return []
 
     def undecided(self) -> Iterator[tuple[int, PendingAppend]]:
-        """Sequence and append of each. They are read one at a time, because settling one can cancel others."""
+        """Sequence and append of each append without an outcome. Read one at a time, because settling one can cancel others."""
         for sequence, append in enumerate(self.appends, self.first_sequence):
             if append is not None and not append.future.done():
                 yield sequence, append
@@ -137,7 +138,7 @@ class SentRows:
     __slots__ = ("_failed", "_left", "_mark", "_pending", "count", "first_sequence", "start")
 
     def __init__(self, first_sequence: int, unsent: UnsentRows, since: int) -> None:
-        """`since`: their mark where they have none."""
+        """`since`: the mark of the rows if they have none."""
         self._pending = unsent.pending
         self._mark = since if unsent.mark is None else unsent.mark
         self._left = RowRanges(unsent.start, unsent.stop)
@@ -165,7 +166,7 @@ class SentRows:
         return bytes([self._pending.own_writes_known]) * self.count
 
     def commit(self, start: int, stop: int, partition: int, transaction_id: int, append_time_ms: int, durability: Durability) -> int:
-        """As of `SentAppends`."""
+        """As in `SentAppends`."""
         settled = 0
         for first, end in self._left.remove(self.start + start, self.start + stop):
             settled += end - first
@@ -214,12 +215,12 @@ SentPart: TypeAlias = SentAppends | SentRows
 
 
 class SentFrame:
-    """Sent and not wholly answered."""
+    """A frame that was sent and is not completely answered."""
 
     __slots__ = ("count", "first_sequence", "left", "parts", "sent_at", "since", "size")
 
     def __init__(self, parts: list[SentPart], since: int, size: int, sent_at: float) -> None:
-        """`parts`: at least one, their sequences consecutive. `since`: the mark that the client knew; `size`: bytes that count in the window."""
+        """`parts`: at least one, with consecutive sequences. `since`: the mark that the client knew; `size`: the bytes that it uses in the window."""
         self.parts = parts
         self.first_sequence = parts[0].first_sequence
         self.count = self.left = sum([part.count for part in parts])
@@ -228,7 +229,7 @@ class SentFrame:
         self.sent_at = sent_at
 
     def columns(self, client_id: int, generation: int, partition: int) -> AppendColumns:
-        """Its columns, as they are sent. Before anything is answered."""
+        """The columns of its message. Call it before anything is answered."""
         found = [part.encode(client_id, generation, partition) for part in self.parts]
         lengths, marks, lock_counts, locks, records, own = found[0] if len(found) == 1 else self._joined(found)
         return AppendColumns(
@@ -242,7 +243,7 @@ class SentFrame:
         )
 
     def traces(self, traced: Mapping[object, bytes]) -> bytes:
-        """The column of the contexts that travel beside its records. `traced`: as in `AppendWindow`."""
+        """The column of trace contexts, sent beside the records. `traced`: as in `AppendWindow`."""
         start = self.first_sequence
         return pack_traces((part.first_sequence - start + position, context) for part in self.parts for position, context in part.traces(traced))
 
@@ -255,7 +256,8 @@ class SentFrame:
         return PartColumns(*(b"".join(column) for column in zip(*parts, strict=True)))
 
     def commit(self, first: int, end: int, partition: int, transaction_id: int, append_time_ms: int, durability: Durability) -> int:
-        """Which of the sequences `first` to `end` are here and not answered, are in the log; how many those were. `transaction_id`: of `first`."""
+        """The sequences `first` to `end` are in the log; `transaction_id` is that of `first`. Settles those that are here and have no answer, and
+        returns how many."""
         settled = 0
         for part in self.parts:
             base = part.first_sequence
@@ -266,7 +268,7 @@ class SentFrame:
         return settled
 
     def find(self, sequence: int) -> tuple[SentPart, int] | None:
-        """The part that holds the sequence, and its place there; None: it is not here, or answered."""
+        """The part that holds the sequence, and its index in the part; None if it is not here, or is answered."""
         for part in self.parts:
             at = sequence - part.first_sequence
             if 0 <= at < part.count:

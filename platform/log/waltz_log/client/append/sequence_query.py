@@ -13,17 +13,17 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["SequenceQuery"]
 
-SEARCH_PART = 0.5
-"""Of a call's deadline. The rest of the time is for the round trip, and for the owner to decide what was sent before."""
+SEARCH_SHARE = 0.5
+"""The share of a call's deadline in which the owner may search. The rest is for the round trip, and for the owner to decide earlier appends."""
 
 
 class SequenceQuery:
-    """`committed` (first sequence, count, first transaction id) rises with the answers; `since` is the id up to which they reach."""
+    """`committed` (first sequence, count, first transaction id) grows with each answer; `since` is the id up to which the log was searched."""
 
     def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes) -> None:
         self.committed: list[tuple[int, ...]] = []
         self.final = False
-        """All was searched, and what is not in `committed` never will be in the log."""
+        """The search is complete, and a sequence that is not in `committed` never will be in the log."""
         self._trimmed = False
         self._request = pb.ResolveRequest(
             partition=partition,
@@ -36,7 +36,7 @@ class SequenceQuery:
 
     @property
     def contiguous(self) -> bool:
-        """Nothing was missing in what was searched."""
+        """Whether no part of the searched log was trimmed."""
         return not self._trimmed
 
     @property
@@ -44,19 +44,19 @@ class SequenceQuery:
         return self._request.since
 
     def question(self, timeout_s: float) -> pb.ResolveRequest:
-        """For a call with that deadline."""
+        """The request for a call with this deadline."""
         question = pb.ResolveRequest()
         question.CopyFrom(self._request)
-        question.search_ms = max(1, int(1000 * SEARCH_PART * timeout_s))
+        question.search_ms = max(1, int(1000 * SEARCH_SHARE * timeout_s))
         return question
 
     def add_answer(self, answer: pb.ResolveResponse) -> bool:
-        """Whether the search is at the end of the log; else there is another question. Raises `ProtocolViolation`."""
+        """Returns True if the search has reached the end of the log; otherwise send the next `question`. Raises `ProtocolViolation`."""
         self.committed.extend(ranges(answer.committed, 3))
         self._trimmed = self._trimmed or answer.trimmed
         if answer.more:
             if answer.searched_to <= self.since:
-                raise ProtocolViolation(reason=f"a search went nowhere: since={self.since} searched_to={answer.searched_to}")
+                raise ProtocolViolation(reason=f"a search made no progress: since={self.since} searched_to={answer.searched_to}")
             self._request.since = answer.searched_to
             return False
         self.final = answer.final and not self._trimmed

@@ -1,6 +1,6 @@
-"""The appends of a client that are traced: their spans, from the call to the outcome, and the contexts that travel beside their records.
+"""The traced appends of a client: their spans, from the call to the outcome, and the trace contexts that are sent beside their records.
 
-Used only with `ClientSettings.tracing`. A bulk append has one span for the call, whose context travels beside the first row of each of its frames.
+Used only with `ClientSettings.tracing`. A bulk append has one span for the call, whose context is sent beside the first row of each of its frames.
 An outbox keeps the context of the span that submitted an intent, and each sending of the intent has a span below it.
 """
 
@@ -21,28 +21,28 @@ __all__ = ["TracedAppends"]
 
 
 class TracedAppends:
-    """Raises `ModuleNotFoundError` without OpenTelemetry's API."""
+    """Creating one raises `ModuleNotFoundError` if OpenTelemetry's API is not installed."""
 
     def __init__(self) -> None:
         self._tracer = ApplicationTracer()
 
     @property
     def recording(self) -> bool:
-        """Whether an append of the caller is traced."""
+        """Whether the caller is inside a span that is recorded, so that its appends are traced."""
         return self._tracer.recording
 
     @property
     def context(self) -> bytes | None:
-        """Of the caller's span, to continue its trace later; None: the caller is not traced."""
+        """The context of the caller's span, to continue its trace later; None if the caller is not traced."""
         return self._tracer.context
 
     def begin(self, window: AppendWindow, future: asyncio.Future[Receipt], waited_s: float) -> None:
-        """Of an append that was just enqueued, `waited_s` after the call."""
+        """Begins the span of an append that was just enqueued, `waited_s` seconds after the call."""
         if self._tracer.recording:
             self._follow(window, future, self._tracer.start("waltz.append", time.perf_counter() - waited_s, partition=window.partition))
 
     def resume(self, window: AppendWindow, future: asyncio.Future[Receipt], context: bytes) -> None:
-        """Of an append that was just enqueued, in the trace of a `context` that was kept."""
+        """Begins the span of an append that was just enqueued, in the trace of a stored `context`."""
         self._follow(window, future, self._tracer.start("waltz.append", time.perf_counter(), context, partition=window.partition))
 
     def _follow(self, window: AppendWindow, future: asyncio.Future[Receipt], span: OpenSpan) -> None:

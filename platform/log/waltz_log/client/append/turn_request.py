@@ -1,9 +1,8 @@
 """Asks the owner for a turn at contended locks before a transaction is executed, instead of being rejected after it.
 
-On the wire it is an append without data whose mark is below every transaction (`TURN_MARK`): never in the log, and answered like a rejection, in the
-order of the owner's queue for the lock. So deadlines, lost connections and resending are those of appends. It is only a hint: the transaction that
-follows is judged by its mark like any other.
-"""
+On the wire it is an append without data whose mark is below every transaction (`TURN_MARK`). It is never in the log, and is answered like a
+rejection, in the order of the owner's queue for the lock. So deadlines, lost connections and resending work as for appends. A turn is only a hint:
+the locks of the transaction that follows are checked as usual."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ __all__ = ["await_turn"]
 
 
 async def await_turn(producer: Producer, checks: Collection[bytes], deadline: float) -> int | None:
-    """Returns the last transaction that wrote one of the locks when it is the caller's turn. `checks`: lock hashes; None if they are none, or more
-    than one append may have. Raises `NotAppended`, in which case there was no turn before the deadline."""
+    """Returns when it is the caller's turn, with the last transaction that wrote one of the locks. `checks`: lock hashes. Returns None immediately if
+    there are none, or more than an append may have. Raises `NotAppended` if there was no turn before the deadline."""
     if not 0 < len(checks) <= producer.locks_max:
         return None
     append = PendingAppend()

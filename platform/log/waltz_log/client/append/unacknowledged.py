@@ -1,4 +1,4 @@
-"""The appends of a client that have no outcome yet, for instance to save them before a process gives up. Decides nothing."""
+"""The appends of a client that have no outcome yet, for example to save them before the process ends. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Unacknowledged", "unacknowledged"]
 
 
 class Unacknowledged(NamedTuple):
-    """An append without an outcome. `sequence` None: it was not sent, and is never in the log if the process ends now. Otherwise `client_id` and
-    `sequence` identify it permanently, and a search of the log above the id `since` finds its outcome."""
+    """An append without an outcome. If `sequence` is None, it was not sent, and never will be in the log if the process ends now. Otherwise
+    `client_id` and `sequence` identify it permanently, and a search of the log above the id `since` finds its outcome."""
 
     partition: int
     header: int

@@ -536,7 +536,7 @@ async def test_an_append_that_got_room_just_as_the_client_ended_fails(connect: C
     cluster.logs[0].gate.clear()
     first = await client.append_nowait(0, b"first")
     producer = client._producer(0)
-    first.add_done_callback(lambda _: producer._die(InvalidRequest(reason="the client is closed"), "the client was closed"))
+    first.add_done_callback(lambda _: producer._end(InvalidRequest(reason="the client is closed"), "the client was closed"))
     second = asyncio.create_task(client.append(0, b"second", timeout_s=60))
     await until(lambda: bool(producer.window._waiting))
     cluster.logs[0].gate.set()

@@ -136,7 +136,7 @@ async def test_an_error_of_the_source_is_raised_after_the_submitted_entries_are_
     assert sum(each.length for each in reported) == 2
     assert cluster.logs[0].data() == [b"a", b"b"]
     for nothing in (b"bytes", "text", 7, None):
-        with pytest.raises(InvalidRequest, match="in bulk"):
+        with pytest.raises(InvalidRequest, match="source of a bulk append"):
             await client.append_bulk(0, nothing)
 
 

@@ -46,7 +46,7 @@ def test_a_range_trimmed_in_one_part_is_missing_in_the_whole() -> None:
 
 
 def test_an_answer_that_goes_nowhere_is_a_violation() -> None:
-    with pytest.raises(ProtocolViolation, match="went nowhere"):
+    with pytest.raises(ProtocolViolation, match="made no progress"):
         _search().add_answer(_answer(more=True, searched_to=3))
 
 

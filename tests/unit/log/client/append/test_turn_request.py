@@ -200,5 +200,5 @@ def test_an_append_does_not_linger_because_others_of_its_client_wait_for_turns()
 
 
 def test_the_test_before_notices_frames_that_count_until_they_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AppendWindow, "unheard", lambda self, count: len(self.frames) >= count)
+    monkeypatch.setattr(AppendWindow, "lacks_answers", lambda self, count: len(self.frames) >= count)
     assert run_in_virtual_time(_appended_beside_waiting_turns()) >= LINGER_S / 10
