@@ -69,21 +69,23 @@ async def _measure(cluster: LocalCluster, address: str, workload: Workload, cond
         places = {**PAGES, "until_time": f"/transactions?time={moment}"}
         speed = (await pipelined(client, count, window=WINDOW, partitions=range(PARTITIONS))).rate
         pages = {name: await asyncio.to_thread(_load, address, path) for name, path in places.items()}
-        each_round = int(speed * ROUND_S * workload.pipelined / FULL.pipelined)
-        rounds = []
-        for number in range(ROUNDS):
-            rates = {}
-            for tailed in (number % 2 == 0, number % 2 == 1):  # which comes first alternates
-                with _tailing(address) if tailed else nullcontext(None) as first_rows:
-                    await _warm_up(client, first_rows)
-                    rates[tailed] = (await pipelined(client, each_round, window=WINDOW, partitions=range(PARTITIONS))).rate
-            rounds.append(rates[True] / rates[False])
+        tail_cost = await _tail_cost(client, address, int(speed * ROUND_S * workload.pipelined / FULL.pipelined), conditions)
     own = {**conditions, "transactions": total, "loads": LOADS, **{f"{name}_ms": round(1000 * each, 1) for name, each in pages.items()}}
-    spread = {"rounds": ROUNDS, "transactions": each_round, "in_flight": WINDOW, "ratios": f"{min(rounds):.3f} to {max(rounds):.3f}"}
-    return [
-        Measurement("console.page_ms", 1000 * max(pages.values()), "ms", own),
-        Measurement("console.tail_cost", max(0.0, 100 * (1 - median(rounds))), "%", {**conditions, **spread}),
-    ]
+    return [Measurement("console.page_ms", 1000 * max(pages.values()), "ms", own), tail_cost]
+
+
+async def _tail_cost(client: WaltzClient, address: str, count: int, conditions: Mapping[str, Any]) -> Measurement:
+    """`count`: transactions of a round."""
+    rounds = []
+    for number in range(ROUNDS):
+        rates = {}
+        for tailed in (number % 2 == 0, number % 2 == 1):  # which comes first alternates
+            with _tailing(address) if tailed else nullcontext(None) as first_rows:
+                await _warm_up(client, first_rows)
+                rates[tailed] = (await pipelined(client, count, window=WINDOW, partitions=range(PARTITIONS))).rate
+        rounds.append(rates[True] / rates[False])
+    spread = {"rounds": ROUNDS, "transactions": count, "in_flight": WINDOW, "ratios": f"{min(rounds):.3f} to {max(rounds):.3f}"}
+    return Measurement("console.tail_cost", max(0.0, 100 * (1 - median(rounds))), "%", {**conditions, **spread})
 
 
 def _load(address: str, path: str) -> float:
