@@ -18,8 +18,7 @@ class HttpSettings(Settings):
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address of this machine that the endpoint listens at. Without `http.tls`, choose an address that only operators and their tools "
-        "reach.",
+        description="Address of this machine that the endpoint listens at. If other machines can reach it, the node needs `http.tls`, or `insecure`.",
     )
     port: int = Field(
         default=OFF,

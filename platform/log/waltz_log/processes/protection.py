@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from waltz_log.loggers import get_logger
+from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, expect_protected_http, is_loopback
 
 __all__ = ["check_protection"]
 
@@ -20,6 +21,8 @@ class _NodeSettings(Protocol):
     def tls(self) -> TlsSettings | None: ...
     @property
     def insecure(self) -> bool: ...
+    @property
+    def http(self) -> HttpSettings: ...
 
 
 def check_protection(settings: _NodeSettings) -> Certificates | None:
@@ -27,6 +30,10 @@ def check_protection(settings: _NodeSettings) -> Certificates | None:
     reach. Warns where `insecure` allows that."""
     tls = chosen_tls(settings.tls)
     expect_protected(settings.listen, tls, insecure=settings.insecure)
+    http = settings.http
+    expect_protected_http(http.address, tls=http.tls, insecure=settings.insecure)
+    if http.address is not None and not http.tls and not is_loopback(http.address):
+        log.warning("connections are not protected", listen=http.address, advice="set http.tls; see the security guide")
     if tls is not None:
         return Certificates(tls)
     if settings.insecure:

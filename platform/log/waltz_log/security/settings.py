@@ -16,7 +16,7 @@ from pydantic import Field
 from waltz_log.errors import InvalidSetting
 from waltz_log.settings import Settings
 
-__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "is_loopback", "tls_environment"]
+__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "expect_protected_http", "is_loopback", "tls_environment"]
 
 ENVIRONMENT = "WALTZ_TLS"
 FILES = ("certificate", "key", "authorities")
@@ -103,6 +103,16 @@ def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) ->
             "listen at 127.0.0.1, or set `insecure: true` in a network where every machine and person is trusted"
         )
         raise InvalidSetting(name="tls", reason=reason, nearest=None)
+
+
+def expect_protected_http(address: str | None, *, tls: bool, insecure: bool) -> None:
+    """Raises `InvalidSetting` for a node that serves metrics and health as plain text at an address that other machines reach."""
+    if address is not None and not tls and not insecure and not is_loopback(address):
+        reason = (
+            f"is required, because {address} can be reached from other machines: set `http.tls` and `tls`, set `http.host` to 127.0.0.1, or set "
+            "`insecure: true` in a network where every machine and person is trusted"
+        )
+        raise InvalidSetting(name="http.tls", reason=reason, nearest=None)
 
 
 def is_loopback(address: str) -> bool:

@@ -12,9 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.processes.protection import check_protection
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import CHECK_S, DAY_S, Certificates
-from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, tls_environment
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, expect_protected_http, tls_environment
+from waltz_log.storage.base.settings import StorageSettings
 
 
 @pytest.fixture
@@ -151,6 +153,30 @@ def test_plain_text_elsewhere_needs_the_word_insecure(listen: str, settings: Tls
         expect_protected(listen, None, insecure=False)
     expect_protected(listen, None, insecure=True)
     expect_protected(listen, settings, insecure=False)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node.example.com:1"])
+def test_plain_metrics_elsewhere_need_the_word_insecure(address: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"http.tls is required, because .* can be reached from other machines"):
+        expect_protected_http(address, tls=False, insecure=False)
+    expect_protected_http(address, tls=False, insecure=True)
+    expect_protected_http(address, tls=True, insecure=False)
+    expect_protected_http("127.0.0.1:1", tls=False, insecure=False)
+    expect_protected_http(None, tls=False, insecure=False)
+
+
+def test_a_node_with_tls_refuses_plain_metrics_for_other_machines(settings: TlsSettings) -> None:
+    node = {
+        "cluster": "127.0.0.1:1/a",
+        "name": "s",
+        "directory": "d",
+        "listen": "10.0.0.1:1",
+        "tls": settings,
+        "http": {"host": "10.0.0.1", "port": 1},
+    }
+    with pytest.raises(InvalidSetting, match=r"http.tls is required, because 10.0.0.1:1 can be reached"):
+        check_protection(StorageSettings.model_validate(node))
+    assert check_protection(StorageSettings.model_validate(node | {"http": {"host": "10.0.0.1", "port": 1, "tls": True}})) is not None
 
 
 # ---- the development authority ----------------------------------------------------------------------------------------------------
