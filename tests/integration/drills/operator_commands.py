@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 
+from tests.integration import in_process
 from waltz_log.client import Draft, Receipt, SyncWaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 
@@ -31,8 +32,8 @@ def refused(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
-def _run(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+def _run(arguments: Sequence[str | Path]) -> CompletedProcess[str]:
+    return in_process.waltz(*map(str, arguments))
 
 
 def append(cluster: LocalCluster, prefix: str, count: int = 100, partition: int = 0) -> list[bytes]:
