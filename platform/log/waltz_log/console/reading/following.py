@@ -16,7 +16,7 @@ from waltz_log.console.reading.transactions import Bounds, Entry
 
 __all__ = ["BYTES_MAX", "PARTITIONS_MAX", "ROWS_MAX", "Arrived", "Follower"]
 
-ROWS_MAX = 20
+ROWS_MAX = 30
 """Transactions of one poll."""
 
 PARTITIONS_MAX = 3
