@@ -41,7 +41,7 @@ SSLYZE_ATTEMPTS: Final = (
     "reneg",
     "early_data",
 )
-SSLYZE_SECONDS_MAX: Final = 60
+SSLYZE_SECONDS_MAX: Final = 180
 
 TESTSSL: Final = (
     "testssl",
@@ -59,7 +59,7 @@ TESTSSL: Final = (
     "5",
 )
 TESTSSL_CHECKS: Final = ("--protocols", "--standard", "--server-defaults")
-TESTSSL_SECONDS_MAX: Final = 180
+TESTSSL_SECONDS_MAX: Final = 600
 
 
 def _report_of(command: list[str], file: Path, seconds: float) -> Any:
