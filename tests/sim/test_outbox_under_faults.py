@@ -15,6 +15,7 @@ import pytest
 
 from tests.sim.outbox_world import World
 from waltz_log.outbox import identity, lane, session, writer
+from waltz_log.outbox.data_run import DataRun, entries_of
 from waltz_log.outbox.ledger import Change
 from waltz_log.outbox.settle import Settled
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -86,9 +87,7 @@ def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def sending(self: lane.Lane, frames: Any) -> None:
         await honest(self, frames)
-        futures = [append.future for frame in frames for part in frame.parts for append in part.appends]
-        entries = [future.entry for future in futures if isinstance(future, lane.OutboxOutcome)]
-        await self._writer.write(Change(deletes=[entry.entry_id for entry in entries]))
+        await self._writer.write(Change(deletes=[entry.entry_id for entry in entries_of(frames)]))
 
     def deliver(self: lane.Lane, outcomes: Any) -> None:
         self._ledger.decided([entry for entry, _ in outcomes])
@@ -112,6 +111,32 @@ def _attempt_written_after_the_sending(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer.JournalWriter, "write", write)
 
 
+def _runs_settled_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    honest = DataRun.rows_committed
+
+    def committed(self: DataRun, position: int, count: int, transaction_id: int) -> None:
+        honest(self, position + (count > 1), count, transaction_id)
+
+    patch.setattr(DataRun, "rows_committed", committed)
+
+
+def _transaction_ids_of_runs_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    honest = DataRun.rows_committed
+
+    def committed(self: DataRun, position: int, count: int, transaction_id: int) -> None:
+        honest(self, position, count, transaction_id + (count > 1))
+
+    patch.setattr(DataRun, "rows_committed", committed)
+
+
+def _attempts_of_runs_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    def shifted(frames: Any) -> Any:
+        entries = list(entries_of(frames))
+        return entries[1:] + entries[:1]
+
+    patch.setattr(lane, "entries_of", shifted)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -120,10 +145,13 @@ def _attempt_written_after_the_sending(patch: pytest.MonkeyPatch) -> None:
         _epoch_not_raised,
         _deleted_before_the_answer,
         _attempt_written_after_the_sending,
+        _runs_settled_off_by_one,
+        _transaction_ids_of_runs_off_by_one,
+        _attempts_of_runs_off_by_one,
     ],
 )
 def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises(AssertionError, match=r"twice|lost|not forwarded|lost update"):
+    with pytest.raises(AssertionError, match=r"twice|lost|not forwarded|lost update|another place"):
         for seed in range(SEEDS_UNTIL_CAUGHT):
             run(seed)

@@ -3,24 +3,24 @@
 Before it sends anything, it resolves everything that an earlier process, or an earlier session of this one, sent to the partition. The mount fences
 what is still on the wire, so what `Resolve` does not find then is not in the log and never will be (docs/internals/protocol.md, rules 6 to 8).
 
-Data is sent in blocks without a task; each running call has a task. Intents of one key are sent in the order of submission. Data follows data of the
-same key at once, because the producer keeps their order. A call waits until everything before it is decided, and everything after it waits for the
-call.
+Data is handed to the producer in runs, without a task or a future for each intent (`data_run`); each running call has a task. Intents of one key are
+sent in the order of submission (`key_order`). Data follows data of the same key at once, because the producer keeps their order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from waltz_log.client.append.append_window import STORAGE_FULL
 from waltz_log.client.append.packing import pack_checked
-from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, PendingAppend
 from waltz_log.client.append.producer import SEQUENCE_MAX, DurableClient, Producer
-from waltz_log.client.append.sent_frame import SentAppends, SentFrame
+from waltz_log.client.append.sent_frame import SentFrame
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -28,6 +28,8 @@ from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxFenced, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.outbox.calls import Calls
+from waltz_log.outbox.data_run import DataRun, OutboxOutcome, entries_of
+from waltz_log.outbox.key_order import KeyOrder
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
@@ -36,7 +38,7 @@ from waltz_log.outbox.writer import JournalWriter
 if TYPE_CHECKING:
     from waltz_log.client.append.traced_appends import TracedAppends
 
-__all__ = ["IntentListener", "Lane", "OutboxOutcome", "SequencesUsedUp", "sequences_left"]
+__all__ = ["IntentListener", "Lane", "SequencesUsedUp", "sequences_left"]
 
 log = get_logger(__name__)
 
@@ -66,33 +68,6 @@ class IntentListener(Protocol):
     def give_up(self, entry: Entry, reason: str) -> None: ...
     def expired(self, entry: Entry) -> bool: ...
     def done(self, entries: list[tuple[Entry, Outcome]]) -> None: ...
-
-
-class OutboxOutcome(asyncio.Future[Receipt]):
-    """Reports the outcome of an entry to its lane at once, without a callback of the loop. Only the lane reads its errors; it is never awaited."""
-
-    __slots__ = ("entry", "lane")
-
-    entry: Entry
-    lane: Lane
-
-    def set_result(self, result: Receipt) -> None:
-        super().set_result(result)
-        self.lane.decided(self.entry, result)
-
-    def set_exception(self, exception: type | BaseException) -> None:
-        super().set_exception(exception)
-        self.lane.decided(self.entry, super().exception())
-
-
-class _Key:
-    """The intents of one key in order. The first `released` of them were passed on."""
-
-    __slots__ = ("entries", "released")
-
-    def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
-        self.released = 0
 
 
 class Lane:
@@ -133,8 +108,9 @@ class Lane:
         self._unsettled: list[Entry] | None = entries
         self._data: deque[Entry] = deque()
         self._calls: deque[Entry] = deque()
-        self._keys: dict[str, _Key] = {}
+        self._order = KeyOrder(self._release)
         self._outcomes: list[tuple[Entry, Receipt | BaseException | None]] = []
+        self._committed: list[tuple[Entry, Outcome]] = []
         self._work = asyncio.Event()
         self._refused: list[Entry] = []
         self._pauses = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
@@ -152,12 +128,7 @@ class Lane:
         if self._unsettled is not None:
             self._unsettled.append(entry)
             return
-        if not entry.intent.key:
-            self._release(entry)
-            return
-        key = self._keys.setdefault(entry.intent.key, _Key())
-        key.entries.append(entry)
-        self._advance(key)
+        self._order.add(entry)
 
     def requeue(self, entry: Entry) -> None:
         """Accepts an intent that was released before and is READY again."""
@@ -168,26 +139,9 @@ class Lane:
         (self._calls if entry.intent.handler else self._data).append(entry)
         self._work.set()
 
-    def _advance(self, key: _Key) -> None:
-        while key.released < len(key.entries):
-            entry = key.entries[key.released]
-            if key.released and (entry.intent.handler or key.entries[0].intent.handler):
-                return
-            key.released += 1
-            self._release(entry)
-
     def finished(self, entry: Entry) -> None:
         """The intent is decided: the next ones of its key may be sent."""
-        key = self._keys.get(entry.intent.key) if entry.intent.key else None
-        if key is None or entry not in key.entries:
-            return
-        if key.entries.index(entry) < key.released:
-            key.released -= 1
-        key.entries.remove(entry)
-        if key.entries:
-            self._advance(key)
-        else:
-            del self._keys[entry.intent.key]
+        self._order.finished(entry)
 
     # ---- the lane's task -----------------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +188,7 @@ class Lane:
             self._record_outcomes()
             self._offer()
             self._work.clear()
-            if not self._outcomes:
+            if not self._outcomes and not self._committed:
                 await self._work.wait()
 
     async def _settle(self) -> None:
@@ -271,7 +225,7 @@ class Lane:
         self.settled.set()
 
     def _offer(self) -> None:
-        data, ages = self._data, self._settings.intent_age_max_s is not None
+        data = self._data
         if self._refused and not self.producer.window.pending:
             self._put_back()
         if self._refused or self._held is not None or (not data and not self._calls):
@@ -282,21 +236,42 @@ class Lane:
             return
         if data and not self._has_sequences():
             return
-        while data:
-            entry = data[0]
-            if entry.place is Place.READY and not (ages and self._listener.expired(entry)):
-                outcome = self.outcome_of(entry)
-                if not self.producer.try_enqueue(pack_checked(outcome, entry.intent.payload, entry.intent.header)):
-                    break
-                self._resume_trace(outcome)
-                entry.place = Place.BUSY
-            data.popleft()
+        waiting = math.inf
+        while len(data) < waiting:  # until nothing more has room
+            waiting = len(data)
+            self._offer_data()
         calls = self._calls
         while calls and self._running.has_capacity:
             entry = calls.popleft()
             if entry.place is Place.READY and not self._listener.expired(entry):
                 entry.place = Place.BUSY
                 self._running.start(entry)
+
+    def _offer_data(self) -> None:
+        """Hands over the next data that has room, as rows. An intent that is traced goes alone: rows have one trace context for all."""
+        data, ages, traced = self._data, self._settings.intent_age_max_s is not None, self._traced is not None
+        left, left_bytes = self.producer.room
+        entries: list[Entry] = []
+        while data and len(entries) < left:
+            entry = data[0]
+            if entry.place is Place.READY and not (ages and self._listener.expired(entry)):
+                left_bytes -= len(entry.intent.payload) + FRAME_OVERHEAD_BYTES
+                if (traced and entry.trace is not None) or (left_bytes < 0 and (entries or self.producer.window.pending)):
+                    break
+                entry.place = Place.BUSY
+                entries.append(entry)
+            data.popleft()
+        if entries:
+            self.producer.add_rows(DataRun(entries, self).pending())
+        elif data:
+            self._offer_alone(data[0])
+
+    def _offer_alone(self, entry: Entry) -> None:
+        outcome = self.outcome_of(entry)
+        if self.producer.try_enqueue(pack_checked(outcome, entry.intent.payload, entry.intent.header)):
+            self._resume_trace(outcome)
+            entry.place = Place.BUSY
+            self._data.popleft()
 
     async def _mount(self) -> None:
         await self.mounted()
@@ -314,18 +289,24 @@ class Lane:
 
     async def _sending(self, frames: list[SentFrame]) -> None:
         """The attempt is on disk before a byte of it is on the wire."""
-        appends = (append for frame in frames for part in frame.parts if isinstance(part, SentAppends) for append in part.appends)
-        entries = [append.future.entry for append in appends if append is not None and isinstance(append.future, OutboxOutcome)]
-        change, older = self._ledger.sending(self._client_id, self.partition, frames[0].first_sequence, frames[0].since, entries)
+        change, older = self._ledger.sending(self._client_id, self.partition, frames[0].first_sequence, frames[0].since, list(entries_of(frames)))
         await self._writer.write(change, lambda: self._ledger.released(older))
 
     def decided(self, entry: Entry, outcome: Receipt | BaseException | None) -> None:
         self._outcomes.append((entry, outcome))
         self._work.set()
 
+    def committed(self, entries: Sequence[Entry], transaction_id: int) -> None:
+        self._committed += [(entry, Outcome(found, None)) for found, entry in enumerate(entries, transaction_id)]
+        self._work.set()
+
+    def failed(self, entries: Sequence[Entry], error: WaltzError) -> None:
+        self._outcomes += [(entry, error) for entry in entries]
+        self._work.set()
+
     def _record_outcomes(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
-        committed: list[tuple[Entry, Outcome]] = []
+        committed, self._committed = self._committed, []
         for entry, what in outcomes:
             if entry.intent.handler:
                 self._running.decided(isinstance(what, LockConflict))
@@ -372,7 +353,7 @@ class Lane:
         self._listener.done(outcomes)
         for entry, _ in outcomes:
             if entry.intent.key:
-                self.finished(entry)
+                self._order.finished(entry)
 
     def outcome_of(self, entry: Entry) -> OutboxOutcome:
         """A new outcome for one sending of the entry."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.unit.log.outbox.bench import FAST, bench, run, until
 from waltz_log.client import GiveUp, Intent, Lock, LockConflict, Outbox, Transaction, TransactionContext
-from waltz_log.client.append.append_window import STORAGE_FULL, AppendWindow
-from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.append.append_window import AppendWindow
+from waltz_log.client.append.pending_rows import UnsentRows
 from waltz_log.errors import InvalidRequest, NotAppended
 from waltz_log.testing.disk import SimulatedDisk
 
@@ -318,9 +320,7 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
     def pack(self: AppendWindow, *arguments: Any) -> Any:
         if left[0] and rng.random() < 0.7:
             left[0] -= 1
-            for append in list(self.queue):
-                if isinstance(append, PendingAppend) and not append.future.done():
-                    append.future.set_exception(NotAppended(partition=0, reason=STORAGE_FULL))
+            self.refuse_unsent()
         return honest(self, *arguments)
 
     monkeypatch.setattr(AppendWindow, "pack", pack)
@@ -345,12 +345,19 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
 
 
 def test_data_that_the_log_never_accepts_is_given_up_after_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a row in the middle of a run: those before and behind it are appended."""
     honest = AppendWindow.pack
 
+    def parts(rows: UnsentRows) -> Iterator[UnsentRows]:
+        while rows.count > 1:
+            yield rows.cut_rows(1)
+        yield rows
+
     def pack(self: AppendWindow, *arguments: Any) -> Any:
-        for append in list(self.queue):
-            if isinstance(append, PendingAppend) and append.data == b"3" and not append.future.done():
-                append.future.set_exception(NotAppended(partition=0, reason="refused by a test"))
+        self.queue = deque(part for unsent in self.queue if isinstance(unsent, UnsentRows) for part in parts(unsent))
+        for part in self.queue:
+            if isinstance(part, UnsentRows) and part.pending.rows.bodies(part.start, part.stop) == [b"3"]:
+                part.fail(NotAppended(partition=0, reason="refused by a test"))
         return honest(self, *arguments)
 
     monkeypatch.setattr(AppendWindow, "pack", pack)

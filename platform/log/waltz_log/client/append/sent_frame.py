@@ -13,7 +13,7 @@ from copy import copy
 from typing import NamedTuple, TypeAlias
 
 from waltz_log.client.append.pending_append import NO_LOCKS, PendingAppend
-from waltz_log.client.append.pending_rows import UnsentRows
+from waltz_log.client.append.pending_rows import RowOutcomes, UnsentRows
 from waltz_log.client.append.record_encoding import encode_in_columns, encode_one_by_one
 from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.transactions.transaction import Receipt
@@ -146,6 +146,16 @@ class SentRows:
         self.first_sequence = first_sequence
         self.start = unsent.start
         self.count = unsent.count
+
+    @property
+    def outcomes(self) -> RowOutcomes:
+        """The call that the rows belong to."""
+        return self._pending.outcomes
+
+    @property
+    def position(self) -> int:
+        """Of the first row in that call."""
+        return self._pending.position + self.start
 
     def encode(self, client_id: int, generation: int, partition: int) -> PartColumns:
         rows, start, count = self._pending.rows, self.start, self.count
