@@ -79,11 +79,14 @@ async def _single(
         one = await single(client, workload.single)
     own = {**conditions, "in_flight": 1, "partitions": 1, "transactions": one.count, "locks": f"1 write of {len(lock_cycle(1))}"}
     own |= processors.conditions(one.count)
-    floor_ms = single_floor_ms(directory, record_bytes=RECORD_BYTES, replicas=3, majority=2, count=workload.single // 2)
+    floors_ms = single_floor_ms(directory, record_bytes=RECORD_BYTES, replicas=3, majority=2, count=workload.single)
+    half_ms, slow_ms = (percentile(floors_ms, share) for share in (0.5, 0.99))
+    disk = f"write+fdatasync of {RECORD_BYTES} B to 3 files at once, the 2nd of them"
     half = Measurement("append.single_p50_ms", percentile(one.latencies_ms, 0.5), "ms", own)
+    slow = Measurement("append.single_p99_ms", percentile(one.latencies_ms, 0.99), "ms", own | {"percentiles_ms": _percentiles(one)})
     return [
-        half.compared_with(floor_ms, f"write+fdatasync of {RECORD_BYTES} B to 3 files at once, the 2nd of them, {floor_ms:.3g} ms"),
-        Measurement("append.single_p99_ms", percentile(one.latencies_ms, 0.99), "ms", own | {"percentiles_ms": _percentiles(one)}),
+        half.compared_with(half_ms, f"{disk}, {half_ms:.3g} ms"),
+        slow.compared_with(slow_ms, f"p99 of {disk}, {slow_ms:.3g} ms"),
         Measurement("append.in_flight_1", one.rate, "txn/s", own),
     ]
 

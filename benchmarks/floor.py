@@ -12,17 +12,15 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks.measurement import percentile
-
 __all__ = ["BLOCK_BYTES", "pipelined_floor", "single_floor_ms"]
 
 BLOCK_BYTES = 256 * 1024
 """What the replicas write at once under load, about."""
 
 
-def single_floor_ms(directory: Path, *, record_bytes: int, replicas: int, majority: int, count: int) -> float:
-    """p50 of writing one record to one file per replica in parallel, until the `majority`-th of them is synced. A file that is late with the last
-    record has its next one queued, as a replica has."""
+def single_floor_ms(directory: Path, *, record_bytes: int, replicas: int, majority: int, count: int) -> list[float]:
+    """Of each of `count` records, the time to write it to one file per replica in parallel, until the `majority`-th of them is synced. A file that is
+    late with the last record has its next one queued, as a replica has."""
     files = [_create(directory / f"floor-{replica}") for replica in range(replicas)]
     record = os.urandom(record_bytes)
     synced: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -51,7 +49,7 @@ def single_floor_ms(directory: Path, *, record_bytes: int, replicas: int, majori
     for thread in threads:
         thread.join()
     _remove(directory, files)
-    return percentile(took_ms, 0.5)
+    return took_ms
 
 
 def pipelined_floor(directory: Path, *, record_bytes: int, replicas: int, count: int) -> float:

@@ -1,12 +1,18 @@
 """A simulation of the append path: transactions that are due at a rate, a client, a log server and three storage nodes that share processors.
 
-Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. A frame passes client,
-server, every storage node (processor, then a sync that needs none), server and client again; it is answered after the second of three storage nodes.
-Frames are packed as the client packs them: at once while fewer than two are unanswered, otherwise after `linger_ms` at most.
+Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Transactions wait in
+three places, by the platform's own rules:
 
-`Service` holds measured service times. `delays_ms` are measured too, one drawn for each frame: how much later than at the median the answer to one
-transaction comes that has the path to itself. They come from the scheduler and the disk, so a large frame is delayed no longer than a small one, and
-what follows a delayed frame waits behind it.
+- At the client, for a frame. A frame is sent at once while fewer than two are unanswered, otherwise with the next answer or after `linger`. It holds
+  at most half of what is pending where that is much.
+- At the server, for a block. Two blocks are in flight at most; frames that wait become one block.
+- At each storage node, for a write round. A node syncs one round at a time (which needs no processor); blocks that wait are written together.
+
+A block is committed after the second of three storage nodes, and the server answers blocks in order.
+
+`Service` holds measured service times. `delays_ms` are measured too: how much later than at the median the answer to one transaction comes that has
+the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block is delayed by the longest of
+those that fall into the time since the block before it, and what follows waits behind it. The client's timers ring up to `TIMER_MS` late.
 """
 
 from __future__ import annotations
@@ -22,9 +28,16 @@ from waltz_log.core.formats.columns import FEW_RECORDS
 __all__ = ["Service", "Simulated", "simulate", "simulate_single"]
 
 FRAMES_UNANSWERED = 2
+BLOCKS_IN_FLIGHT = 2
 MAJORITY = 2
 TICK_MS = 1.0
 """How often the client checks what is due, as the measured load does."""
+
+DRAWS_MAX = 16
+"""After a pause, nothing was there to be delayed."""
+
+TIMER_MS = 1.0
+"""`epoll` counts whole milliseconds, and asyncio rounds up. Each event in between makes it count again."""
 
 SAMPLE_EVERY = 50
 
@@ -43,27 +56,56 @@ class Service:
     sync: float
     linger: float = 2.0
     frame_transactions: int = 4096
+    """In one frame, and in one block."""
+    halved_transactions: int = 250
+    """A frame of more than these holds no more than half of what is pending."""
     storages: int = 3
     processors: int = 2
     delays_ms: Sequence[float] = (0.0,)
+    delay_every_ms: float = 0.0
+    """The mean latency of the transactions that `delays_ms` are of: a block that comes later meets more of them. 0: one for each block."""
     client_large: float = 0.0
     server_large: float = 0.0
     storage_large: float = 0.0
 
+    on_the_way: float = 1.0
+    """The part of a block's processor time that is on the way of its answer. Threads spend the rest behind it. Above 1: the answer waits for more."""
+
     def scaled(self, factor: float) -> Service:
-        """Blocks cost `factor` times as much: what of a block's processor time is on the way of its answer, from one in flight."""
-        blocks = ("client_block", "client_large", "server_block", "server_large", "storage_block", "storage_large")
-        return replace(self, **{name: getattr(self, name) * factor for name in blocks})
+        return replace(self, on_the_way=factor)
+
+    def client_ms(self, count: int) -> float:
+        """Of a block of so many transactions, as the next two."""
+        return self.client_block + _large(count) * self.client_large
+
+    def server_ms(self, count: int) -> float:
+        return self.server_block + _large(count) * self.server_large
+
+    def storage_ms(self, count: int) -> float:
+        return self.storage_block + _large(count) * self.storage_large
+
+    def behind(self, block_ms: float) -> float:
+        return block_ms * max(0.0, 1.0 - self.on_the_way)
+
+
+def _large(count: int) -> float:
+    return 1.0 if count >= FEW_RECORDS else 0.0
 
 
 @dataclass
 class Simulated:
     latencies_ms: list[float] = field(default_factory=list)
     frames: int = 0
+    rounds: int = 0
+    """Write rounds of the first storage node."""
     transactions: int = 0
 
 
-Work = tuple[float, Callable[[], None]]
+Work = tuple[Callable[[], float], Callable[[], None]]
+"""How long a processor is needed, asked when the work begins; and what follows."""
+
+Frame = list[tuple[int, float]]
+"""The numbers of its transactions and when they were due."""
 
 
 class _Machine:
@@ -94,7 +136,7 @@ class _Machine:
             self._free -= 1
             process = self._ready.popleft()
             spent, done = process.work.popleft()
-            self.at(self.now + spent, lambda process=process, done=done: self._ended(process, done))  # type: ignore[misc]
+            self.at(self.now + spent(), lambda process=process, done=done: self._ended(process, done))  # type: ignore[misc]
 
     def _ended(self, process: _Process, done: Callable[[], None]) -> None:
         self._free += 1
@@ -113,98 +155,215 @@ class _Process:
         self._machine = machine
 
     def enqueue(self, spent: float, done: Callable[[], None]) -> None:
+        self.enqueue_batch(lambda: spent, done)
+
+    def enqueue_batch(self, spent: Callable[[], float], done: Callable[[], None]) -> None:
+        """Work that collects what waits when it begins."""
         self.work.append((spent, done))
         if self.waiting:
             self.waiting = False
             self._machine.want(self)
 
 
+class _Storage:
+    """One node: what it received waits for the write round before to be on disk, and is then written together."""
+
+    def __init__(self, machine: _Machine, service: Service) -> None:
+        self.rounds = 0
+        self._machine = machine
+        self._service = service
+        self._process = _Process(machine)
+        self._behind = _Process(machine)
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._writing = False
+
+    def append(self, count: int, synced: Callable[[], None]) -> None:
+        self._process.enqueue(self._service.storage_transaction * count, lambda: self._received(count, synced))
+
+    def _received(self, count: int, synced: Callable[[], None]) -> None:
+        self._waiting.append((count, synced))
+        self._write()
+
+    def _write(self) -> None:
+        if self._writing or not self._waiting:
+            return
+        self._writing = True
+        self.rounds += 1
+        service, batch = self._service, self._waiting
+        self._waiting = []
+        block_ms = service.storage_ms(sum(count for count, _ in batch))
+
+        def synced() -> None:
+            self._writing = False
+            for _, acknowledged in batch:
+                acknowledged()
+            self._behind.enqueue(service.behind(block_ms), lambda: None)
+            self._write()
+
+        self._process.enqueue(block_ms * service.on_the_way, lambda: self._machine.at(self._machine.now + service.sync, synced))
+
+
+class _Server:
+    """The owner: frames that wait become a block while fewer than two are in flight; answers come in order."""
+
+    def __init__(self, machine: _Machine, service: Service, rng: random.Random) -> None:
+        self._machine = machine
+        self._service = service
+        self._rng = rng
+        self._process = _Process(machine)
+        self._behind = _Process(machine)
+        self.storages = [_Storage(machine, service) for _ in range(service.storages)]
+        self._frames: deque[tuple[Frame, Callable[[], None]]] = deque()
+        self._in_flight: deque[_Block] = deque()
+        self._ordering = False
+        self._drawn_ms = 0.0
+        self._undelayed_ms = 0.0
+        """No block is sent to the storage nodes before this time."""
+
+    def receive(self, frame: Frame, answered: Callable[[], None]) -> None:
+        self._frames.append((frame, answered))
+        self._order()
+
+    def _order(self) -> None:
+        if self._ordering or not self._frames or len(self._in_flight) >= BLOCKS_IN_FLIGHT:
+            return
+        self._ordering = True
+        service, block = self._service, _Block()
+
+        def begin() -> float:
+            while self._frames and (not block.count or block.count + len(self._frames[0][0]) <= service.frame_transactions):
+                frame, answered = self._frames.popleft()
+                block.count += len(frame)
+                block.answers.append(answered)
+            return service.server_ms(block.count) * service.on_the_way / 2 + service.server_transaction * block.count
+
+        def ordered() -> None:
+            self._ordering = False
+            self._in_flight.append(block)
+            self._undelayed_ms = max(self._undelayed_ms, self._machine.now + self._delay_ms())
+            self._machine.at(self._undelayed_ms, send)
+            self._order()
+
+        def send() -> None:
+            for storage in self.storages:
+                storage.append(block.count, lambda: self._acknowledged(block))
+
+        self._process.enqueue_batch(begin, ordered)
+
+    def _delay_ms(self) -> float:
+        """The longest of those that fall into the time since the last block."""
+        since_ms, self._drawn_ms = self._machine.now - self._drawn_ms, self._machine.now
+        every_ms = self._service.delay_every_ms
+        draws = 1 if not every_ms else max(1, min(DRAWS_MAX, round(since_ms / every_ms)))
+        return max(self._rng.choice(self._service.delays_ms) for _ in range(draws))
+
+    def _acknowledged(self, block: _Block) -> None:
+        block.acknowledged += 1
+        while self._in_flight and self._in_flight[0].acknowledged >= MAJORITY:
+            committed = self._in_flight.popleft()
+            block_ms = self._service.server_ms(committed.count)
+            self._process.enqueue(block_ms * self._service.on_the_way / 2, committed.answer)
+            self._behind.enqueue(self._service.behind(block_ms), lambda: None)
+        self._order()
+
+
+class _Block:
+    def __init__(self) -> None:
+        self.count = 0
+        self.acknowledged = 0
+        self.answers: list[Callable[[], None]] = []
+        """Of each of its frames."""
+
+    def answer(self) -> None:
+        for answered in self.answers:
+            answered()
+
+
 class _Path:
+    """The client, and all behind it."""
+
     def __init__(self, service: Service, seed: int) -> None:
         self.service = service
         self.machine = _Machine(service.processors)
-        self.client, self.server = _Process(self.machine), _Process(self.machine)
-        self.storages = [_Process(self.machine) for _ in range(service.storages)]
+        self.rng = random.Random(seed)
+        self.client = _Process(self.machine)
+        self._behind = _Process(self.machine)
+        self.server = _Server(self.machine, service, self.rng)
         self.found = Simulated()
         self.queue: deque[tuple[int, float]] = deque()
         """Transactions that wait for a frame: their number and when they were due."""
         self.unanswered = 0
-        self._lingering = self._packing = False
-        self._rng = random.Random(seed)
-        self._undelayed_ms = 0.0
-        """No frame is ordered before this time."""
+        self._in_flight = 0
+        self._packing = False
+        self._lingering = 0
+        """The number of the linger that is on; 0: none is."""
+        self._lingers = 0
 
     def submit(self, due: Sequence[tuple[int, float]]) -> None:
         self.queue.extend(due)
         self.send()
 
+    def timer(self, wait_ms: float, rings: Callable[[], None]) -> None:
+        """Of the client."""
+        self.machine.at(self.machine.now + wait_ms + self.rng.random() * TIMER_MS, rings)
+
     def send(self) -> None:
         if not self.queue or self._packing:
             return
-        if self.unanswered >= FRAMES_UNANSWERED and len(self.queue) < self.service.frame_transactions and self.service.linger:
-            if not self._lingering:
-                self._lingering = True
-                self.machine.at(self.machine.now + self.service.linger, self._lingered)
-            return
-        self._pack()
+        if self.unanswered < FRAMES_UNANSWERED or len(self.queue) >= self.service.frame_transactions or not self.service.linger:
+            self._pack()
+        elif not self._lingering:
+            self._lingers += 1
+            self._lingering = number = self._lingers
+            self.timer(self.service.linger, lambda: self._lingered(number))
 
-    def _lingered(self) -> None:
-        if self._lingering:
-            self._lingering = False
+    def _lingered(self, number: int) -> None:
+        if self._lingering == number:
+            self._lingering = 0
             if self.queue and not self._packing:
                 self._pack()
 
     def _pack(self) -> None:
-        self._lingering, self._packing = False, True
-        frame = [self.queue.popleft() for _ in range(min(len(self.queue), self.service.frame_transactions))]
-        self.unanswered += 1
-        self.found.frames += 1
-        self.found.transactions += len(frame)
-        service, delay_ms = self.service, self._rng.choice(self.service.delays_ms)
+        self._lingering, self._packing = 0, True
+        service = self.service
+        half = max(service.halved_transactions, (len(self.queue) + self._in_flight) // 2)
+        frame = [self.queue.popleft() for _ in range(min(len(self.queue), service.frame_transactions, half))]
         count = len(frame)
-        large = 1.0 if count >= FEW_RECORDS else 0.0
-        client_block = service.client_block + large * service.client_large
-        server_block = service.server_block + large * service.server_large
-        # Accepting a transaction is charged where it is submitted; here is what is left of the client's share.
-        there = client_block / 2 + service.client_transaction / 2 * count
-        server_there = server_block / 2 + service.server_transaction * count
-        stored = service.storage_block + large * service.storage_large + service.storage_transaction * count
-        acknowledged = 0
+        self.unanswered += 1
+        self._in_flight += count
+        self.found.frames += 1
+        self.found.transactions += count
+        block_ms = service.client_ms(count)
 
         def packed() -> None:
             self._packing = False
-            self.server.enqueue(server_there, delayed)
+            self.server.receive(frame, committed)
             self.send()
 
-        def delayed() -> None:
-            self._undelayed_ms = max(self._undelayed_ms, self.machine.now + delay_ms)
-            self.machine.at(self._undelayed_ms, ordered)
-
-        def ordered() -> None:
-            for storage in self.storages:
-                storage.enqueue(stored, lambda: self.machine.at(self.machine.now + service.sync, synced))
-
-        def synced() -> None:
-            nonlocal acknowledged
-            acknowledged += 1
-            if acknowledged == MAJORITY:
-                self.server.enqueue(server_block / 2, committed)
-
         def committed() -> None:
-            self.client.enqueue(client_block / 2, answered)
+            self.client.enqueue(block_ms * service.on_the_way / 2, answered)
 
         def answered() -> None:
             self.unanswered -= 1
+            self._in_flight -= count
             now = self.machine.now
             self.found.latencies_ms += [now - due for number, due in frame if number % SAMPLE_EVERY == 0]
             self.answered(now)
-            self._lingering = False
+            self._behind.enqueue(service.behind(block_ms), lambda: None)
+            if self._lingering and not self._packing:  # an answer ends a linger
+                self._pack()
             self.send()
 
-        self.client.enqueue(there, packed)
+        # Accepting a transaction is charged where it is submitted; here is what is left of the client's share.
+        self.client.enqueue(block_ms * service.on_the_way / 2 + service.client_transaction / 2 * count, packed)
 
     def answered(self, now: float) -> None:
         """For a closed loop."""
+
+    def run(self) -> Simulated:
+        self.machine.run()
+        self.found.rounds = self.server.storages[0].rounds
+        return self.found
 
 
 def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) -> Simulated:
@@ -222,13 +381,12 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
         def submitted() -> None:
             path.submit(batch)
             if sent < count:
-                path.machine.at(path.machine.now + TICK_MS, tick)
+                path.timer(TICK_MS, tick)
 
         path.client.enqueue(service.client_transaction / 2 * len(batch), submitted)
 
     path.machine.at(0.0, tick)
-    path.machine.run()
-    return path.found
+    return path.run()
 
 
 def simulate_single(service: Service, count: int, seed: int = 1) -> Simulated:
@@ -244,5 +402,4 @@ def simulate_single(service: Service, count: int, seed: int = 1) -> Simulated:
 
     path.answered = again  # type: ignore[method-assign]
     again(0.0)
-    path.machine.run()
-    return path.found
+    return path.run()

@@ -46,7 +46,7 @@ def test_at_a_low_rate_a_transaction_waits_for_the_tick_and_then_for_its_steps()
     found = simulate(SERVICE, rate_per_s=500, count=1_000)
     alone = percentile(simulate_single(SERVICE, 20).latencies_ms, 0.5)
     assert min(found.latencies_ms) >= alone * 0.999, "none is sent before it is due"
-    assert max(found.latencies_ms) < alone + 1.2, "as the measured load, which sends a transaction at the first tick after it is due"
+    assert max(found.latencies_ms) < alone + 2.2, "as the measured load, which sends a transaction at a tick that rings up to 1 ms late"
 
 
 def test_latency_grows_with_the_rate_and_without_bound_above_what_the_client_carries() -> None:
@@ -80,3 +80,38 @@ def test_large_blocks_cost_more() -> None:
     assert simulate_single(heavy, 10).latencies_ms == simulate_single(SERVICE, 10).latencies_ms
     plain, large = (percentile(simulate(each, rate_per_s=100_000, count=20_000).latencies_ms, 0.5) for each in (SERVICE, heavy))
     assert large > plain + 2.0
+
+
+def test_a_long_sync_is_shared_by_what_arrives_meanwhile() -> None:
+    """A node syncs one round at a time, and the server keeps two blocks in flight: each answer waits for two syncs at most."""
+    slow = Service(**{**vars(SERVICE), "sync": 20.0, "linger": 0.0})
+    found = simulate(slow, rate_per_s=20_000, count=20_000)
+    assert found.rounds <= 1_000 / 20 + 3
+    assert found.frames > 2 * found.rounds
+    assert percentile(found.latencies_ms, 0.5) > 20
+    assert max(found.latencies_ms) < 2 * 20 + 25
+
+
+@pytest.mark.parametrize(("halved", "frames"), [(10_000, 2), (1_000, 3)])
+def test_a_frame_holds_half_of_what_is_pending_where_that_is_much(halved: int, frames: int) -> None:
+    """Of 4,001 that are due at once: one, then all the others, or two halves."""
+    service = Service(**{**vars(SERVICE), "halved_transactions": halved})
+    assert simulate(service, rate_per_s=1e9, count=4_001).frames == frames
+
+
+def test_what_is_not_on_the_way_of_an_answer_needs_processors_too() -> None:
+    """The first answer does not wait for it; what follows does where processors are few."""
+    behind = SERVICE.scaled(0.5)
+    assert simulate_single(behind, 1).latencies_ms[0] == pytest.approx(0.1 + 0.5 * 0.7 + 0.005)
+    one = Service(**{**vars(behind), "processors": 1})
+    alone = Service(**{**vars(one), "client_block": 0.1, "server_block": 0.15, "storage_block": 0.1, "on_the_way": 1.0})
+    slow, fast = (percentile(simulate(each, rate_per_s=20_000, count=20_000).latencies_ms, 0.5) for each in (one, alone))
+    assert slow > 1.2 * fast
+
+
+def test_delays_come_with_time() -> None:
+    """Ten per cent of a block's turn is late. A block every millisecond meets the delay in every tenth, one every ten milliseconds in most."""
+    late = Service(**{**vars(SERVICE), "delays_ms": [0.0] * 9 + [3.0], "delay_every_ms": 1.0})
+    rare = Service(**{**vars(late), "delay_every_ms": 0.0})
+    often, seldom = (simulate(each, rate_per_s=100, count=5_000).latencies_ms for each in (late, rare))
+    assert sum(each > 3 for each in often) > 4 * sum(each > 3 for each in seldom)
