@@ -119,6 +119,15 @@ def test_a_flush_waits_for_what_was_handed_over_before_and_not_for_what_others_g
         going_on = False
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`, whatever other tests of this process do at Ctrl-C: a pipeline replaces the handler for good."""
+    replaced = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, replaced)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("topic", [False, True])
 def test_a_feed_that_is_interrupted_says_so_and_nothing_else_and_is_closed(topic: bool) -> None:
     with SyncInMemoryCluster(storages=1, servers=1) as cluster:
