@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "delta": "spark",
         "deltalake": "spark",
         "grpc_health": "server",
+        "h11": "console",
         "jinja2": "console",
         "jwt": "server",
         "numpy": "server",
