@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -40,6 +41,9 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 """For one kind of process. A process that needs longer is killed, which the log survives."""
 
+PORTS = range(15_000, 32_000)
+"""Of a new cluster. Linux gives ports from 32,768 on to outgoing connections, other systems from 49,152 on."""
+
 WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli")
 
 
@@ -54,6 +58,10 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port(used: set[int]) -> int:
+    """Below the ports that systems give to outgoing connections, because one of those can be gone before a process listens at it."""
+    for port in random.sample(PORTS, 100):
+        if port not in used and _is_free(port):
+            return port
     while True:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
