@@ -75,7 +75,7 @@ class Service:
         return replace(self, on_the_way=factor)
 
     def client_ms(self, count: int) -> float:
-        """Of a block of so many transactions, as the next two."""
+        """Of a block with this number of transactions, as the next two."""
         return self.client_block + _large(count) * self.client_large
 
     def server_ms(self, count: int) -> float:

@@ -7,7 +7,7 @@ from typing import Protocol
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, expect_protected_http, is_loopback
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_plain_allowed, expect_protected
 
 __all__ = ["check_protection"]
 
@@ -30,12 +30,17 @@ def check_protection(settings: _NodeSettings) -> Certificates | None:
     reach. Warns where `insecure` allows that."""
     tls = chosen_tls(settings.tls)
     expect_protected(settings.listen, tls, insecure=settings.insecure)
-    http = settings.http
-    expect_protected_http(http.address, tls=http.tls, insecure=settings.insecure)
-    if http.address is not None and not http.tls and not is_loopback(http.address):
-        log.warning("connections are not protected", listen=http.address, advice="set http.tls; see the security guide")
+    _check_http(settings.http, insecure=settings.insecure)
     if tls is not None:
         return Certificates(tls)
     if settings.insecure:
         log.warning("connections are not protected", listen=settings.listen, advice="set tls; see the security guide")
     return None
+
+
+def _check_http(http: HttpSettings, *, insecure: bool) -> None:
+    if http.address is None or http.tls:
+        return
+    remedy = "set `http.tls` and `tls`, set `http.host` to 127.0.0.1, or set `insecure: true`"
+    if expect_plain_allowed(http.address, setting="http.tls", remedy=remedy, insecure=insecure):
+        log.warning("connections are not protected", listen=http.address, advice="set http.tls; see the security guide")

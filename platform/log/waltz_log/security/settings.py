@@ -16,7 +16,7 @@ from pydantic import Field
 from waltz_log.errors import InvalidSetting
 from waltz_log.settings import Settings
 
-__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_protected", "expect_protected_http", "is_loopback", "tls_environment"]
+__all__ = ["ENVIRONMENT", "TlsSettings", "TokenSettings", "chosen_tls", "expect_plain_allowed", "expect_protected", "is_loopback", "tls_environment"]
 
 ENVIRONMENT = "WALTZ_TLS"
 FILES = ("certificate", "key", "authorities")
@@ -97,22 +97,20 @@ def tls_environment(settings: TlsSettings) -> dict[str, str]:
 
 def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:
     """Raises `InvalidSetting` for a node without TLS that listens at an address that other machines reach."""
-    if tls is None and not insecure and not is_loopback(listen):
-        reason = (
-            f"is required, because {listen} can be reached from other machines: set `tls` (`waltz certificates create` makes certificates), "
-            "listen at 127.0.0.1, or set `insecure: true` in a network where every machine and person is trusted"
-        )
-        raise InvalidSetting(name="tls", reason=reason, nearest=None)
+    if tls is None:
+        remedy = "set `tls` (`waltz certificates create` makes certificates), listen at 127.0.0.1, or set `insecure: true`"
+        expect_plain_allowed(listen, setting="tls", remedy=remedy, insecure=insecure)
 
 
-def expect_protected_http(address: str | None, *, tls: bool, insecure: bool) -> None:
-    """Raises `InvalidSetting` for a node that serves metrics and health as plain text at an address that other machines reach."""
-    if address is not None and not tls and not insecure and not is_loopback(address):
-        reason = (
-            f"is required, because {address} can be reached from other machines: set `http.tls` and `tls`, set `http.host` to 127.0.0.1, or set "
-            "`insecure: true` in a network where every machine and person is trusted"
-        )
-        raise InvalidSetting(name="http.tls", reason=reason, nearest=None)
+def expect_plain_allowed(address: str, *, setting: str, remedy: str, insecure: bool) -> bool:
+    """Whether plain text at the address reaches other machines, which `insecure` allows; otherwise raises `InvalidSetting` for the `setting` that
+    protects it. `remedy`: what to do, the word that stands for `insecure` last."""
+    if is_loopback(address):
+        return False
+    if not insecure:
+        reason = f"is required, because {address} can be reached from other machines: {remedy} in a network where every machine and person is trusted"
+        raise InvalidSetting(name=setting, reason=reason, nearest=None)
+    return True
 
 
 def is_loopback(address: str) -> bool:

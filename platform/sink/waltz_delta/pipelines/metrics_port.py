@@ -19,7 +19,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.http_server import MonitoringHandler, MonitoringServer
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.settings import chosen_tls, is_loopback
+from waltz_log.security.settings import chosen_tls, expect_plain_allowed
 
 if TYPE_CHECKING:  # prometheus-client is optional
     from prometheus_client import CollectorRegistry
@@ -69,15 +69,9 @@ def _certificates(settings: MetricsSettings, environment: Mapping[str, str]) -> 
             reason = "needs the job's certificate: set WALTZ_TLS_CERTIFICATE, WALTZ_TLS_KEY and WALTZ_TLS_AUTHORITIES"
             raise InvalidSetting(name="--metrics-client", reason=reason, nearest=None)
         return Certificates(tls)
-    if is_loopback(settings.address):
-        return None
-    if not settings.insecure:
-        reason = (
-            f"is required, because {settings.address} can be reached from other machines: name the clients that read the metrics over HTTPS, "
-            "listen at 127.0.0.1, or pass --insecure in a network where every machine and person is trusted"
-        )
-        raise InvalidSetting(name="--metrics-client", reason=reason, nearest=None)
-    log.warning("connections are not protected", listen=settings.address, advice="pass --metrics-client; see the pipelines guide")
+    remedy = "name the clients that read the metrics over HTTPS, listen at 127.0.0.1, or pass --insecure"
+    if expect_plain_allowed(settings.address, setting="--metrics-client", remedy=remedy, insecure=settings.insecure):
+        log.warning("connections are not protected", listen=settings.address, advice="pass --metrics-client; see the pipelines guide")
     return None
 
 

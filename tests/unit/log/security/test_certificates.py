@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import stat
 import time
 from pathlib import Path
+from typing import Any  # settings of several types, which the model checks
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +17,7 @@ from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.processes.protection import check_protection
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import CHECK_S, DAY_S, Certificates
-from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, expect_protected_http, tls_environment
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, tls_environment
 from waltz_log.storage.base.settings import StorageSettings
 
 
@@ -155,14 +157,22 @@ def test_plain_text_elsewhere_needs_the_word_insecure(listen: str, settings: Tls
     expect_protected(listen, settings, insecure=False)
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node.example.com:1"])
-def test_plain_metrics_elsewhere_need_the_word_insecure(address: str) -> None:
-    with pytest.raises(InvalidSetting, match=r"http.tls is required, because .* can be reached from other machines"):
-        expect_protected_http(address, tls=False, insecure=False)
-    expect_protected_http(address, tls=False, insecure=True)
-    expect_protected_http(address, tls=True, insecure=False)
-    expect_protected_http("127.0.0.1:1", tls=False, insecure=False)
-    expect_protected_http(None, tls=False, insecure=False)
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "0.0.0.0:1"), ("::", "[::]:1"), ("10.0.0.1", "10.0.0.1:1"), ("node.example.com", "node.example.com:1")]
+)
+def test_plain_metrics_elsewhere_need_the_word_insecure(host: str, address: str, settings: TlsSettings) -> None:
+    def check(**changes: Any) -> None:
+        node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "127.0.0.1:1", "http": {"host": host, "port": 1}}
+        check_protection(StorageSettings.model_validate({**node, **changes}))
+
+    with pytest.raises(InvalidSetting, match=rf"http.tls is required, because {re.escape(address)} can be reached from other machines"):
+        check()
+    with capture_logs() as events:
+        check(insecure=True)
+    assert address in [each["listen"] for each in events if each["event"] == "connections are not protected"]
+    check(tls=settings, http={"host": host, "port": 1, "tls": True})
+    check(http={"host": "127.0.0.1", "port": 1})
+    check(http={"host": host})
 
 
 def test_a_node_with_tls_refuses_plain_metrics_for_other_machines(settings: TlsSettings) -> None:
