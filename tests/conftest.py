@@ -1,7 +1,7 @@
 """How property tests choose their examples.
 
 `make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails the same way everywhere. `make explore`
-loads the profile `explore`, which draws new examples at each run, and more of them; what it finds goes into the test as an `@example`.
+loads the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`.
 No example has a deadline: how long one needs says more about what else the machine does."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import gc
 
 from hypothesis import settings
 
-settings.register_profile("default", derandomize=True, print_blob=True, max_examples=50, deadline=None)
-settings.register_profile("explore", derandomize=False, print_blob=True, max_examples=100, deadline=None)
+settings.register_profile("default", derandomize=True, print_blob=True, deadline=None)
+settings.register_profile("explore", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile("default")
 
 

@@ -24,9 +24,9 @@ def kills(directory: Path, count: int, seed: int) -> dict[str, int]:
 
 
 def test_acknowledged_records_are_there_after_every_kill(tmp_path: Path) -> None:
-    figures = kills(tmp_path / "storage", 50, 1)
-    assert figures["kills"] == 50
-    assert figures["acknowledged"] > 50
+    figures = kills(tmp_path / "storage", 100, 1)
+    assert figures["kills"] == 100
+    assert figures["acknowledged"] > 100
     assert figures["unacknowledged_found"] > 0, "no kill hit an append between its write and its acknowledgment"
 
 

@@ -103,7 +103,7 @@ def judge(case: tuple[Log, dict[str, Holding], Policies, dict[str, object]]) -> 
     assert found.first == wanted, f"{found} wanted {wanted}"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(cases())
 def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everything_may_go(
     case: tuple[Log, dict[str, Holding], Policies, dict[str, object]],

@@ -57,7 +57,7 @@ def pieces(draw: st.DrawFn, check: Check, file_id: int) -> bytes:
 
 
 @pytest.mark.parametrize(("salt", "check"), FORMATS, ids=["size", "hash"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_both_find_the_same_records_in_any_file(salt: bytes | None, check: Check, data: st.DataObject) -> None:
     file_id = data.draw(st.sampled_from([0, 1, 7, 0x0B0C0D0E, 0x0B0B0B0B, 0x7FFFFFFF]))
@@ -78,7 +78,7 @@ def test_both_find_the_same_records_in_any_file(salt: bytes | None, check: Check
 
 
 @pytest.mark.parametrize(("salt", "check"), FORMATS, ids=["size", "hash"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(entry=entries(), file_id=st.integers(0, (1 << 31) - 1))
 def test_both_write_a_record_in_the_same_bytes(salt: bytes | None, check: Check, entry: Entry, file_id: int) -> None:
     seed = codec.check_seed(salt, file_id)

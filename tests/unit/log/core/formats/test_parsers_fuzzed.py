@@ -16,7 +16,7 @@ from waltz_log.core.formats import records
 
 KEPT = Path(__file__).parents[4] / "fuzz"
 
-SLOW_TARGETS = {"settings": 20, "directory": 30}
+SLOW_TARGETS = {"settings": 40, "directory": 60}
 
 
 @st.composite
@@ -41,7 +41,7 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_parser_accepts_or_refuses_any_bytes(name: str) -> None:
-    @settings(max_examples=SLOW_TARGETS.get(name, 50), deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=SLOW_TARGETS.get(name, 100), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.one_of(damaged(SEEDS[name]), st.binary(max_size=200)))
     @example(b"")
     def accepts(data: bytes) -> None:

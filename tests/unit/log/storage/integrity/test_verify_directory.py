@@ -94,7 +94,7 @@ def test_every_bit_flipped_in_a_closed_segment_is_found_or_harmless(kind: str) -
     path = names(disk, kind)[1]
     whole = disk.content(path)
     rng = Random(7)
-    places = [*range(128), *(rng.randrange(128, len(whole)) for _ in range(150))]
+    places = [*range(128), *(rng.randrange(128, len(whole)) for _ in range(400))]
     for offset in places:
         bit = 1 << rng.randrange(8)
         flip(disk, path, offset, bit)
