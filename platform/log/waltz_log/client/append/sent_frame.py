@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from waltz_log.client.append.pending_append import NO_LOCKS, PendingAppend
 from waltz_log.client.append.pending_rows import RowOutcomes, UnsentRows
-from waltz_log.client.append.record_encoding import encode_in_columns, encode_one_by_one
+from waltz_log.client.append.record_encoding import encode_in_columns
 from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.formats.traces import pack_traces
@@ -64,7 +64,7 @@ class SentAppends:
         """Before anything is answered."""
         appends: list[PendingAppend] = self.appends  # type: ignore[assignment]
         headers, bodies = [append.header for append in appends], [append.data for append in appends]
-        lengths, records = encode_one_by_one(client_id, generation, partition, self.first_sequence, headers, bodies)
+        lengths, records = encode_in_columns(client_id, generation, partition, self.first_sequence, headers, bodies)
         locks = b"".join([append.locks for append in appends])
         counts = b"".join([append.lock_counts for append in appends]) if locks else b""
         own = self.own() if locks else b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple, TypedDict
 
@@ -11,6 +10,10 @@ from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
 __all__ = ["Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "lock_prefix", "pack_locks"]
+
+
+LOCK_HASHES_MAX = 65_536
+"""Some MB."""
 
 
 class Lock(NamedTuple):
@@ -78,9 +81,7 @@ def lock_prefix(name: str) -> bytes:
     return len(encoded).to_bytes(4, "big") + encoded + b"s"
 
 
-@lru_cache(maxsize=65_536)  # some MB; applications lock the same names again and again
-def lock_hash(lock: tuple[str, str | int]) -> bytes:
-    """The eight bytes that represent a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
+def _hash_lock(lock: tuple[str, str | int]) -> bytes:
     if not isinstance(lock, tuple) or len(lock) != 2 or not isinstance(lock[0], str) or not isinstance(lock[1], str | int):
         raise InvalidRequest(reason=f"a lock is a name and a key, text or number: {lock!r}")
     try:
@@ -91,17 +92,37 @@ def lock_hash(lock: tuple[str, str | int]) -> bytes:
     return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
 
 
+class _LockHashes(dict[tuple[str, str | int], bytes]):
+    """Hashes that were computed before, because applications lock the same names again and again. Forgets all of them when it is full: the order of
+    use that `functools.lru_cache` keeps costs more than the lookup itself."""
+
+    def __missing__(self, lock: tuple[str, str | int]) -> bytes:
+        if len(self) >= LOCK_HASHES_MAX:
+            self.clear()
+        found = self[lock] = _hash_lock(lock)
+        return found
+
+
+_lock_hashes = _LockHashes()
+
+
+def lock_hash(lock: tuple[str, str | int]) -> bytes:
+    """The eight bytes that represent a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
+    return _lock_hashes[lock]
+
+
 ONE_WRITE, ONE_READ, ONE_APPEND = b"\1\0\0", b"\0\1\0", b"\0\0\1"
 
 
 def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
     """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
+    hashes = _lock_hashes
     try:
         total = len(write) + len(read) + len(append)
         if total > locks_max:
             raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
         if total == 1:
-            return (ONE_WRITE, lock_hash(write[0])) if write else (ONE_READ, lock_hash(read[0])) if read else (ONE_APPEND, lock_hash(append[0]))
-        return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
+            return (ONE_WRITE, hashes[write[0]]) if write else (ONE_READ, hashes[read[0]]) if read else (ONE_APPEND, hashes[append[0]])
+        return bytes((len(write), len(read), len(append))), b"".join([hashes[lock] for lock in (*write, *read, *append)])
     except TypeError:
         raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None
