@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from tests.integration.free_ports import free_port
 from verification.conformance.coordinator_conformance import CoordinatorConformance
 from waltz_log.coordination import embedded
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -27,15 +28,9 @@ from waltz_log.errors import ClusterUnavailable, InvalidSetting
 _numbers = itertools.count()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class _Server:
     def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, _free_port()
+        self.directory, self.port = directory, free_port()
         self.hosts = f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -103,7 +98,7 @@ async def test_connecting_where_no_cluster_is_names_the_address(ensemble: _Ensem
 
 
 async def test_connecting_without_a_listener_fails_in_time() -> None:
-    address = f"127.0.0.1:{_free_port()}/waltz"
+    address = f"127.0.0.1:{free_port()}/waltz"
     start = time.monotonic()
     with pytest.raises(ClusterUnavailable, match=address):
         await ZooKeeperCoordinator.connect(address, timeout_s=0.5)
@@ -154,7 +149,8 @@ async def test_a_session_outlives_a_killed_and_restarted_server(tmp_path: Path) 
 async def test_calls_give_up_after_their_timeout_while_the_server_is_away(tmp_path: Path) -> None:
     server = _Server(tmp_path)
     server.start()
-    coordinator = await ZooKeeperCoordinator.connect(f"{server.hosts}/waltz", session_timeout_s=10, timeout_s=0.5, new=True)
+    coordinator = await ZooKeeperCoordinator.connect(f"{server.hosts}/waltz", session_timeout_s=10, timeout_s=30, new=True)
+    coordinator._timeout_s = 0.5
     server.stop(signal.SIGKILL)
     with pytest.raises(ClusterUnavailable, match="no answer"):
         await coordinator.get("/")

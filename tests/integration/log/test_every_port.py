@@ -127,7 +127,8 @@ async def _worker(tls: TlsSettings, _: Path) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def _direct(tls: TlsSettings, _: Path) -> AsyncIterator[int]:
-    listener = DirectListener(f"{HOST}:0", 0, [methods.REPLICATE.served_by(_replicate)], Gate(Certificates(tls)))
+    gate = Gate(Certificates(tls))
+    listener = DirectListener(f"{HOST}:0", 0, [methods.REPLICATE.served_by(_replicate)], gate, handshake_s=600)  # it ends none while a test waits
     await listener.open()
     try:
         yield listener._port
@@ -286,8 +287,8 @@ def _files(peer: Peer, row: Row, authority: DevelopmentAuthority, elsewhere: Dev
             return authority.issue(*row.right)
 
 
-def _ask(port: int, said: bytes, tls: TlsSettings | None, authorities: Path) -> bytes:
-    """The beginning of what the port answers; empty if it ends the connection, `WAITS` if it does neither."""
+def _ask(port: int, said: bytes, tls: TlsSettings | None, authorities: Path, wait_s: float) -> bytes:
+    """The beginning of what the port answers; empty if it ends the connection, `WAITS` if it does neither within `wait_s`."""
     context = ssl.create_default_context(cafile=str(authorities))
     context.set_alpn_protocols(["h2"] if said == PREFACE else [])
     if tls is not None:
@@ -295,7 +296,7 @@ def _ask(port: int, said: bytes, tls: TlsSettings | None, authorities: Path) -> 
     try:
         with socket.create_connection((HOST, port), timeout=20) as plain, context.wrap_socket(plain, server_hostname=HOST) as connection:
             connection.sendall(said)
-            connection.settimeout(1.0 if said == GREETING else 20)
+            connection.settimeout(wait_s)
             return connection.recv(4096)
     except TimeoutError:
         return WAITS
@@ -313,7 +314,9 @@ async def test_a_port_serves_the_right_peer_and_no_other(kind: str, tmp_path: Pa
         for peer in Peer:
             decided = {Peer.WRONG_ROLE: row.wrong_role, Peer.NO_PERMISSION: row.no_permission}.get(peer)
             if not isinstance(decided, CoveredBy | CannotBe):
-                answer = await asyncio.to_thread(_ask, port, row.said, _files(peer, row, authority, elsewhere), authority.certificate)
+                files = _files(peer, row, authority, elsewhere)
+                wait_s = 1.0 if peer is Peer.RIGHT and row.said == GREETING else 20.0
+                answer = await asyncio.to_thread(_ask, port, row.said, files, authority.certificate, wait_s)
                 found[peer] = "served" if row.served(answer) else answer
     assert found.pop(Peer.RIGHT) == "served"
     for peer, given in found.items():

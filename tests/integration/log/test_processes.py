@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.free_ports import free_port
 from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidRequest
 from waltz_log.processes.children import Processes
@@ -105,9 +105,7 @@ def test_a_command_that_is_not_there_ends_with_its_reason_in_the_log(processes: 
 
 
 def test_the_zookeeper_command_serves_and_stops_when_asked(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "waltz_log.cli", "zookeeper", "--directory", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:

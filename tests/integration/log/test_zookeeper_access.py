@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
+from tests.integration.free_ports import free_port
 from waltz_log.coordination import embedded
 from waltz_log.coordination.access_lists import SECRET
 from waltz_log.coordination.cluster import create_cluster
@@ -37,9 +37,7 @@ READABLE = (paths.CLUSTER, paths.ASSIGNMENT, paths.REPLICAS, f"{paths.STORAGE_NO
 
 @contextmanager
 def zookeeper(directory: Path, tls: TlsSettings | None) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = embedded.prepare(directory, port, tls=tls)
     with (directory / "log").open("ab") as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process:
         try:

@@ -42,8 +42,8 @@ async def serving(limits: ConnectionLimits, **options: Any) -> AsyncIterator[Lis
 
 async def stranger(port: int, said: bytes = b"") -> float:
     """Connects, says that, and returns after how many seconds the port closed the connection."""
+    began_s = time.monotonic()  # the deadline of the port begins later
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    began_s = time.monotonic()
     try:
         writer.write(said)
         while await reader.read(4096):
@@ -53,6 +53,20 @@ async def stranger(port: int, said: bytes = b"") -> float:
     finally:
         writer.transport.abort()
     return time.monotonic() - began_s
+
+
+async def closed_at_once(port: int, strangers: int, most: int) -> None:
+    """Of so many strangers at a port that ends no handshake, at most `most` are not closed. Their connections are over when this returns."""
+    crowd = {asyncio.ensure_future(stranger(port)) for _ in range(strangers)}
+    waiting = crowd
+    try:
+        async with asyncio.timeout(60):
+            while len(waiting) > most:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
 
 
 def port_of(listener: Listener) -> int:
@@ -77,16 +91,19 @@ async def test_a_connection_without_a_call_is_closed_and_clients_connect_again()
 
 
 async def test_connections_above_the_limit_are_closed_when_they_are_accepted_and_those_below_go_on() -> None:
-    async with serving(ConnectionLimits(connections=16, handshake_s=1.0)) as listener:
+    async with serving(ConnectionLimits(connections=16, handshake_s=600)) as listener:
         channel = GrpcNetwork().connect(listener.address)
         await channel.call(methods.PING, pb.PingRequest(), timeout_s=5)
-        crowd = [asyncio.ensure_future(stranger(port_of(listener))) for _ in range(300)]
-        done, _ = await asyncio.wait(crowd, timeout=0.6)
-        assert len(done) >= 280, "closed at once, and not after the handshake's deadline"
+        await closed_at_once(port_of(listener), 300, most=20)
         await channel.call(methods.PING, pb.PingRequest(), timeout_s=5)
-        await asyncio.gather(*crowd)
         late = GrpcNetwork().connect(listener.address)
-        await late.call(methods.PING, pb.PingRequest(), timeout_s=5)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await late.call(methods.PING, pb.PingRequest(), timeout_s=5)
+                    break
+                except ConnectionLost:  # the port has not noticed yet that the last strangers are gone
+                    await asyncio.sleep(0.02)
         await asyncio.gather(channel.close(), late.close())
 
 
@@ -105,16 +122,17 @@ async def test_a_direct_port_ends_handshakes_that_last_too_long_and_closes_those
     authority = DevelopmentAuthority(tmp_path)
     tls = authority.issue("node", "a")
     service = [methods.REPLICATE.served_by(replicate)]
+    patient = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), handshake_s=600)
+    await patient.open()
+    try:
+        await closed_at_once(patient._port, 100, most=8)
+        assert await stranger(patient._port, b"\x16\x03\x01garbage") < 60
+    finally:
+        await patient.close()
     listener = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), handshake_s=0.8)
     await listener.open()
     try:
-        began_s = time.monotonic()
-        crowd = [asyncio.ensure_future(stranger(listener._port)) for _ in range(100)]
-        _, waiting = await asyncio.wait(crowd, timeout=0.5)
-        assert len(waiting) <= 8
-        await asyncio.gather(*crowd)
-        assert time.monotonic() - began_s < 10
-        assert await stranger(listener._port, b"\x16\x03\x01garbage") < 5
+        assert max(await asyncio.gather(*(stranger(listener._port) for _ in range(100)))) < 60
         context = Certificates(tls).client_context()
         _, writer = await asyncio.open_connection("127.0.0.1", listener._port, ssl=context)
         assert isinstance(writer.get_extra_info("ssl_object"), ssl.SSLObject), "there is place again"
