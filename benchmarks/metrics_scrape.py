@@ -20,9 +20,9 @@ from waltz_log.core.status.server_statistics import (
     ServerStatistics,
     UpkeepStatistics,
 )
-from waltz_log.monitoring.checks import checks_of
 from waltz_log.monitoring.exposition import exposition
 from waltz_log.monitoring.monitored import Finding
+from waltz_log.monitoring.readiness import checks_of
 
 REPLICAS = 3
 ROUNDS = 21

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from waltz_delta import NotADeltaTable, high_water_marks
-from waltz_delta.pipelines.lag import LagClock
+from waltz_delta.pipelines.lag_clock import LagClock
 
 __all__ = ["LagClock", "committed", "table_marks"]
 

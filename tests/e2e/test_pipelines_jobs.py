@@ -19,11 +19,11 @@ from pyspark_waltz.testing import StubCluster
 from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, wait_reached
 from waltz_delta.base import internal
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
-from waltz_delta.jobs.arguments import parse_arguments
 from waltz_delta.jobs.audit import audit_pipeline
 from waltz_delta.jobs.audit_compare import PieceOfLog, density
 from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
+from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.jobs.maintain import Needs, maintain_table, needs_of, reader_version
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard

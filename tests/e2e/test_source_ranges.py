@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_waltz.arrow import ARROW_SCHEMA
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
+from pyspark_waltz.record_batches import ARROW_SCHEMA
 from pyspark_waltz.source import SCHEMA
 from pyspark_waltz.tasks import LogRange
 from pyspark_waltz.testing import StubCluster

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.sim.outbox_world import World
-from waltz_log.outbox import identity, lane, session, writer
+from waltz_log.outbox import journal_writer, lane, outbox_identity, session
 from waltz_log.outbox.data_run import DataRun, entries_of
 from waltz_log.outbox.ledger import Change
 from waltz_log.outbox.settle import Settled
@@ -52,9 +52,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def _acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    honest = writer.JournalWriter.write
+    honest = journal_writer.JournalWriter.write
 
-    async def write(self: writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
+    async def write(self: journal_writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
         if not change.accepts:
             await honest(self, change, reported)
             return
@@ -62,7 +62,7 @@ def _acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         if reported is not None:
             reported()
 
-    patch.setattr(writer.JournalWriter, "write", write)
+    patch.setattr(journal_writer.JournalWriter, "write", write)
 
 
 def _sent_again_without_asking_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def _sent_again_without_asking_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def _epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
-    honest = identity.claim
+    honest = outbox_identity.claim
 
     async def claim(*arguments: Any) -> Any:
         return replace(await honest(*arguments), epoch=1)
@@ -100,15 +100,15 @@ def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _attempt_written_after_the_sending(patch: pytest.MonkeyPatch) -> None:
-    honest = writer.JournalWriter.write
+    honest = journal_writer.JournalWriter.write
 
-    async def write(self: writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
+    async def write(self: journal_writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
         if any(kind == 4 for _, kind, _ in change.adds):
             self.later(change, reported or (lambda: None))
         else:
             await honest(self, change, reported)
 
-    patch.setattr(writer.JournalWriter, "write", write)
+    patch.setattr(journal_writer.JournalWriter, "write", write)
 
 
 def _runs_settled_off_by_one(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.compaction.index import IndexWriter, decode_index
 from waltz_log.compaction.manifest import Manifest, ViewFile
 from waltz_log.core.formats.columns import verify_records
@@ -23,7 +23,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.core.formats.traces import CONTEXT_BYTES, SAMPLED, TRACES_MAX, is_context, pack_traces, unpack_traces
 from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
 from waltz_log.errors import CorruptData, ProtocolViolation
-from waltz_log.journal import codec
+from waltz_log.journal import record_codec
 from waltz_log.outbox.intent import Intent, decode_intent, encode_intent
 from waltz_log.server.ordering.handed_locks import HandedLocks
 from waltz_log.transport import waltz_pb2 as pb
@@ -134,15 +134,15 @@ def journal_file(data: bytes) -> None:
     """Records in columns are those that are found one by one, and none is found that reading its place alone does not find."""
     for seed in (None, SALT_SEED):
         end = 0
-        for record in codec.scan(data, FILE_ID, seed, 0):
+        for record in record_codec.scan(data, FILE_ID, seed, 0):
             assert end <= record.offset < record.end <= len(data)
             end = record.end
-            alone = codec.record_at(data, record.offset, FILE_ID, seed)
-            assert alone == (None if record.kind == codec.UNHEALTHY else record)
-            if record.kind == codec.ADD:
-                body = codec.encode_body(codec.ADD, FILE_ID, seed, record.record_id, record.user_type, record.body)
+            alone = record_codec.record_at(data, record.offset, FILE_ID, seed)
+            assert alone == (None if record.kind == record_codec.UNHEALTHY else record)
+            if record.kind == record_codec.ADD:
+                body = record_codec.encode_body(record_codec.ADD, FILE_ID, seed, record.record_id, record.user_type, record.body)
                 assert body == data[record.offset : record.end]
-    assert codec.record_bytes(data) >= len(data)
+    assert record_codec.record_bytes(data) >= len(data)
 
 
 def handed_locks(data: bytes) -> None:
@@ -182,13 +182,13 @@ def _feed() -> bytes:
 
 
 def _journal(seed: int | None) -> bytes:
-    adds = codec.encode_adds(FILE_ID, seed, [(place, 2, b"body") for place in range(40)] + [(50, 1, b"longer body"), (51, 1, b"")])
+    adds = record_codec.encode_adds(FILE_ID, seed, [(place, 2, b"body") for place in range(40)] + [(50, 1, b"longer body"), (51, 1, b"")])
     rest = [
-        codec.encode_body(codec.UPDATE, FILE_ID, seed, 3, 2, b"new"),
-        codec.encode_body(codec.ADD_TX, FILE_ID, seed, 60, 2, b"of a transaction", 8),
-        codec.encode_delete(FILE_ID, seed, 4),
-        codec.encode_summary(codec.COMMIT, FILE_ID, seed, 8, [(FILE_ID, 1)]),
-        codec.encode_rollback(FILE_ID, seed, 9),
+        record_codec.encode_body(record_codec.UPDATE, FILE_ID, seed, 3, 2, b"new"),
+        record_codec.encode_body(record_codec.ADD_TX, FILE_ID, seed, 60, 2, b"of a transaction", 8),
+        record_codec.encode_delete(FILE_ID, seed, 4),
+        record_codec.encode_summary(record_codec.COMMIT, FILE_ID, seed, 8, [(FILE_ID, 1)]),
+        record_codec.encode_rollback(FILE_ID, seed, 9),
     ]
     return b"".join(adds + rest)
 

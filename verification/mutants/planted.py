@@ -48,7 +48,7 @@ from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.segments import reader
 from waltz_log.storage.views.views import Views, Wanted
 from waltz_log.testing import disk
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["BUGS", "planted", "unplanted"]

@@ -11,7 +11,7 @@ from waltz_log.security.identity import Identity
 from waltz_log.server.partition.partition import Partition
 from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.node.service import _Service
-from waltz_log.testing import connection
+from waltz_log.testing import memory_connection
 
 __all__: list[str] = []
 
@@ -41,7 +41,7 @@ def principal_believed() -> None:
             set_caller(Identity(stated, peer.roles))
         return changed
 
-    original: Any = change(connection, "_admit", admit)
+    original: Any = change(memory_connection, "_admit", admit)
 
 
 @bug

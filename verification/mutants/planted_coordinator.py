@@ -15,7 +15,7 @@ from waltz_log.server.node.manager import ClusterManager
 from waltz_log.server.replication import session_recovery as recovery
 from waltz_log.server.replication.session_recovery import Recovery
 from waltz_log.server.replication.store_session import StoreSession
-from waltz_log.testing.coordinator import MemoryCoordinator
+from waltz_log.testing.memory_coordinator import MemoryCoordinator
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 from verification.mutants.planting import bug, change
 from waltz_log.errors import StorageFailed
 from waltz_log.server.replication import acknowledgments
-from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.range_reads import RangeReads
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing import disk
 from waltz_log.testing.disk import SimulatedDisk

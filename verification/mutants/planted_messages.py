@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verification.mutants.planting import bug, change
-from waltz_log.client.feed import decode
+from waltz_log.client.feed import decode_feed
 from waltz_log.server.ordering import sequencer
 from waltz_log.storage.replica import partition_store
 
@@ -32,4 +32,4 @@ class _Equal:
 @bug
 def fed_records_not_verified() -> None:
     """A client hands out what it received."""
-    change(decode, "crc32", lambda view: _Equal())
+    change(decode_feed, "crc32", lambda view: _Equal())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verification.mutants.planting import bug, change
-from waltz_log.client.feed import decode
+from waltz_log.client.feed import decode_feed
 from waltz_log.server.ordering.sequencer import Sequencer
 
 __all__: list[str] = []
@@ -20,7 +20,7 @@ def generation_decoded_wrongly() -> None:
         original(block, partition, expected, found)
         found[before:] = [each._replace(generation=1) for each in found[before:]]
 
-    original: Any = change(decode, "_records", records)
+    original: Any = change(decode_feed, "_records", records)
 
 
 @bug

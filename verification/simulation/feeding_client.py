@@ -12,7 +12,7 @@ import struct
 
 from verification.simulation.clients import Actor, client_kind, read_owners
 from verification.simulation.history import Attempt, number_of
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import encode_record

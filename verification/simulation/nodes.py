@@ -23,9 +23,9 @@ from waltz_log.processes.storage import check_start, register
 from waltz_log.security.access import AccessControl
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import HangingOffload, SlowOffload
 from waltz_log.testing.virtual_time import SimulatedProcess, world_time_s

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from verification.simulation.clients import SETTINGS
 from verification.simulation.history import Attempt, Seen
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.core.ports import Channel
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError

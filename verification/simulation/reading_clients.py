@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from verification.simulation.clients import Actor, client_kind, read_owners
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Channel

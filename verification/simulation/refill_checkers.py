@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from verification.simulation.history import Evidence, ReplicaOpened
-from waltz_log.testing.connection import Connection
+from waltz_log.testing.memory_connection import Connection
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["REFILL_CHECKERS", "FillsSeen", "fills_go_on", "only_committed_is_kept"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from verification.simulation.history import History
-from waltz_log.testing.connection import Connection
+from waltz_log.testing.memory_connection import Connection
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["UpkeepSeen"]

@@ -26,10 +26,10 @@ from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import WaltzError
 from waltz_log.security.rules import ACCESS
-from waltz_log.testing.connection import Connection
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
+from waltz_log.testing.memory_connection import Connection
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import SlowOffload
 from waltz_log.testing.virtual_time import world_time_s

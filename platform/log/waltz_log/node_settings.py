@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from waltz_log.monitoring.settings import HttpSettings
-from waltz_log.security.audit import AuditSettings
+from waltz_log.security.audit_log import AuditSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 from waltz_log.telemetry.settings import TracingSettings

@@ -21,7 +21,7 @@ from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.errors import WriteContended
-from waltz_delta.jobs.arguments import JobParser
+from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters

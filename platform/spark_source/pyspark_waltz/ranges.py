@@ -22,9 +22,9 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
-from pyspark_waltz.arrow import PADDING, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.naming import naming_topic
+from pyspark_waltz.record_batches import PADDING, record_batch
 from pyspark_waltz.tasks import LogRange
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError

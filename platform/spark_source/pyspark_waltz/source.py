@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pyspark_waltz import catalog_tables
-from pyspark_waltz.cluster import LogView
 from pyspark_waltz.filters import Pushed, asked_for, push
 from pyspark_waltz.intervals import Intervals
-from pyspark_waltz.metadata import MetadataReader
+from pyspark_waltz.log_view import LogView
+from pyspark_waltz.metadata_rows import MetadataReader
 from pyspark_waltz.naming import TopicOf
 from pyspark_waltz.offsets import BEHIND, Extent, Offset, batch_starts, by_name, checked_starts
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
@@ -177,7 +177,7 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, ViewRange):
-        from pyspark_waltz.views import read_view
+        from pyspark_waltz.view_reads import read_view
 
         return read_view(partition)
     from pyspark_waltz.ranges import read_range

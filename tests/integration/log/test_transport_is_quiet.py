@@ -46,7 +46,7 @@ def run(code: str, *arguments: str, **environment: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr.strip()
 
 
-@pytest.mark.parametrize("module", ["waltz_log.client", "pyspark_waltz.ranges", "pyspark_waltz.views", "waltz_log.cli.main"])
+@pytest.mark.parametrize("module", ["waltz_log.client", "pyspark_waltz.ranges", "pyspark_waltz.view_reads", "waltz_log.cli.main"])
 def test_the_switch_is_set_when_an_application_imports_grpc_through_the_platform(module: str) -> None:
     """Later gRPC does not read it any more."""
     assert run(SEEN, module)[0] == "NONE"

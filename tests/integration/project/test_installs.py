@@ -36,7 +36,12 @@ IMPORTED_BY_OTHERS = {"pandas"}
 THE_CALLERS_OWN = {"pytest"}
 """Only pytest imports `waltz_log.testing.pytest_plugin`."""
 
-TRACING = ["waltz_log.telemetry.application", "waltz_log.telemetry.export", "waltz_log.telemetry.spans", "waltz_log.client.append.traced_appends"]
+TRACING = [
+    "waltz_log.telemetry.application",
+    "waltz_log.telemetry.exporting_tracer",
+    "waltz_log.telemetry.spans",
+    "waltz_log.client.append.traced_appends",
+]
 """The only modules that import OpenTelemetry, or one that does."""
 
 INSTALLS = [

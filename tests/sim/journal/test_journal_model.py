@@ -21,7 +21,7 @@ from tests.unit.log.journal.opened import SALT, reference_of, state_of
 from tests.unit.log.journal.reference import ADD, ADD_TX, DELETE, DELETE_TX, UPDATE, UPDATE_TX, Entry
 from waltz_log.errors import JournalFull
 from waltz_log.journal import Journal, JournalSettings
-from waltz_log.journal.codec import CheckKind
+from waltz_log.journal.record_codec import CheckKind
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.medium import LOST, WHOLE, drawn_fate
 

@@ -29,8 +29,8 @@ from tests.unit.log.journal.scenarios import (
 )
 from verification.crashes.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.errors import JournalFailed
-from waltz_log.journal import codec, compaction, directory, ledger, loading, opening, ring, writer
-from waltz_log.journal.codec import Record
+from waltz_log.journal import compaction, directory, loading, open_directory, record_codec, record_ledger, ring, writer
+from waltz_log.journal.record_codec import Record
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 EFFORT = Effort("pytest tests/sim/journal/test_journal_planted_bugs.py", subsets_of=3, drawn=3, torn_every=97, recovery_every=0)
@@ -63,7 +63,7 @@ def test_a_commit_that_is_counted_only_in_its_own_file(monkeypatch: pytest.Monke
     assert loads_as_the_reference(hole_in_the_first_file())
     decide = loading._Loader._decide
 
-    def own_file_only(loader: Any, record: Record, file: ledger.JournalFile) -> None:
+    def own_file_only(loader: Any, record: Record, file: record_ledger.JournalFile) -> None:
         transaction = loader._open.get(record.transaction_id)
         counts = tuple((each.id, count if each is not file else dict(record.counts)[file.id]) for each, count in transaction.counts.items())
         decide(loader, record._replace(counts=counts), file)
@@ -73,7 +73,7 @@ def test_a_commit_that_is_counted_only_in_its_own_file(monkeypatch: pytest.Monke
 
 
 def test_half_a_transaction_that_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_it_stands(loader: Any, record: Record, file: ledger.JournalFile) -> None:
+    def as_it_stands(loader: Any, record: Record, file: record_ledger.JournalFile) -> None:
         decide(loader, record._replace(counts=()), file) if record.transaction_id not in loader._open else decide(
             loader,
             record._replace(counts=tuple((each.id, count) for each, count in loader._open[record.transaction_id].counts.items() if count)),
@@ -95,14 +95,14 @@ async def test_a_file_that_is_reused_while_a_record_lives_in_it(monkeypatch: pyt
     def one_too_few(living: Sequence[int], outlives: Sequence[Collection[int]]) -> list[bool]:
         return right([*[count - 1 if count == 1 else count for count in living[:-1]], *living[-1:]], outlives)
 
-    right = ledger.reclaimable
+    right = record_ledger.reclaimable
     assert not await caught(records_that_stay)
-    monkeypatch.setattr(ledger, "reclaimable", one_too_few)
+    monkeypatch.setattr(record_ledger, "reclaimable", one_too_few)
     assert await caught(records_that_stay)
 
 
 async def test_a_delete_that_is_reclaimed_before_its_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger.JournalFile, "must_outlive", lambda self, other: None)
+    monkeypatch.setattr(record_ledger.JournalFile, "must_outlive", lambda self, other: None)
     assert await caught(deletes_stand_in_later_files)
 
 
@@ -114,7 +114,7 @@ async def test_an_acknowledgment_before_the_sync(monkeypatch: pytest.MonkeyPatch
 async def test_the_id_of_an_earlier_use_that_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     def any_use(data: bytes, file_id: int, seed: int | None) -> Iterator[Record]:
         for own in range(1, file_id + 1):
-            yield from codec.scan(data, own, codec.check_seed(SALT, own))
+            yield from record_codec.scan(data, own, record_codec.check_seed(SALT, own))
 
     monkeypatch.setattr(loading, "scan_runs", any_use)
     assert await caught(files_are_reused_over_and_over)
@@ -149,7 +149,7 @@ async def test_a_compaction_that_forgets_updates(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_an_opening_that_reports_what_is_not_on_the_medium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_repair", lambda *rest: None)
+    monkeypatch.setattr(open_directory, "_repair", lambda *rest: None)
     assert await caught(what_was_never_synced)
 
 
@@ -196,13 +196,13 @@ def test_a_search_that_goes_on_too_far_behind_an_unhealthy_place(monkeypatch: py
     torn = Entry(ADD, 1, body=bytes(100)).encode(1)[:10]
     disk = directory_of({1: bytes(FileImage(1, 1024).raw(torn).put(Entry(ADD, 2)))}, "size")
     assert loads_as_the_reference(disk)
-    record_at = codec._record_at
+    record_at = record_codec._record_at
 
     def past_the_head(data: bytes, view: memoryview, offset: int, seed: int | None) -> Record:
         found = record_at(data, view, offset, seed)
-        return found._replace(end=offset + codec.BODY_OVERHEAD_BYTES) if found.kind == codec.UNHEALTHY else found
+        return found._replace(end=offset + record_codec.BODY_OVERHEAD_BYTES) if found.kind == record_codec.UNHEALTHY else found
 
-    monkeypatch.setattr(codec, "_record_at", past_the_head)
+    monkeypatch.setattr(record_codec, "_record_at", past_the_head)
     assert not loads_as_the_reference(disk)
 
 
@@ -211,7 +211,7 @@ def test_a_hash_that_is_the_same_for_each_use_of_a_file(monkeypatch: pytest.Monk
     foreign = Entry(ADD, 666, body=b"foreign").encode(5, lambda body, file_id: CHECKS["hash"](body, 4))
     disk = directory_of({5: bytes(FileImage(5, 1024, check=CHECKS["hash"]).raw(foreign))}, "hash")
     assert not open_journal(disk.fork()).loaded.records
-    seed = codec.check_seed
+    seed = record_codec.check_seed
     monkeypatch.setattr(directory, "check_seed", lambda salt, file_id: seed(salt, 4))
     monkeypatch.setattr(writer, "check_seed", lambda salt, file_id: seed(salt, 4))
     assert open_journal(disk).loaded.records
@@ -225,13 +225,13 @@ async def test_a_replaced_update_that_removes_the_record(monkeypatch: pytest.Mon
             play.sync()
 
     assert not await caught(replaced_over_and_over, replaceable_types=frozenset({1}))
-    cancel = ledger.Ledger._cancel
+    cancel = record_ledger.Ledger._cancel
 
-    def counted_twice(self: ledger.Ledger, place: int, by: ledger.JournalFile) -> None:
+    def counted_twice(self: record_ledger.Ledger, place: int, by: record_ledger.JournalFile) -> None:
         cancel(self, place, by)
         for file in self.files.values():
-            if file.serial == (place >> ledger.OFFSET_BITS) - 1:
+            if file.serial == (place >> record_ledger.OFFSET_BITS) - 1:
                 file.live = 0
 
-    monkeypatch.setattr(ledger.Ledger, "_cancel", counted_twice)
+    monkeypatch.setattr(record_ledger.Ledger, "_cancel", counted_twice)
     assert await caught(replaced_over_and_over, replaceable_types=frozenset({1}))

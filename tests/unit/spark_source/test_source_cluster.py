@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_waltz.cluster import CONNECT_TIMEOUT_S, Location, LogView
+from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, Location, LogView
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size

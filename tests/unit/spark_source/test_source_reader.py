@@ -162,7 +162,7 @@ def test_a_log_that_ends_before_what_was_read_is_refused_and_an_old_bound_waited
     capped = reader(endingTransactionIds='{"0": 3, "1": 0}')
     passed = {"0": 5, "1": 0, "cluster": str(cluster.key)}
     assert capped.latestOffset(passed, ReadAllAvailable()) is passed, "an end that was changed moves nothing back"
-    monkeypatch.setattr("pyspark_waltz.cluster.time.sleep", lambda _: fill(cluster, 0, 5))
+    monkeypatch.setattr("pyspark_waltz.log_view.time.sleep", lambda _: fill(cluster, 0, 5))
     waiting = reader()
     assert ends(waiting.latestOffset({"0": 9, "1": 0}, ReadAllAvailable())) == {"0": 9, "1": 0}
     assert ends(waiting.latestOffset({"0": 9, "1": 0}, ReadAllAvailable())) == {"0": 10, "1": 0}

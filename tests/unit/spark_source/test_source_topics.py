@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_waltz.arrow import PADDING, arrow_schema, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.naming import TopicOf, Wanted, naming_topic
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import ViewEnd, view_end
+from pyspark_waltz.record_batches import PADDING, arrow_schema, record_batch
 from pyspark_waltz.schema import SCHEMA, TOPIC_FIELDS
 from pyspark_waltz.tasks import LogRange, ViewRange
 from pyspark_waltz.testing import StubCluster, StubInspector, StubSource, block_of

@@ -19,7 +19,6 @@ import typer
 from typer.exceptions import TyperException
 
 from waltz_log.cli.access.access_app import access_app
-from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
 from waltz_log.cli.cluster.placement_app import add_placement
@@ -28,6 +27,7 @@ from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.printing import printable
+from waltz_log.cli.shared_arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.storage.storage_app import storage_app
 from waltz_log.cli.support.support_app import add_support
 from waltz_log.cli.topics.lag_app import add_lag

@@ -31,7 +31,7 @@ from waltz_log.client.base.retry import Backoff, RetryBudget
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.feed import feed_batches
 from waltz_log.client.feed.fetching import checked_ids, fetch_transactions
-from waltz_log.client.inspection.positions import position_at
+from waltz_log.client.inspection.time_positions import position_at
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.client.topics.topic import TopicHandle
 from waltz_log.client.topics.topic_directory import TopicDirectory

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampling import Sample, Sampler
-from waltz_log.console.reading.transactions import TransactionReader
+from waltz_log.console.reading.transaction_reader import TransactionReader
 from waltz_log.console.rendering import make_environment
 from waltz_log.console.security import ActionToken, BrowserAccess
 from waltz_log.console.settings import ConsoleSettings

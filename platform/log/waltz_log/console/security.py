@@ -26,7 +26,7 @@ from waltz_log.core.topics.access import allowed
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import NotAllowed, PermissionDenied, Unavailable
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import denied
+from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller, calling
 from waltz_log.security.identity import Role
 from waltz_log.security.rules import Operation

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from waltz_log.console.application import make_application
+from waltz_log.console.asgi import make_application
 from waltz_log.console.security import PEER
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -21,7 +21,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.processes.access import following
 from waltz_log.processes.clock import WallClock
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import open_audit
+from waltz_log.security.audit_log import open_audit
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport.accepting import TlsAcceptor
 from waltz_log.transport.grpc import GrpcNetwork

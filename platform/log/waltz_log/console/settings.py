@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from waltz_log.security.audit import AuditSettings
+from waltz_log.security.audit_log import AuditSettings
 from waltz_log.security.settings import TlsSettings
 from waltz_log.settings import Settings
 

@@ -12,7 +12,7 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl, TopicOf
-from waltz_log.security.audit import acted
+from waltz_log.security.audit_log import acted
 from waltz_log.security.rules import ACCESS, CLUSTER_RESOURCE, AccessRules, Resource, Rule
 
 __all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "rule_changes", "topics_of"]

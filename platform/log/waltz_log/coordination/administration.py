@@ -15,7 +15,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
-from waltz_log.security.audit import acted
+from waltz_log.security.audit_log import acted
 from waltz_log.security.rules import ACCESS, AccessRules
 
 __all__ = ["PATHS", "Action", "AdministrationAudit", "changes"]

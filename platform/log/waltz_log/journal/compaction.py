@@ -22,7 +22,9 @@ from typing import Final
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import JournalFull
-from waltz_log.journal.codec import (
+from waltz_log.journal.directory import FILE_ID_MAX, id_distance
+from waltz_log.journal.journal_transaction import Transaction
+from waltz_log.journal.record_codec import (
     ADD,
     ADD_TX,
     BODY_OVERHEAD_BYTES,
@@ -41,10 +43,8 @@ from waltz_log.journal.codec import (
     record_bytes,
     summary_bytes,
 )
-from waltz_log.journal.directory import FILE_ID_MAX, id_distance
-from waltz_log.journal.ledger import OFFSET_BITS, OFFSET_MASK, JournalFile, Ledger
+from waltz_log.journal.record_ledger import OFFSET_BITS, OFFSET_MASK, JournalFile, Ledger
 from waltz_log.journal.settings import JournalSettings
-from waltz_log.journal.transactions import Transaction
 from waltz_log.journal.writer import Writer
 from waltz_log.loggers import get_logger
 

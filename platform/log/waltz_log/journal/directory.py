@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
-from waltz_log.journal.codec import FILE_HEADER_BYTES, CheckKind, check_seed
+from waltz_log.journal.record_codec import FILE_HEADER_BYTES, CheckKind, check_seed
 from waltz_log.journal.salt import SALT_FILE, read_salt
 
 __all__ = ["ATTIC", "FILE_ID_MAX", "Directory", "FoundFile", "following_id", "id_distance", "journal_name", "ring_order", "survey"]

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from waltz_log.errors import InvalidRequest, JournalFull, WaltzError
-from waltz_log.journal.codec import BODY_OVERHEAD_BYTES, DELETE_TX_BYTES, TX_BODY_OVERHEAD_BYTES
 from waltz_log.journal.journal import Journal
 from waltz_log.journal.loading import Loaded, LoadedRecord
+from waltz_log.journal.record_codec import BODY_OVERHEAD_BYTES, DELETE_TX_BYTES, TX_BODY_OVERHEAD_BYTES
 from waltz_log.journal.settings import GroupCommitSettings
 from waltz_log.journal.statistics import JournalStatistics
 from waltz_log.loggers import get_logger

@@ -18,7 +18,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
-from waltz_log.journal.codec import (
+from waltz_log.journal.directory import ATTIC, FILE_ID_MAX, Directory, FoundFile, ring_order, survey
+from waltz_log.journal.loading import Loaded, load
+from waltz_log.journal.record_codec import (
     ADD,
     ADD_TX,
     COMMIT,
@@ -33,9 +35,7 @@ from waltz_log.journal.codec import (
     Record,
     scan,
 )
-from waltz_log.journal.directory import ATTIC, FILE_ID_MAX, Directory, FoundFile, ring_order, survey
-from waltz_log.journal.ledger import JournalFile
-from waltz_log.journal.loading import Loaded, load
+from waltz_log.journal.record_ledger import JournalFile
 from waltz_log.journal.settings import JournalSettings
 
 __all__ = ["KIND_NAMES", "FileFigures", "Finding", "JournalFigures", "Seen", "figures", "in_order", "records_of", "verify"]

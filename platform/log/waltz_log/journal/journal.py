@@ -20,7 +20,11 @@ from typing import Final, Self
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidRequest, JournalFull, UnknownRecord, WaltzError
-from waltz_log.journal.codec import (
+from waltz_log.journal.compaction import Compactor
+from waltz_log.journal.journal_transaction import Transaction
+from waltz_log.journal.loading import Loaded, LoadedRecord
+from waltz_log.journal.open_directory import Opened, open_directory
+from waltz_log.journal.record_codec import (
     ADD,
     ADD_TX,
     BODY_OVERHEAD_BYTES,
@@ -43,13 +47,9 @@ from waltz_log.journal.codec import (
     encode_summary,
     summary_bytes,
 )
-from waltz_log.journal.compaction import Compactor
-from waltz_log.journal.ledger import JournalFile
-from waltz_log.journal.loading import Loaded, LoadedRecord
-from waltz_log.journal.opening import Opened, open_directory
+from waltz_log.journal.record_ledger import JournalFile
 from waltz_log.journal.settings import JournalSettings
 from waltz_log.journal.statistics import JournalStatistics, gather
-from waltz_log.journal.transactions import Transaction
 from waltz_log.journal.writer import Writer
 
 __all__ = ["Journal"]

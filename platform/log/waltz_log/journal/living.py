@@ -13,7 +13,7 @@ from functools import partial
 from itertools import accumulate, chain, compress, repeat
 from typing import Final, NamedTuple, overload
 
-from waltz_log.journal.ledger import Ledger
+from waltz_log.journal.record_ledger import Ledger
 
 __all__ = ["LivingRecords", "LoadedRecord", "Rows"]
 

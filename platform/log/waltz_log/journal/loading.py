@@ -21,7 +21,10 @@ from typing import Literal
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
-from waltz_log.journal.codec import (
+from waltz_log.journal.directory import Directory, FoundFile, ring_order
+from waltz_log.journal.journal_transaction import Transaction
+from waltz_log.journal.living import LivingRecords, LoadedRecord, Rows
+from waltz_log.journal.record_codec import (
     ADD,
     ADD_TX,
     COMMIT,
@@ -37,11 +40,8 @@ from waltz_log.journal.codec import (
     scan,
     scan_runs,
 )
-from waltz_log.journal.directory import Directory, FoundFile, ring_order
-from waltz_log.journal.ledger import JournalFile, Ledger
-from waltz_log.journal.living import LivingRecords, LoadedRecord, Rows
+from waltz_log.journal.record_ledger import JournalFile, Ledger
 from waltz_log.journal.settings import JournalSettings
-from waltz_log.journal.transactions import Transaction
 
 __all__ = ["Loaded", "LoadedRecord", "Loading", "PreparedTransaction", "Strike", "load"]
 

@@ -20,9 +20,9 @@ from typing import Final
 
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import JournalFull
-from waltz_log.journal.codec import FILE_HEADER_BYTES, FILL, CheckKind
 from waltz_log.journal.directory import ATTIC, FoundFile, following_id, journal_name
-from waltz_log.journal.ledger import JournalFile
+from waltz_log.journal.record_codec import FILE_HEADER_BYTES, FILL, CheckKind
+from waltz_log.journal.record_ledger import JournalFile
 from waltz_log.journal.settings import JournalSettings
 
 __all__ = ["NextFile", "Ring"]

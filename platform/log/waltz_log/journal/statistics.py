@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltz_log.journal.codec import CheckKind
-from waltz_log.journal.ledger import Ledger
+from waltz_log.journal.record_codec import CheckKind
+from waltz_log.journal.record_ledger import Ledger
 from waltz_log.journal.ring import Ring
 from waltz_log.journal.writer import Writer
 from waltz_log.statistics import Newest, Summed, snapshot

@@ -12,8 +12,8 @@ from typing import Final, NoReturn
 
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import InvalidRequest, JournalFailed, TransactionTooLarge, WaltzError
-from waltz_log.journal.codec import FILE_HEADER_BYTES, check_seed
-from waltz_log.journal.ledger import JournalFile, Ledger
+from waltz_log.journal.record_codec import FILE_HEADER_BYTES, check_seed
+from waltz_log.journal.record_ledger import JournalFile, Ledger
 from waltz_log.journal.ring import NextFile, Ring
 from waltz_log.journal.settings import JournalSettings
 

@@ -11,9 +11,9 @@ from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
 from waltz_log.errors import InvalidSetting
-from waltz_log.monitoring.checks import Check, is_ready, report
 from waltz_log.monitoring.http_server import MonitoringHandler, MonitoringServer
 from waltz_log.monitoring.monitored import Finding, Monitored
+from waltz_log.monitoring.readiness import Check, is_ready, report
 from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.certificates import Certificates
 

@@ -16,9 +16,9 @@ from waltz_log.core.status.latency import BOUNDS_S, LatencyStatistics
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.monitoring.build_families import BUILD
-from waltz_log.monitoring.checks import is_ready
 from waltz_log.monitoring.families import Family, gauge, single
 from waltz_log.monitoring.monitored import Finding, Role
+from waltz_log.monitoring.readiness import is_ready
 from waltz_log.monitoring.server_families import SERVER
 from waltz_log.monitoring.storage_families import STORAGE
 from waltz_log.monitoring.trace_families import TRACES

@@ -17,7 +17,7 @@ from typing import Literal
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import WaltzError
-from waltz_log.monitoring.checks import Check, checks_of, is_ready
+from waltz_log.monitoring.readiness import Check, checks_of, is_ready
 
 __all__ = ["ALIVE_S", "DEADLINE_S", "Finding", "Monitored", "Phase", "Role", "Source"]
 

@@ -24,9 +24,9 @@ from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.ledger import Entry, Ledger
 from waltz_log.outbox.settings import OutboxSettings
-from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Calls", "GiveUp", "Handler"]
 

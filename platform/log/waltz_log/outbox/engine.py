@@ -11,13 +11,13 @@ from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFenced, WaltzError
 from waltz_log.loggers import get_logger
-from waltz_log.outbox.admission import Admission
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.reserved_space import ReservedSpace
 from waltz_log.outbox.session import OutboxDependencies, Session
 from waltz_log.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 from waltz_log.outbox.store import open_journal, write_statistics
-from waltz_log.outbox.writer import JournalWriter
+from waltz_log.outbox.submit_admission import Admission
 
 __all__ = ["Engine"]
 

@@ -29,11 +29,11 @@ from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAl
 from waltz_log.loggers import get_logger
 from waltz_log.outbox.calls import Calls
 from waltz_log.outbox.data_run import DataRun, OutboxOutcome, entries_of
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.key_order import KeyOrder
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
-from waltz_log.outbox.writer import JournalWriter
 
 if TYPE_CHECKING:
     from waltz_log.client.append.traced_appends import TracedAppends

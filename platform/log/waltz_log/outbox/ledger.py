@@ -156,7 +156,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The client id of the outbox, and what proves that this directory is not a copy (`identity`)."""
+    """The client id of the outbox, and what proves that this directory is not a copy (`outbox_identity`)."""
 
     cluster_key: str
     client_id: int

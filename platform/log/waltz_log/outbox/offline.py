@@ -13,10 +13,10 @@ from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.journal import Journal
 from waltz_log.journal.directory import survey
 from waltz_log.outbox.intent import Intent
+from waltz_log.outbox.journal_writer import apply
 from waltz_log.outbox.ledger import Change, DeadLetter, Entry
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.store import open_journal, read_ledger
-from waltz_log.outbox.writer import apply
 
 __all__ = ["OutboxDirectory"]
 

@@ -21,12 +21,12 @@ from waltz_log.errors import InvalidRequest, JournalFull, OutboxFull, Transactio
 from waltz_log.outbox.calls import Handler
 from waltz_log.outbox.engine import Engine
 from waltz_log.outbox.intent import Intent
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.ledger import ENTRY_OVERHEAD_BYTES, Change, DeadLetter, Entry, Ledger
 from waltz_log.outbox.receipt import IntentReceipt
 from waltz_log.outbox.session import Followed, OutboxDependencies
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.statistics import OutboxStatistics
-from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Outbox"]
 

@@ -19,11 +19,11 @@ from waltz_log.core.ports import Network
 from waltz_log.loggers import get_logger
 from waltz_log.outbox import lane as lanes
 from waltz_log.outbox.calls import Calls, Handler
-from waltz_log.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.lane import IntentListener, Lane, SequencesUsedUp, sequences_left
 from waltz_log.outbox.ledger import Entry, Ledger, Place
+from waltz_log.outbox.outbox_identity import MOUNTS_PER_EPOCH, claim, declare, renew
 from waltz_log.outbox.settings import OutboxSettings
-from waltz_log.outbox.writer import JournalWriter
 
 if TYPE_CHECKING:
     from waltz_log.client.append.traced_appends import TracedAppends

@@ -13,7 +13,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import AuditSettings
+from waltz_log.security.audit_log import AuditSettings
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["access_control", "auditing", "following"]

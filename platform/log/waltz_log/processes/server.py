@@ -28,7 +28,7 @@ from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import open_audit
+from waltz_log.security.audit_log import open_audit
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.statistics import from_json

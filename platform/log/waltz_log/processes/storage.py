@@ -34,11 +34,11 @@ from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import open_audit
+from waltz_log.security.audit_log import open_audit
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.offline.restore import disown, is_restored
 from waltz_log.telemetry.tracer import Tracer

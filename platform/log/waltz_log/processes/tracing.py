@@ -23,7 +23,7 @@ async def tracing(settings: TracingSettings | None, service: str, instance: str 
         yield None
         return
     with explain_missing("the setting `tracing`", "tracing"):
-        from waltz_log.telemetry.export import exporting_tracer
+        from waltz_log.telemetry.exporting_tracer import exporting_tracer
 
         tracer = exporting_tracer(service, instance or f"{socket.gethostname()}-{os.getpid()}", settings)
     try:

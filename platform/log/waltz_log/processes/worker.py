@@ -30,7 +30,7 @@ from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
-from waltz_log.monitoring.checks import checks_of, is_ready
+from waltz_log.monitoring.readiness import checks_of, is_ready
 from waltz_log.node_settings import NodeSettings
 from waltz_log.processes.access import access_control, following
 from waltz_log.processes.clock import WallClock
@@ -40,7 +40,7 @@ from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW, READY, Link, Orders
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import open_audit
+from waltz_log.security.audit_log import open_audit
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods

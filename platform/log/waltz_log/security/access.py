@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from waltz_log.errors import PermissionDenied, Unavailable
-from waltz_log.security.audit import denied
+from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide

@@ -29,9 +29,9 @@ from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import AccessRules
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 

@@ -33,8 +33,8 @@ from waltz_log.core.ports import (
 )
 from waltz_log.errors import ConnectionLost
 from waltz_log.security.identity import Identity
-from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
+from waltz_log.testing.memory_connection import OUTSIDE, Connection, End
 from waltz_log.testing.virtual_time import world_time_s
 
 __all__ = ["MemoryHost", "MemoryNetwork"]

@@ -15,7 +15,7 @@ from typing import Any, Final  # Any: messages of any method, and gRPC's context
 
 from waltz_log.core.ports import AnyMethod, Stream
 from waltz_log.errors import PermissionDenied, ProtocolViolation
-from waltz_log.security.audit import denied
+from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import SIBLING, set_caller
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity, Role

@@ -32,7 +32,7 @@ from waltz_delta.console.tables import (
 from waltz_delta.marks.traced import table_version
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
-from waltz_log.client.inspection.tracing import TableVersion
+from waltz_log.client.inspection.transaction_trace import TableVersion
 from waltz_log.console.console import Action, Console, Link
 from waltz_log.console.pages.parameters import path_number
 from waltz_log.console.reading.sampling import Sample

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_waltz.cluster import connect_timeout_s
+from pyspark_waltz.log_view import connect_timeout_s
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.errors import NotADeltaTable
-from waltz_delta.jobs.arguments import JobParser
 from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import Piece, pieces
+from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.marks.marks import marks_among, merge_app_id, merged_app_id, position

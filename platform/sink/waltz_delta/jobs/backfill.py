@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from pyspark_waltz.cluster import connect_timeout_s
+from pyspark_waltz.log_view import connect_timeout_s
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.stopping import StopRequest
-from waltz_delta.jobs.arguments import JobParser
+from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.marks import BatchRange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waltz_delta.base.job_outcome import run_job
-from waltz_delta.jobs.arguments import parse_arguments
+from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.pipelines.pipeline_run import run_pipelines
 
 __all__ = ["ingest", "upsert"]

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.errors import NotADeltaTable
-from waltz_delta.jobs.arguments import JobParser
+from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.jobs.maintain_files import FileReport, file_report
 from waltz_delta.landing.landing import sink_for

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from waltz_delta.errors import PositionForgotten, PositionNotReached
 from waltz_delta.marks.positions import version_at
-from waltz_log.client.inspection.tracing import TableVersion
+from waltz_log.client.inspection.transaction_trace import TableVersion
 
 __all__ = ["table_version"]
 

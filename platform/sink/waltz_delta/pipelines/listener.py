@@ -15,7 +15,7 @@ from typing import Any  # JSON values, and pyspark's events
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from waltz_delta.pipelines.lag import LagClock
+from waltz_delta.pipelines.lag_clock import LagClock
 
 __all__ = ["PipelineListener", "PipelineStatus", "StatusBoard"]
 

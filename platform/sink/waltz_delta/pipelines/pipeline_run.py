@@ -20,7 +20,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_waltz.cluster import connect_timeout_s
+from pyspark_waltz.log_view import connect_timeout_s
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.job_outcome import Failure
@@ -201,7 +201,7 @@ def _batch_traces(settings: PipelineSettings) -> Iterator[BatchTraces | None]:
         yield None
         return
     with explain_missing("the setting `tracing`", "tracing"):
-        from waltz_log.telemetry.export import exporting_tracer
+        from waltz_log.telemetry.exporting_tracer import exporting_tracer
 
         tracer = exporting_tracer("waltz-pipeline", settings.name, settings.tracing)
     options = settings.options

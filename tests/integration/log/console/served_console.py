@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from waltz_log.console.application import make_application
+from waltz_log.console.asgi import make_application
 from waltz_log.console.console import Console, Extension
 from waltz_log.console.reading.link import Connect
 from waltz_log.console.serving import make_server

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.log.console.served_console import ServedConsole, serve_console
 from waltz_log.coordination.access import topics_of
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import AuditSettings, open_audit
+from waltz_log.security.audit_log import AuditSettings, open_audit
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.rules import AccessRules, Operation, Rule
 from waltz_log.security.settings import TlsSettings

@@ -9,7 +9,7 @@ import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core.ports import Coordinator
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster
 

@@ -11,7 +11,7 @@ import pytest
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ConnectionLost, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.scripted_server import Break, ScriptedCluster
 from waltz_log.transport.grpc import GrpcNetwork
 from waltz_log.transport.methods import MOUNT

@@ -22,7 +22,7 @@ from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, 
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, Unavailable
 from waltz_log.testing import SyncInMemoryCluster
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster
 

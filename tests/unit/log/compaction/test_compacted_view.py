@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.unit.log.compaction.views import BEGUN_MS, SMALL, compactor, contents, drawn_log, fold, open_view, reader
 from waltz_log.compaction import CompactionSettings, Compactor, LogRecord
-from waltz_log.compaction.loading import ViewLoad
 from waltz_log.compaction.view import CompactedView
+from waltz_log.compaction.view_load import ViewLoad
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.topics.topic_names import TopicName

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.console.reading.following import BYTES_MAX, PARTITIONS_MAX, ROWS_MAX, Follower
-from waltz_log.console.reading.transactions import Bounds, Entry
+from waltz_log.console.reading.transaction_reader import Bounds, Entry
 
 PARTITIONS = 7
 ARRIVALS = st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(1, 60)), max_size=6)

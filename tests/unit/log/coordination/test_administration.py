@@ -15,9 +15,9 @@ from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, C
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable
-from waltz_log.security.audit import AuditSettings, open_audit
+from waltz_log.security.audit_log import AuditSettings, open_audit
 from waltz_log.security.rules import ACCESS, AccessRules, Operation, Rule
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
 NAME = TopicName("shop", "orders")
 KEY = UUID(int=1)

@@ -13,7 +13,7 @@ from waltz_log.coordination.cluster import create_cluster, grow_replicas, place_
 from waltz_log.core.metadata import CLUSTER, REPLICAS, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
 NODES = ("storage-0", "storage-1", "storage-2")
 

@@ -9,7 +9,7 @@ import pytest
 from verification.conformance.coordinator_conformance import CoordinatorConformance
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 
 
 class _Ensemble:

@@ -13,7 +13,7 @@ from waltz_log.coordination.subscribers import remove_subscriber
 from waltz_log.coordination.topics import change_catalogue, pool_of
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 KEY = UUID(int=1)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from waltz_log.journal.codec import (
+from waltz_log.journal.record_codec import (
     ADD,
     ADD_TX,
     BODY_OVERHEAD_BYTES,

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from waltz_log.errors import CorruptData, JournalFailed
 from waltz_log.journal import Journal, JournalSettings, LoadedRecord
-from waltz_log.journal.codec import ADD, FILL, encode_body
 from waltz_log.journal.directory import FILE_ID_MAX
+from waltz_log.journal.record_codec import ADD, FILL, encode_body
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 MANUAL = JournalSettings(file_bytes=1024, files_max=40, files_pool=2, compact_files_min=0, replaceable_types=frozenset({9}))

@@ -17,9 +17,9 @@ from tests.unit.log.journal.reference import ADD, ADD_TX, COMMIT, PREPARE, UPDAT
 from tests.unit.log.journal.scenarios import open_journal
 from waltz_log.errors import CorruptData, JournalFailed
 from waltz_log.journal import Loaded
-from waltz_log.journal.codec import UNHEALTHY, check_seed, encode_body, scan
 from waltz_log.journal.directory import survey
 from waltz_log.journal.loading import load
+from waltz_log.journal.record_codec import UNHEALTHY, check_seed, encode_body, scan
 from waltz_log.journal.settings import JournalSettings
 from waltz_log.testing.disk import SimulatedDisk
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.unit.log.journal.reclaim_cases import RECLAIM_CASES, Row
-from waltz_log.journal.ledger import reclaimable
+from waltz_log.journal.record_ledger import reclaimable
 
 
 @pytest.mark.parametrize(("rows", "expected"), RECLAIM_CASES.values(), ids=RECLAIM_CASES)

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from waltz_log.errors import CorruptData, InvalidSetting, JournalFailed, JournalFull
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
-from waltz_log.journal.codec import encode_body
 from waltz_log.journal.directory import FILE_ID_MAX, following_id, ring_order
+from waltz_log.journal.record_codec import encode_body
 from waltz_log.journal.salt import SALT_FILE
 from waltz_log.testing.disk import Operation, SimulatedDisk
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.log.journal.reference import BODIED, ELEMENTS, Check, Entry, FileImage, check_size, hash_check, read_file
-from waltz_log.journal import codec
+from waltz_log.journal import record_codec
 
 FILE_BYTES = 700
 ID_MAX = (1 << 31) - 1
@@ -66,10 +66,12 @@ def test_both_find_the_same_records_in_any_file(salt: bytes | None, check: Check
         content[data.draw(st.integers(4, max(4, len(content) - 1))) % len(content)] ^= 1 << data.draw(st.integers(0, 7))
     content[:4] = file_id.to_bytes(4, "big")
     _, expected = read_file(bytes(content), check)
-    found = [each for each in codec.scan(bytes(content), file_id, codec.check_seed(salt, file_id)) if each.kind != codec.UNHEALTHY]
+    found = [
+        each for each in record_codec.scan(bytes(content), file_id, record_codec.check_seed(salt, file_id)) if each.kind != record_codec.UNHEALTHY
+    ]
     assert [
         (
-            Entry(each.kind, each.record_id if each.kind <= codec.DELETE else 0, each.transaction_id, each.user_type, each.body, each.counts),
+            Entry(each.kind, each.record_id if each.kind <= record_codec.DELETE else 0, each.transaction_id, each.user_type, each.body, each.counts),
             each.offset,
             each.end,
         )
@@ -81,25 +83,25 @@ def test_both_find_the_same_records_in_any_file(salt: bytes | None, check: Check
 @settings(max_examples=200, deadline=None)
 @given(entry=entries(), file_id=st.integers(0, (1 << 31) - 1))
 def test_both_write_a_record_in_the_same_bytes(salt: bytes | None, check: Check, entry: Entry, file_id: int) -> None:
-    seed = codec.check_seed(salt, file_id)
+    seed = record_codec.check_seed(salt, file_id)
     transaction = entry.transaction if entry.kind in ELEMENTS else None
     if entry.kind in BODIED:
-        made = codec.encode_body(entry.kind, file_id, seed, entry.id, entry.user_type, entry.body, transaction)
-        if entry.kind == codec.ADD:
-            assert codec.encode_adds(file_id, seed, [(entry.id, entry.user_type, entry.body)] * 2) == [made, made]
-    elif entry.kind in (codec.DELETE, codec.DELETE_TX):
-        made = codec.encode_delete(file_id, seed, entry.id, transaction)
-    elif entry.kind == codec.ROLLBACK:
-        made = codec.encode_rollback(file_id, seed, entry.transaction)
+        made = record_codec.encode_body(entry.kind, file_id, seed, entry.id, entry.user_type, entry.body, transaction)
+        if entry.kind == record_codec.ADD:
+            assert record_codec.encode_adds(file_id, seed, [(entry.id, entry.user_type, entry.body)] * 2) == [made, made]
+    elif entry.kind in (record_codec.DELETE, record_codec.DELETE_TX):
+        made = record_codec.encode_delete(file_id, seed, entry.id, transaction)
+    elif entry.kind == record_codec.ROLLBACK:
+        made = record_codec.encode_rollback(file_id, seed, entry.transaction)
     else:
-        made = codec.encode_summary(entry.kind, file_id, seed, entry.transaction, entry.listed)
-        assert len(made) == codec.summary_bytes(len(entry.listed))
+        made = record_codec.encode_summary(entry.kind, file_id, seed, entry.transaction, entry.listed)
+        assert len(made) == record_codec.summary_bytes(len(entry.listed))
     assert made == entry.encode(file_id, check)
 
 
 def test_a_file_full_of_heads_is_read_in_a_moment() -> None:
     """The worst a file can hold is nothing but beginnings of records: each is read once."""
     content = bytes(FileImage(7, 5 * 20_000 + 4).raw(b"\x0b\x00\x00\x00\x07" * 20_000))
-    found = list(codec.scan(content, 7, None))
-    assert {each.kind for each in found} == {codec.UNHEALTHY}
+    found = list(record_codec.scan(content, 7, None))
+    assert {each.kind for each in found} == {record_codec.UNHEALTHY}
     assert len(found) < 20_001

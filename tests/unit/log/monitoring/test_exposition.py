@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.log.monitoring.conftest import CLUSTER_KEY, HOT_LOCK
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
-from waltz_log.monitoring.checks import Check, checks_of
 from waltz_log.monitoring.exposition import exposition, families_of
 from waltz_log.monitoring.monitored import Finding, Role
+from waltz_log.monitoring.readiness import Check, checks_of
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from waltz_log.client import Intent
+from waltz_log.outbox.journal_writer import apply
 from waltz_log.outbox.ledger import Change, Entry, Ledger
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.store import open_journal
-from waltz_log.outbox.writer import apply
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.medium import drawn_fate
 

@@ -16,10 +16,10 @@ from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.core.formats.traces import pack_traces
 from waltz_log.journal import Journal
 from waltz_log.outbox.intent import encode_intent
+from waltz_log.outbox.journal_writer import apply
 from waltz_log.outbox.ledger import Change, Kind, Ledger
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.store import journal_settings, open_journal
-from waltz_log.outbox.writer import apply
 from waltz_log.testing.disk import SimulatedDisk
 
 TRACED = FAST.model_copy(update={"tracing": True})

@@ -11,7 +11,7 @@ from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, 
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import Fenced
 from waltz_log.processes.storage import register
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
 
 async def _entry(coordinator: Coordinator) -> StorageNodeEntry:

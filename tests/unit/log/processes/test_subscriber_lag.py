@@ -11,7 +11,7 @@ from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStati
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.processes.subscriber_lag import PERIOD_S, SubscriberLag, lag_of
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
 BUDGET = BudgetStatistics(0, 0, 0)
 STATISTICS = ServerStatistics(1, None, False, CacheStatistics(BUDGET, BUDGET), {0: open_partition(ReplicaStatus.LIVE)})

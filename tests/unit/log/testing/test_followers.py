@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from waltz_log.core.ports import Node
-from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 LAG_S = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_waltz.options import EARLIEST
-from waltz_delta.jobs.arguments import parse_arguments
+from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipelines.pipeline_file import load_pipeline

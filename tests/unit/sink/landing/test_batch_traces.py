@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from waltz_delta.landing.batch_traces import SAMPLE_MAX, WAITING_MAX, BatchTraces, Ranges
 from waltz_log.client.inspection.recent_traces import TracedTransaction
 from waltz_log.errors import Unavailable
-from waltz_log.telemetry.export import ExportingTracer
+from waltz_log.telemetry.exporting_tracer import ExportingTracer
 from waltz_log.telemetry.settings import TracingSettings
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sink.marks.test_positions import KEY, Table
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.traced import table_version
-from waltz_log.client.inspection.tracing import TableVersion
+from waltz_log.client.inspection.transaction_trace import TableVersion
 from waltz_log.errors import InvalidRequest
 
 

@@ -11,7 +11,7 @@ import pytest
 import waltz_delta
 from tools.pipeline_metrics import metrics_table
 from waltz_delta.jobs import audit, backfill, maintain
-from waltz_delta.jobs.arguments import _parser
+from waltz_delta.jobs.job_arguments import _parser
 from waltz_delta.pipelines.pipeline_file import check_pipeline_file
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"

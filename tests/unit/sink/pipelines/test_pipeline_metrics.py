@@ -16,7 +16,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from waltz_delta.pipelines import metrics as metrics_module
-from waltz_delta.pipelines.lag import LagClock
+from waltz_delta.pipelines.lag_clock import LagClock
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.metrics import METRICS, LiveLine, PrometheusMetrics, status_line
 from waltz_delta.pipelines.metrics_port import MetricsSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from waltz_delta.jobs.arguments import parse_arguments
+from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_log.errors import InvalidRequest, OutOfRange, Unavailable

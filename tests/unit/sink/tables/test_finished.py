@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
+from pyspark_waltz.log_view import CONNECT_TIMEOUT_S
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.pipelines import pipeline_run
 from waltz_delta.tables.finished import TableOutcome

@@ -14,8 +14,8 @@ from typing import Any  # JSON values
 
 from waltz_log.cli.cluster.replica_moves import MoveRunner, able_nodes, read_replicas
 from waltz_log.cli.connecting import connected
+from waltz_log.cli.partition_ranges import format_ranges
 from waltz_log.cli.printing import print_data, print_line, print_table, printable
-from waltz_log.cli.ranges import format_ranges
 from waltz_log.coordination.placement import drain_node, read_servers, readmit_node
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import ReplicaMove

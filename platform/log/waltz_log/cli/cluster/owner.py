@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from waltz_log.cli.connecting import connected
+from waltz_log.cli.partition_ranges import parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_table
-from waltz_log.cli.ranges import parse_ranges
 from waltz_log.coordination.placement import PlacementChange, move_owners, release_owners
 from waltz_log.exit_codes import OK
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Cluster, DryRun, Output, Timeout, checked_output
 
 __all__ = ["add_placement"]
 

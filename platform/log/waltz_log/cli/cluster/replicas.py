@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.cli.connecting import connected
+from waltz_log.cli.partition_ranges import parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_table
-from waltz_log.cli.ranges import parse_ranges
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey

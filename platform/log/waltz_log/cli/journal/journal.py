@@ -16,7 +16,6 @@ from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
-from waltz_log.journal.codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
 from waltz_log.journal.directory import survey
 from waltz_log.journal.export import export_lines
 from waltz_log.journal.export import import_lines as fill
@@ -24,6 +23,7 @@ from waltz_log.journal.inspection import KIND_NAMES, Seen, figures, in_order, re
 from waltz_log.journal.inspection import verify as findings
 from waltz_log.journal.measure import BlockTiming, suggest
 from waltz_log.journal.measure import measure as measure_disk
+from waltz_log.journal.record_codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
 
 __all__ = ["compact", "export", "import_lines", "measure", "print_records", "stats", "verify"]
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Output, checked_output
+from waltz_log.cli.shared_arguments import Output, checked_output
 
 __all__ = ["journal_app"]
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
+from waltz_log.cli.shared_arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 

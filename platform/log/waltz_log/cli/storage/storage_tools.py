@@ -20,7 +20,7 @@ from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
 from waltz_log.statistics import to_json
-from waltz_log.storage.control.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.control.storage_directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 from waltz_log.storage.integrity.verify_views import verify_views

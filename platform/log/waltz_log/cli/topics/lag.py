@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_table, printable
-from waltz_log.cli.topics.checkpoints import read_checkpoint
+from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import Survey, survey

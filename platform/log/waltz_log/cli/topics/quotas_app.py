@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Cluster, Output, Timeout, checked_output
 
 __all__ = ["quotas_app"]
 

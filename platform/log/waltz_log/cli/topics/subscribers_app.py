@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["subscribers_app"]
 

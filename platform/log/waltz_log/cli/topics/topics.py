@@ -8,8 +8,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast  # Any: JSON values, and policies that a model checks
 
+from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
 from waltz_log.cli.printing import print_data, print_table
-from waltz_log.cli.ranges import format_ranges, parse_ranges
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.topics import change_catalogue, read_catalogue

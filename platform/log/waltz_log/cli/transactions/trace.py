@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 
 from waltz_log.cli.printing import print_data, print_line
-from waltz_log.client.inspection.tracing import TableVersion, TransactionTrace, trace
+from waltz_log.client.inspection.transaction_trace import TableVersion, TransactionTrace, trace
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidSetting

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.arguments import Cluster, Output, checked_output
-from waltz_log.cli.transactions.rows import FORMAT_HELP
+from waltz_log.cli.shared_arguments import Cluster, Output, checked_output
+from waltz_log.cli.transactions.printed_rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.mounting import mount_request
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Transaction

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from operator import index
 
-from waltz_log.client.feed.decode import decode_block
+from waltz_log.client.feed.decode_feed import decode_block
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Transaction
 from waltz_log.core.topics.catalogue import TopicEpoch

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from waltz_log.client.base import fork
 from waltz_log.client.base.retry import Backoff
-from waltz_log.client.sql.marks import Marks
+from waltz_log.client.sql.database_marks import Marks
 from waltz_log.client.sql.settings import SqlSettings
 from waltz_log.client.transactions.context import Application, Context
 from waltz_log.client.transactions.transaction import Transaction

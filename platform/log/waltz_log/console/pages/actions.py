@@ -22,7 +22,7 @@ from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.loggers import get_logger
-from waltz_log.security.audit import acted
+from waltz_log.security.audit_log import acted
 
 __all__ = ["routes"]
 

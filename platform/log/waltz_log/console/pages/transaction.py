@@ -6,13 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from waltz_log.client.inspection.tracing import trace
+from waltz_log.client.inspection.transaction_trace import trace
 from waltz_log.console.console import Console, Link
 from waltz_log.console.pages.parameters import path_number, scope_of
 from waltz_log.console.pages.transactions import line_of
 from waltz_log.console.payloads import show_payload
-from waltz_log.console.reading.history import Conflict
-from waltz_log.console.reading.transactions import Entry
+from waltz_log.console.reading.sampled_history import Conflict
+from waltz_log.console.reading.transaction_reader import Entry
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.errors import NotAllowed
 

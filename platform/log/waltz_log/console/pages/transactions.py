@@ -15,7 +15,7 @@ from waltz_log.console.pages.parameters import cursor_text, find_topic, number_o
 from waltz_log.console.payloads import preview
 from waltz_log.console.reading.criteria import Criteria
 from waltz_log.console.reading.sampling import Sample
-from waltz_log.console.reading.transactions import Entry, Found
+from waltz_log.console.reading.transaction_reader import Entry, Found
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.core.topics.topic_names import partition_of_key

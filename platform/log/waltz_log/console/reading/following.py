@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from waltz_log.console.reading.sampling import Sample
-from waltz_log.console.reading.transactions import Bounds, Entry
+from waltz_log.console.reading.transaction_reader import Bounds, Entry
 
 __all__ = ["BYTES_MAX", "PARTITIONS_MAX", "ROWS_MAX", "Arrived", "Follower"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
-from waltz_log.console.reading.history import History, partitions_of
 from waltz_log.console.reading.link import ClusterLink
+from waltz_log.console.reading.sampled_history import History, partitions_of
 from waltz_log.coordination.placement import read_moves
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import Survey

@@ -13,7 +13,7 @@ from waltz_log.core.topics.access import Action, allowed, expect_allowed
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
 from waltz_log.errors import BelongsToTopic, NotAllowed, NotOwner, TopicDeleted
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import denied
+from waltz_log.security.audit_log import denied
 from waltz_log.server.base.pulse import Pulse
 
 __all__ = ["ServedTopics"]

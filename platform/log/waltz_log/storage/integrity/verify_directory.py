@@ -15,7 +15,7 @@ from waltz_log.core.formats.control_format import CONTROL_FILE, CONTROL_HEADER_B
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
 from waltz_log.core.formats.segment_format import INDEX, TIMES, first_id_of
 from waltz_log.core.ports import Disk
-from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck
 
 __all__ = ["SegmentReport", "verify_directory", "verify_small_files"]

@@ -44,7 +44,7 @@ from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.node.served_node import MeasureRoundTrips
 from waltz_log.storage.node.service import service_of
 from waltz_log.storage.replica.partition_store import PartitionStore, Shared
-from waltz_log.storage.replica.ranges import ReadShare
+from waltz_log.storage.replica.range_reads import ReadShare
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.views.views import Views

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from waltz_log.core.topics.access import expect_allowed
 from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced, Unavailable
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit import denied
+from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import Role
 from waltz_log.security.rules import Operation

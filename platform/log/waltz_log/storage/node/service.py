@@ -21,7 +21,7 @@ from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy, ReadPermit
-from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
+from waltz_log.storage.node.request_fields import OfPartition, OfReader, WithKey
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
 from waltz_log.storage.replica.appender import Appender

@@ -16,7 +16,7 @@ from waltz_log.core.ports import Sender, Service, Stream
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.storage.node.read_access import ReadPermit
-from waltz_log.storage.node.requests import OfPartition, OfReader, OfSession
+from waltz_log.storage.node.request_fields import OfPartition, OfReader, OfSession
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.views.views import TopicPartition, ViewFacts, Wanted

@@ -24,7 +24,7 @@ from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
-from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import SegmentCheck, written_entries
 from waltz_log.storage.segments.segment import put_file, segment_path
 from waltz_log.storage.segments.times import SegmentTimes

@@ -13,7 +13,7 @@ from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
-from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.offline.dump import dump_records
 from waltz_log.storage.segments.segment import segment_path
 

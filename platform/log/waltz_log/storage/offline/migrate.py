@@ -25,7 +25,7 @@ from waltz_log.core.formats.control_format import (
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
-from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, read_file
+from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, read_file
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 
 __all__ = ["JAVA_CONTROL_FILE", "Migration", "migrate"]

@@ -16,7 +16,7 @@ from typing import Final
 from waltz_log.core.formats.control_format import CONTROL_FILE, SessionMark, encode_entry
 from waltz_log.core.ports import Clock, Disk
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, OutOfRange, StorageFailed
-from waltz_log.storage.control.directory import StorageDirectory, read_directory, segment_firsts
+from waltz_log.storage.control.storage_directory import StorageDirectory, read_directory, segment_firsts
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.segments.reader import SegmentReader
 from waltz_log.storage.segments.segment import put_file

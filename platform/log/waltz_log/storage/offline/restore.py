@@ -24,7 +24,7 @@ from waltz_log.core.formats.control_format import (
 )
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
-from waltz_log.storage.control.directory import StorageDirectory, read_directory, read_file
+from waltz_log.storage.control.storage_directory import StorageDirectory, read_directory, read_file
 from waltz_log.storage.offline.backup import PARTITIONS
 from waltz_log.storage.segments.segment import put_file
 

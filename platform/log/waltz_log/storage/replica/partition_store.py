@@ -40,7 +40,7 @@ from waltz_log.storage.base.snapshots import ReplicaState
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.replica.appender import Appender
-from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.range_reads import RangeReads
 from waltz_log.storage.replica.session_marks import SessionMarks
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark

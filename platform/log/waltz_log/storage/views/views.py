@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
-from waltz_log.compaction.loading import ViewLoad
 from waltz_log.compaction.manifest import ViewFile
+from waltz_log.compaction.view_load import ViewLoad
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.core.topics.topic_names import TopicName

@@ -13,11 +13,11 @@ from waltz_log.client import Intent
 from waltz_log.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
+from waltz_log.outbox.journal_writer import apply
 from waltz_log.outbox.ledger import Kind, Ledger
 from waltz_log.outbox.offline import OutboxDirectory
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.store import open_journal, write_statistics
-from waltz_log.outbox.writer import apply
 
 
 @pytest.fixture

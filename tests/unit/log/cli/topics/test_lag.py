@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from waltz_log.cli.topics import lag
-from waltz_log.cli.topics.checkpoints import read_checkpoint
+from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.coordination.subscribers import register_subscriber
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.subscribers import Subscriber

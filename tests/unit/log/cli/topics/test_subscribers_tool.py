@@ -18,7 +18,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.testing.cluster import CLUSTER_KEY
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
 ADDRESS = "127.0.0.1:2181/waltz"
 

@@ -14,8 +14,8 @@ import pytest
 from waltz_log.cli.main import run
 from waltz_log.cli.transactions import trace as command
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.inspection import tracing
-from waltz_log.client.inspection.tracing import HoldingReplica, TableVersion, TransactionTrace
+from waltz_log.client.inspection import transaction_trace
+from waltz_log.client.inspection.transaction_trace import HoldingReplica, TableVersion, TransactionTrace
 from waltz_log.errors import InvalidRequest, InvalidSetting, NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable
 from waltz_log.exit_codes import UNAVAILABLE, USAGE
 from waltz_log.testing import InMemoryCluster
@@ -32,7 +32,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 async def traced(cluster: InMemoryCluster, partition: int, transaction_id: int, **options: Any) -> TransactionTrace:
-    return await tracing.trace(await cluster.coordinator(), cluster.network, "memory", partition, transaction_id, **options)
+    return await transaction_trace.trace(await cluster.coordinator(), cluster.network, "memory", partition, transaction_id, **options)
 
 
 async def append(client: WaltzClient, *data: bytes) -> None:
@@ -87,15 +87,15 @@ async def test_a_replica_that_does_not_hold_it_is_part_of_the_answer(cluster: In
     client = await cluster.client()
     await append(client, b"data")
     await cluster.kill_storage("storage-1")
-    asked = tracing._stored
+    asked = transaction_trace._stored
 
     async def corrupted(channel: Any, request: pb.ReadRequest) -> Any:
         answer = await asked(channel, request)
-        if channel.address.startswith("storage-2") and isinstance(answer, tracing._Stored):
-            return tracing._Stored(answer.record[:-1] + b"?", answer.append_time_ms)
+        if channel.address.startswith("storage-2") and isinstance(answer, transaction_trace._Stored):
+            return transaction_trace._Stored(answer.record[:-1] + b"?", answer.append_time_ms)
         return answer
 
-    monkeypatch.setattr(tracing, "_stored", corrupted)
+    monkeypatch.setattr(transaction_trace, "_stored", corrupted)
     found = await traced(cluster, 0, 0)
     assert [(each.name, each.holds) for each in found.replicas] == [("storage-0", True), ("storage-1", False), ("storage-2", False)]
     assert found.replicas[1].reason is not None
@@ -124,11 +124,11 @@ async def test_an_untraceable_transaction_is_a_typed_error(cluster: InMemoryClus
 
 def test_a_trimmed_transaction_is_said_to_be_trimmed() -> None:
     with pytest.raises(Trimmed, match=r"the transaction was trimmed by retention: partition=3 asked=6 first=7 last=9") as gone:
-        tracing._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 6)
+        transaction_trace._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 6)
     assert isinstance(gone.value, OutOfRange)
     assert gone.value.exit_code == USAGE
-    tracing._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 7)
-    tracing._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 9)
+    transaction_trace._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 7)
+    transaction_trace._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 9)
 
 
 async def test_a_topic_that_names_its_readers_shows_a_trace_to_them_alone(cluster: InMemoryCluster) -> None:

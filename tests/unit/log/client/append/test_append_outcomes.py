@@ -11,7 +11,7 @@ import pytest
 from waltz_log.client import ClientSettings, Draft, Receipt, SyncWaltzClient, WaltzClient
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
 from waltz_log.transport import waltz_pb2 as pb

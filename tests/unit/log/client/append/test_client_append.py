@@ -23,7 +23,7 @@ from waltz_log.errors import (
     TransactionTooLarge,
     Unavailable,
 )
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
 from waltz_log.transport import waltz_pb2 as pb

@@ -17,7 +17,7 @@ from waltz_log.client import Appended, BulkColumns, ClientSettings, Draft, Lock,
 from waltz_log.client.base import arrow
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidBatch, InvalidRequest, NotAppended, OutcomeUnknown, TransactionTooLarge
-from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, ScriptedCluster
 

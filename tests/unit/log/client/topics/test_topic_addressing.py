@@ -28,7 +28,7 @@ from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.topics.topic_names import partition_of_key
 from waltz_log.errors import EnvelopeBroken, InvalidBatch, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
-from waltz_log.testing.coordinator import MemoryCoordinator
+from waltz_log.testing.memory_coordinator import MemoryCoordinator
 
 FAST = ClientSettings(retry_base_s=0.001, retry_cap_s=0.05, append_timeout_s=20.0)
 

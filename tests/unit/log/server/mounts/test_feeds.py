@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.server import LogServer
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.replica_session import ReplicaSession

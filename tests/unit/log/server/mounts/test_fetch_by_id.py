@@ -12,7 +12,7 @@ import pytest
 
 from waltz_log.client import ClientSettings, SyncWaltzClient, Transaction, WaltzClient
 from waltz_log.client.feed import fetching
-from waltz_log.client.feed.decode import decode_block
+from waltz_log.client.feed.decode_feed import decode_block
 from waltz_log.errors import CorruptData, InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.server import LogServer
 from waltz_log.server.mounts import by_id

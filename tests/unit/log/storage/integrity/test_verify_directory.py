@@ -18,7 +18,7 @@ from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.control.control import ControlFiles
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.verify import Finding
 from waltz_log.storage.integrity.verify_directory import SegmentReport, verify_directory, verify_small_files
 from waltz_log.storage.offline.dump import dump_index, dump_records, dump_times

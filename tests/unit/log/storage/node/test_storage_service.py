@@ -35,7 +35,7 @@ from waltz_log.errors import (
 )
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.range_reads import RangeReads
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork

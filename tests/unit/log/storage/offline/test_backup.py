@@ -17,7 +17,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.control.control import ControlFiles
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.restore import checked_file, disown, is_restored, read_manifest, restore

@@ -16,7 +16,7 @@ from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control.control import ControlFiles
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.storage.offline.migrate import JAVA_CONTROL_FILE, migrate
 from waltz_log.testing.disk import Operation, SimulatedDisk

@@ -13,7 +13,7 @@ from waltz_log.cli.storage.storage_copies import copy_one_partition
 from waltz_log.errors import ClusterKeyMismatch, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.storage.offline.partition_copy import copy_partition
 from waltz_log.testing.cluster import MemoryCluster

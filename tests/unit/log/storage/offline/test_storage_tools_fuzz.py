@@ -15,7 +15,7 @@ from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, Sess
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, decode_java_entry
 from waltz_log.errors import WaltzError
 from waltz_log.storage.control.control import ControlFiles
-from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.control.storage_directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 from waltz_log.storage.offline.dump import dump_index, dump_records, dump_times
 from waltz_log.storage.offline.migrate import migrate

@@ -17,7 +17,7 @@ from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, file_
 from waltz_log.errors import CorruptData, OutOfRange, TransactionTooLarge
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.range_reads import RangeReads
 from waltz_log.storage.segments import opening, segment_log
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk

@@ -17,7 +17,7 @@ from verification.crashes.compaction_kills import OF, block_at, fold
 from verification.crashes.storage_model import KEY, FixedClock, append, silent_logs
 from waltz_log.cli.storage.storage_tools import verify_all
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
-from waltz_log.compaction.loading import ViewLoad
+from waltz_log.compaction.view_load import ViewLoad
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed, Unavailable

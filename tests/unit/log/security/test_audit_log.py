@@ -10,8 +10,8 @@ import pytest
 
 from waltz_log.client import ClientSettings
 from waltz_log.errors import InvalidSetting, PermissionDenied, encode
-from waltz_log.security import audit
-from waltz_log.security.audit import AuditSettings, DenialLimit, acted, denied, open_audit
+from waltz_log.security import audit_log
+from waltz_log.security.audit_log import AuditSettings, DenialLimit, acted, denied, open_audit
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import Certificates
 from waltz_log.server import ServerSettings
@@ -23,7 +23,7 @@ from waltz_log.transport.methods import READ
 
 @pytest.fixture(autouse=True)
 def no_file_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(audit, "_limit", DenialLimit())
+    monkeypatch.setattr(audit_log, "_limit", DenialLimit())
     yield
     open_audit(None)
 
@@ -70,26 +70,26 @@ def test_a_principal_that_is_denied_without_pause_fills_no_disk_and_hides_no_oth
         denied(_denial(resource=f"log:{number}"))
     denied(_denial("spiffe://waltz/application/other"))
     lines = _lines(tmp_path / "audit.jsonl")
-    assert len(lines) == audit.DENIALS_MAX + 1
+    assert len(lines) == audit_log.DENIALS_MAX + 1
     assert lines[-1]["principal"] == "spiffe://waltz/application/other"
 
 
 def test_what_was_left_out_is_counted_in_the_next_window() -> None:
     now_s = [100.0]
     limit = DenialLimit(lambda: now_s[0])
-    assert [limit.count("a") for _ in range(audit.DENIALS_MAX)] == [0] * audit.DENIALS_MAX
+    assert [limit.count("a") for _ in range(audit_log.DENIALS_MAX)] == [0] * audit_log.DENIALS_MAX
     assert [limit.count("a") for _ in range(7)] == [None] * 7
     assert limit.count("b") == 0
-    now_s[0] += audit.WINDOW_S
+    now_s[0] += audit_log.WINDOW_S
     assert limit.count("a") == 7
     assert limit.count("a") == 0
 
 
 def test_the_counts_of_many_principals_are_bounded() -> None:
     limit = DenialLimit(lambda: 0.0)
-    for number in range(3 * audit.PRINCIPALS_MAX):
+    for number in range(3 * audit_log.PRINCIPALS_MAX):
         limit.count(str(number))
-    assert len(limit._windows) == audit.PRINCIPALS_MAX
+    assert len(limit._windows) == audit_log.PRINCIPALS_MAX
 
 
 @pytest.mark.parametrize("place", ["missing/audit.jsonl", "."])

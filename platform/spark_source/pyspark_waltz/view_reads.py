@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyspark_waltz.arrow import arrow_schema
 from pyspark_waltz.errors import RangeUnreadable
 from pyspark_waltz.naming import naming_topic
 from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S, channel_to
+from pyspark_waltz.record_batches import arrow_schema
 from pyspark_waltz.tasks import ViewRange
 from waltz_log.errors import ClusterKeyMismatch, NotAllowed, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb

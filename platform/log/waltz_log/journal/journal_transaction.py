@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from waltz_log.journal.codec import DELETE_TX
-from waltz_log.journal.ledger import JournalFile
+from waltz_log.journal.record_codec import DELETE_TX
+from waltz_log.journal.record_ledger import JournalFile
 
 __all__ = ["Element", "Transaction"]
 

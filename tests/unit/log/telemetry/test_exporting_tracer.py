@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from waltz_log.core.formats.traces import is_context
 from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.errors import InvalidSetting
-from waltz_log.telemetry.export import ExportingTracer, exporting_tracer
+from waltz_log.telemetry.exporting_tracer import ExportingTracer, exporting_tracer
 from waltz_log.telemetry.settings import TracingSettings
 
 SETTINGS = TracingSettings(endpoint="http://127.0.0.1:9/v1/traces", queue_spans_max=64, export_interval_s=0.05, export_timeout_s=0.2)

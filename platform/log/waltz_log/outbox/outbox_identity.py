@@ -20,8 +20,8 @@ from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import outbox_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutboxFenced
+from waltz_log.outbox.journal_writer import JournalWriter
 from waltz_log.outbox.ledger import Identity, Ledger
-from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["MOUNTS_PER_EPOCH", "claim", "declare", "renew"]
 

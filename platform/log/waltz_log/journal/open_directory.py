@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import InvalidSetting, JournalFailed, JournalFull
-from waltz_log.journal.codec import FILE_HEADER_BYTES, FILL, CheckKind
 from waltz_log.journal.directory import Directory, survey
-from waltz_log.journal.ledger import JournalFile
 from waltz_log.journal.loading import Loading, load
+from waltz_log.journal.record_codec import FILE_HEADER_BYTES, FILL, CheckKind
+from waltz_log.journal.record_ledger import JournalFile
 from waltz_log.journal.ring import Ring
 from waltz_log.journal.salt import create_salt
 from waltz_log.journal.settings import JournalSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_waltz.cluster import Connect, LogView
+from pyspark_waltz.log_view import Connect, LogView
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.schema import METADATA_SCHEMA
 

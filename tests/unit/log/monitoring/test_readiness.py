@@ -9,7 +9,7 @@ import pytest
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
-from waltz_log.monitoring.checks import REASON_MAX, Check, checks_of, is_ready, report
+from waltz_log.monitoring.readiness import REASON_MAX, Check, checks_of, is_ready, report
 
 
 def _failed(statistics: ServerStatistics | NodeStatistics) -> dict[str, str]:
