@@ -189,21 +189,31 @@ class AppendWindow:
         queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES), self._batch_bytes or self._frame_bytes)
         left = self._batch_transactions or self._max_pending + 1
         runs: list[list[PendingAppend] | UnsentRows] = []
-        appends: list[PendingAppend] | None = None
         total = 0
         while queue and left:
-            append = queue[0]
-            if type(append) is UnsentRows:
-                first = self._cut(append, limit - total, left, now, whole=not total)
+            head = queue[0]
+            if isinstance(head, UnsentRows):
+                first = self._cut(head, limit - total, left, now, whole=not total)
                 if first is not None:
                     total += first.size
                     left -= first.count
                     runs.append(first)
-                    appends = None
-                if queue and queue[0] is append:
+                if queue and queue[0] is head:
                     break
                 continue
-            assert isinstance(append, PendingAppend)
+            if total and total + head.size > limit:
+                break
+            appends, total = self._pop_appends(limit, total, left, now)
+            if appends:
+                left -= len(appends)
+                runs.append(appends)
+        return runs, total
+
+    def _pop_appends(self, limit: int, total: int, count: int, now: float) -> tuple[list[PendingAppend], int]:
+        """A run of single appends from the head of the queue, at most `count`, and the size of the frame with them; `total`: without them."""
+        queue = self.queue
+        appends: list[PendingAppend] = []
+        while len(appends) < count and queue and type(append := queue[0]) is PendingAppend:
             size = append.size
             if total and total + size > limit:
                 break
@@ -216,12 +226,8 @@ class AppendWindow:
                 self._release(1, size)
                 continue
             total += size
-            left -= 1
-            if appends is None:
-                appends = []
-                runs.append(appends)
             appends.append(append)
-        return runs, total
+        return appends, total
 
     def _expired_error(self, reason: str) -> NotAppended:
         """The error of a transaction that was not sent before its deadline."""

@@ -31,9 +31,8 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
     else:
         append.lock_counts, locks = NO_LOCKS, b""
     append.locks = locks
-    append.own_writes_known = False
     if mark is not None:
-        append.mark = integer_mark(mark)
+        append.mark, append.own_writes_known = integer_mark(mark), False
     elif locks:
         append.mark, append.own_writes_known = producer.default_mark()
     else:

@@ -164,7 +164,7 @@ class Producer:
             return False
         if len(window.queue) == 1:  # with work in the queue, the sending task does not wait
             self._signals.work.set()
-        if window.queue_bytes >= self._frame_bytes:
+        if window.queue_bytes - append.size < self._frame_bytes <= window.queue_bytes:
             self._signals.paced.set()
         if append.deadline < self._deadline:
             self._watch_deadline(append.deadline)
@@ -216,7 +216,7 @@ class Producer:
         to be committed. And whether the client's own writes count as known (`PendingAppend`)."""
         if self._followers:
             return min(follower.applied for follower in self._followers), False
-        return self.known_mark if self.mounts else None, True
+        return self.window.known_mark if self.mounts else None, True
 
     @property
     def known_mark(self) -> int:

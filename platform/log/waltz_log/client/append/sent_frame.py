@@ -78,7 +78,7 @@ class SentAppends:
 
     def own(self) -> bytes:
         """For each append: whether the client's own writes count as known. Call it before anything is answered."""
-        return bytes([append is not None and append.own_writes_known for append in self.appends])
+        return bytes([append.own_writes_known for append in self.appends])  # type: ignore[union-attr]
 
     def commit(self, start: int, stop: int, partition: int, transaction_id: int, append_time_ms: int, durability: Durability) -> int:
         """The appends `start` to `stop` are in the log, with consecutive ids from `transaction_id`. Settles those without an answer, and returns how

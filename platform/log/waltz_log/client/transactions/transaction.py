@@ -111,18 +111,18 @@ def lock_hash(lock: tuple[str, str | int]) -> bytes:
     return _lock_hashes[lock]
 
 
-ONE_WRITE, ONE_READ, ONE_APPEND = b"\1\0\0", b"\0\1\0", b"\0\0\1"
+ONE_WRITE = b"\1\0\0"
 
 
 def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
     """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
     hashes = _lock_hashes
     try:
+        if len(write) == 1 and not read and not append:  # most transactions
+            return ONE_WRITE, hashes[write[0]]
         total = len(write) + len(read) + len(append)
         if total > locks_max:
             raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
-        if total == 1:
-            return (ONE_WRITE, hashes[write[0]]) if write else (ONE_READ, hashes[read[0]]) if read else (ONE_APPEND, hashes[append[0]])
         return bytes((len(write), len(read), len(append))), b"".join([hashes[lock] for lock in (*write, *read, *append)])
     except TypeError:
         raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None
