@@ -34,6 +34,7 @@ FAILED_ONCE = {
     303131: "the run read a topic acknowledged from memory before its last period was over",
     510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",
     900817: "a replica was away while it was removed and assigned again, and kept what a vote without it had given to others",
+    3400173: "a replica that a late call cut was filled beyond the mark before it was recorded, and its next owner took the metadata for old",
     1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""

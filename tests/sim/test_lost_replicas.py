@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.errors import WaltzError
+from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.storage import StorageNode
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.restore import disown, restore
@@ -250,5 +250,46 @@ async def _cut_on_the_way() -> None:
     assert await client.high_water_mark(0) == LATE - 1
     assert cut == [LATE - 1]
     assert (await stored(cluster, "storage-0")).count(b"%d" % (LATE - 1)) > 0, "the session opened on a replica that does not hold what was counted"
+    await client.close()
+    await cluster.stop()
+
+
+def test_a_replica_that_was_cut_before_its_session_counted_it_does_not_refuse_the_next_owner() -> None:
+    run_in_virtual_time(_cut_before_it_counted())
+
+
+async def _cut_before_it_counted() -> None:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    cluster.network.cut(cluster.storages["storage-2"][1].address)
+    await append(client, EARLY, LATE)  # acknowledged by storage-0 and storage-1
+    cluster.network.heal(cluster.storages["storage-2"][1].address)
+    store = await cluster.storages["storage-0"][0].partition(0)
+    make_clean = store._set_low_water_mark
+    appended, repeated = asyncio.Event(), asyncio.Event()
+    marks: list[int] = []
+
+    async def cut_and_then_fail(session: int, mark: int, stream_epoch: int) -> int:
+        marks.append(mark)
+        if len(marks) > 1:
+            repeated.set()
+            raise Unavailable(reason="the test keeps the replica out of the session")
+        await store._truncate(session, EARLY - 1)
+        await appended.wait()
+        return await make_clean(session, mark, stream_epoch)
+
+    store._set_low_water_mark = cut_and_then_fail  # type: ignore[method-assign, assignment]
+    await cluster.kill_server("server-0")
+    await cluster.start_server("server-1")
+    await append(client, LATE, LATE + 10)
+    appended.set()
+    await repeated.wait()
+    assert marks[0] == LATE - 1
+    store._set_low_water_mark = make_clean  # type: ignore[method-assign]
+    await cluster.kill_server("server-1")
+    await cluster.start_server("server-2")
+    await append(client, LATE + 10, LATE + 20)
     await client.close()
     await cluster.stop()

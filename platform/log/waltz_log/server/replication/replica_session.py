@@ -64,6 +64,8 @@ class ReplicaSession:
         """Pings the node after a read without an answer."""
         self._lost = False
         """It may have lost what it acknowledged in this session, and has not copied it again yet."""
+        self._took_part = False
+        """Its acknowledgments counted in this session, so others may have relied on them."""
 
     # ---- the procedure -------------------------------------------------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class ReplicaSession:
         """Until the store session ends."""
         self._recovery = recovery
         self._classification = None
+        self._took_part = False
         settings = self._store.settings
         loop = asyncio.get_running_loop()
         pause = settings.replica_retry_s
@@ -189,8 +192,10 @@ class ReplicaSession:
         await store.decide(recovery)
         if store.resolved != resolved:
             store.resolved_at(resolved)
-        # Others may have relied on what it lost: it is clean when it holds all that was committed, not only what the session began with.
-        mark = max(resolved, store.committed) if self._lost else resolved
+        # Others may have relied on what it lost: it is clean when it holds all that was committed, not only what the session began with. One whose
+        # acknowledgments never counted gets no more than the mark: it may be clean already, and a log that grows before the metadata records the
+        # member looks like the work of an owner that the metadata does not know.
+        mark = max(resolved, store.committed) if self._lost and self._took_part else resolved
         if last > mark:
             last = await self._truncate(mark)
         if last < mark:
@@ -214,6 +219,7 @@ class ReplicaSession:
         """The replica is clean: waits until the session is open, then its acknowledgments count. Returns the next id it needs."""
         store = self._store
         await self._wait_connected(store.opened_with(self.name, self._recovery), last)
+        self._took_part = True
         await store.became_clean(self.name, self._recovery, last)
         return last + 1
 
