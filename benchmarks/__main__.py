@@ -1,6 +1,6 @@
 """`python -m benchmarks [--only NAME] [--quick]`: a table on the screen and `benchmarks/latest.json`.
 
-All of them together run for many minutes; the last lines say how long each one did.
+All of them together run for many minutes; the last lines show how long each one took.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ BENCHMARKS = (
 
 
 def chosen(only: str | None) -> tuple[str, ...]:
-    """The benchmarks that `--only` names, by their own name or by that of one of their figures; all of them where it names none."""
+    """The benchmarks that `--only` names, by their own name or by the name of one of their figures; all benchmarks if it names none."""
     if only is None:
         return BENCHMARKS
     name = "visible" if only.startswith("delta.visible") else only.partition(".")[0]

@@ -1,5 +1,6 @@
-"""What rules of access and quotas cost: processor time of appends with many rules, and with a quota that charges every append, beside appends with
-neither, in turns, in one cluster over mutual TLS. `access.append` counts all processes, `access.server` and `access.quotas` the log server alone.
+"""The cost of access rules and quotas: processor time of appends with many rules, and with a quota that charges every append, compared with appends
+without either. All of them alternate in one cluster over mutual TLS. `access.append` counts all processes, `access.server` and `access.quotas` the
+log server alone.
 
 A mount is judged when it is made and when the rules change, so the rules change before each round and the mounts stay."""
 
@@ -26,10 +27,10 @@ __all__ = ["run"]
 ROUNDS = 6
 IN_FLIGHT = 16_000
 RULES = 500
-"""Of other principals. The one that permits the load is the last of them."""
+"""Rules of other principals. The rule that permits the load comes last."""
 
 KNOWN_S = 1.0
-"""The time in which every node follows a change."""
+"""The time in which every node applies a change."""
 
 
 QUOTA = {"principal": "spiffe://waltz/application/charged", "transactions_per_s": 1e9, "bytes_per_s": 1e12}
@@ -59,7 +60,7 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
             WaltzClient.open(cluster.cluster, ClientSettings(tls=plain)) as uncharged,
             WaltzClient.open(cluster.cluster, ClientSettings(tls=charged)) as charging,
         ):
-            # The locks of a partition are of one client: another one would meet conflicts.
+            # Each partition has its own client, because two clients would conflict on its locks.
             clients = {"none": (uncharged, (0,)), "rules": (uncharged, (0,)), "quotas": (charging, (1,))}
             for client, partitions in (clients["none"], clients["quotas"]):
                 await pipelined(client, count // 2, window=IN_FLIGHT, partitions=partitions)

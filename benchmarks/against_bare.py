@@ -1,5 +1,5 @@
-"""The platform's appends in turns with the bare way (`bare.py`), so that what the machine does just then concerns both: one in flight, and a full
-window. Ratios of each round, and their median."""
+"""The platform's appends in turns with the bare way (`bare.py`), so that other load on the machine affects both: one in flight, and a full window.
+Reports the ratio of each round and the median ratio."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ C = TypeVar("C")
 
 
 async def measure(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """`append.single_of_bare`: of medians, the lower the better. `append.pipelined_of_bare`: of rates, the higher the better."""
+    """`append.single_of_bare`: ratio of median latencies, lower is better. `append.pipelined_of_bare`: ratio of rates, higher is better."""
     ones, many = workload.single // 10, workload.pipelined // 5
 
     async def p50_ms(client: Appending) -> float:
@@ -43,7 +43,7 @@ async def measure(cluster: str, directory: Path, workload: Workload, conditions:
 
 
 async def _in_turns(platform: C, bare: C, figure: Callable[[C], Awaitable[float]]) -> list[tuple[float, float]]:
-    """Of the platform and of the bare way in each round, whichever ran first; one round before them warms up."""
+    """The values of the platform and of the bare way in each round, in this order, whichever ran first. One uncounted round warms up."""
     rounds = []
     for number in range(ROUNDS + 1):
         first, second = (platform, bare) if number % 2 else (bare, platform)

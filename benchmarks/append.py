@@ -1,5 +1,5 @@
 """Appends: one in flight, a thousand, sixteen thousand, over four partitions, in bulk, at a rate, and under few locks; acknowledged on disk at a
-majority. And in turns with the same way without the platform."""
+majority. Also alternates with the same data path without the platform."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CASES = (
     ("append.pipelined_4p", 16_000, 4),
 )
 ROUND_TRIPS = 2_500
-"""Where few are in flight, each waits for a round trip: so many round trips, and not a whole run, are enough."""
+"""The number of appends if few are in flight. Each waits for a round trip, so this many are enough."""
 FLOOR_FROM = 1_000
-"""Below so many in flight, round trips and not writes decide the rate."""
+"""With fewer in flight than this, round trips limit the rate, not writes."""
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
-"""Of a distribution of latencies, for the chart of the report."""
+"""The points of a latency distribution, for the chart in the report."""
 OFFERED_PER_S = (20_000, 50_000, 100_000)
 OFFERED_S = 10
-"""Of each rate at most; fewer transactions where a run is short."""
+"""The longest time for each rate. A short run has fewer transactions."""
 
 
 def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:

@@ -39,13 +39,13 @@ MAJORITY = 2
 FRAME_TRANSACTIONS = 4096
 FRAMES_IN_FLIGHT = 2
 OVERHEAD = bytes(48)
-"""Sent and written with each transaction, about what its record, lock and mark need."""
+"""Sent and written with each transaction, about the size of its record, lock and mark."""
 
 ANSWER = pb.ServerMessage(result=pb.AppendResult(high_water_mark=1))
 
 
 class BareClient:
-    """A future for every transaction, frames of what waits."""
+    """A future for every transaction. Transactions that wait are sent in frames."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -62,7 +62,7 @@ class BareClient:
         return self
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A process of the way died, or its disk is full: no caller waits for an answer that cannot come."""
+        """A process of the data path died, or its disk is full. Callers get this error instead of waiting for an answer that cannot come."""
         error = RuntimeError("the bare way ended" if task.cancelled() else f"the bare way broke: {task.exception()}")
         for future in (*(each for sent in self._sent for each in sent), *(each for each, _ in self._waiting)):
             if not future.done():
@@ -102,7 +102,7 @@ class BareClient:
 
 @contextmanager
 def bare_cluster(directory: Path) -> Iterator[str]:
-    """The address of a server with its storages, all of them processes of their own, ended with the context; so is what they wrote."""
+    """The address of a server with its storage processes. When the context ends, they end and their files are removed."""
     directory.mkdir(parents=True)
     with ExitStack() as processes:
         processes.callback(shutil.rmtree, directory)
@@ -112,7 +112,7 @@ def bare_cluster(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _process(*arguments: str) -> Iterator[str]:
-    # It ends with this process, whatever ends it.
+    # It ends when this process ends, for any reason.
     command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", "benchmarks.bare", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=GRPC_ENVIRONMENT | os.environ) as process:
         try:
@@ -160,7 +160,7 @@ async def _relay(storages: list[str]) -> None:
                 progress.set()
 
         async def answer() -> None:
-            """Alone, because a stream carries one message at a time."""
+            """One task sends, because a stream carries one message at a time."""
             answered = 0
             while await progress.wait():
                 progress.clear()

@@ -1,7 +1,7 @@
 """Bulk appends: batches of 200 B rows to one partition, without locks and with one write lock on each row, as Arrow arrays and as Python bytes.
 
 Acknowledged on disk at a majority. The next call starts while the previous one is answered, so that the window is never empty between two batches.
-Lock keys repeat only after all of them: a conflict would be a false figure and raises.
+Lock keys repeat only after all of them were used. A conflict would make the figure wrong, so it raises an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLS_AT_ONCE = 2
 
 
 async def measure(cluster: LocalCluster, processors: Processors, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """The figure is of Arrow arrays; bytes are in the conditions."""
+    """The figure is the rate with Arrow arrays. The rate with bytes is in the conditions."""
     found = []
     for name, locked in (("append.bulk", False), ("append.bulk_locks", True)):
         of_bytes = await rate(cluster.cluster, batches(workload.pipelined, arrow=False, locked=locked))
@@ -39,7 +39,7 @@ async def measure(cluster: LocalCluster, processors: Processors, workload: Workl
 
 
 def batches(count: int, *, arrow: bool, locked: bool) -> list[BulkColumns]:
-    """Batches of `BATCH_ROWS` rows, `count` rows altogether."""
+    """Batches of `BATCH_ROWS` rows, `count` rows in total."""
     data = [bytes(range(DATA_BYTES))] * min(count, BATCH_ROWS)
     column: Any = pa.array(data, pa.binary()) if arrow else data
     found = []

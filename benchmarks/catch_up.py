@@ -1,4 +1,4 @@
-"""How fast a replica that was away gets what it missed: from the start of its process until it acknowledged all there is, without appends.
+"""How fast a replica that was offline catches up: the time from the start of its process until it has acknowledged the whole log, without appends.
 
 The log is written while the node is down, and is far larger than what the owner keeps in memory, so that most of it is read from a peer.
 """
@@ -66,7 +66,7 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
 
 
 async def _when_at(channel: Channel, mark: int) -> tuple[float, int]:
-    """When the owner says that the node has this transaction, and what it has then."""
+    """The time at which the owner reports that the node has this transaction, and the last transaction that the node has then."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
         answer = await channel.call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=10.0)

@@ -1,4 +1,4 @@
-"""What an append costs the client's processor apart from the network: built, packed into a frame, settled.
+"""The client's processor time for an append, without the network: building it, packing it into a frame, and settling it.
 
 `python -m benchmarks.client_append` prints nanoseconds for each transaction, the best of some rounds. To compare two versions, run the file of this
 version in both checkouts, in turns.
@@ -28,7 +28,7 @@ ROUNDS = 12
 
 
 class _NoOwners:
-    """Nothing is sent, so only the number of partitions is asked for."""
+    """Nothing is sent. The client only needs the number of partitions."""
 
     def __init__(self) -> None:
         self.parameters = type("Parameters", (), {"partitions": 1})()

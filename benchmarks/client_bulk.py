@@ -1,4 +1,4 @@
-"""What a bulk append costs the client's processor apart from the network: checked, packed into frames, settled.
+"""The client's processor time for a bulk append, without the network: checking it, packing it into frames, and settling it.
 
 `python -m benchmarks.client_bulk` prints nanoseconds for each transaction of 200 B, the best of some rounds. To compare two versions, run the file of
 this version in both checkouts, in turns: it also measures a version without columns, which appends drafts where locks are wanted.
@@ -28,7 +28,7 @@ from waltz_log.client.client import WaltzClient
 __all__ = ["main"]
 
 COUNT = 32_000
-"""Within the window, so that nothing waits for an answer."""
+"""Fits into the window, so nothing waits for an answer."""
 
 ROUNDS = 12
 

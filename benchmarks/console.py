@@ -1,7 +1,6 @@
-"""The web console of a cluster with 100 partitions and 10 million transactions: how long its pages need, and what a live tail costs the appends.
-
-The console is a process of its own, as an operator starts it. The same load runs with and without a live tail in turns; the console runs in both. A
-round begins when the tail has shown its first rows, and lasts seconds: what is measured is a tail that stays open.
+"""The web console of a cluster with 100 partitions and 10 million transactions: how long its pages take, and how much a live tail slows appends. The
+console is a separate process, as an operator starts it. The same load runs with and without a live tail in turns; the console runs in both. A round
+begins when the tail has shown its first rows, and lasts seconds, because the subject is a tail that stays open.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PARTITIONS = 100
 WINDOW = 16_000
 ROUNDS = 7
 ROUND_S = 4.0
-"""Of the full workload, with the tail and again without."""
+"""Seconds of a round with the full workload, with the tail and again without it."""
 
 WARM_UP = 10_000
 """Transactions before each round."""
@@ -121,7 +120,7 @@ def _console(cluster: str) -> Iterator[str]:
 
 
 async def _warm_up(client: WaltzClient, first_rows: threading.Event | None) -> None:
-    """Appends until a tail shows something; without a tail as much as a tail needs at least. Raises `RuntimeError` if it shows nothing."""
+    """Appends until a tail shows rows. Without a tail, appends as many as a tail needs at least. Raises `RuntimeError` if the tail shows nothing."""
     until_s = time.monotonic() + TIMEOUT_S
     while True:
         await pipelined(client, WARM_UP, window=WINDOW, partitions=range(PARTITIONS))

@@ -1,7 +1,5 @@
-"""Processor time by kind of process: what a transaction costs, whatever else the machine runs.
-
-Rates of a machine that is shared are not comparable from one minute to the next; this is, but for what a cold cache costs and for the pace of the
-processor itself, which is reported with it.
+"""Processor time by kind of process: the cost of a transaction, independent of other load. On a shared machine, rates measured at different times are
+not comparable. Processor time is comparable, apart from cold caches and the speed of the processor, which is reported with it.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ __all__ = ["Processors"]
 
 
 class Processors:
-    """Of one cluster and this process, which is its client. ZooKeeper does nothing for a transaction and is left out."""
+    """The processor time of one cluster and of this process, which is its client. ZooKeeper is not on the path of a transaction and is left out."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         pids = cluster.processes
         nodes = {name: psutil.Process(pids[name]) for name in (*cluster.server_names, *cluster.storage_names)}
         self._processes = {name: [process, *process.children(recursive=True)] for name, process in nodes.items()}
-        """Of each node, with its workers."""
+        """The processes of each node, with its workers."""
         self.start()
 
     def each_s(self) -> dict[str, float]:

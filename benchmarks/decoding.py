@@ -1,6 +1,6 @@
-"""`python -m benchmarks.decoding`: a block of a feed decoded by the client's loop, and the same with numpy, which an application does not install.
-
-Both verify every record and make the same transactions, which is checked. Processor time of one core, the best of several turns, in ns a transaction.
+"""`python -m benchmarks.decoding`: decodes a block of a feed with the client's loop, and with numpy, which an application does not install. Both
+verify every record. The benchmark checks that both return the same transactions. Processor time of one core, the best of several turns, in ns a
+transaction.
 """
 
 from __future__ import annotations

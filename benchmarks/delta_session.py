@@ -1,10 +1,10 @@
 """The part of `delta` that runs inside a Spark driver: `spark-submit benchmarks/delta_session.py --cluster …`.
 
-The log goes into a table by Delta's own streaming sink and by ours, twice each and in turn (own, ours, ours, own), in one session that was warmed up,
-so that what the machine does meanwhile falls on both. Counted is the time of the triggers, as Spark reports it. Then two tables of the same keys are
-filled, and two streams merge what follows in the log, in turn: keys at random over the whole table, all of them updates. One is merged by our sink,
-the other as a user would write it with Delta alone: the newest row of each key, then MERGE with an update and an insert. Counted is the time of the
-functions that get the batches: reading and merging.
+Delta's own streaming sink and ours write the log into a table, twice each and in turn (own, ours, ours, own), in one session that was warmed up, so
+that other load on the machine affects both. The figure is the time of the triggers, as Spark reports it. Then two tables of the same keys are filled,
+and two streams merge what follows in the log, in turn: random keys of the whole table, all of them updates. One is merged by our sink, the other as a
+user would write it with Delta alone: the newest row of each key, then MERGE with an update and an insert. The figure is the time of the functions
+that get the batches: reading and merging.
 
 The last line of output is the answer as JSON. Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -64,7 +64,7 @@ def appends(spark: SparkSession, cluster: str, key: str, latest: str, folder: Pa
 
 
 def own_merge(table: Path) -> Callable[[DataFrame], None]:
-    """As a user writes it with Delta alone, without a guard against repetition."""
+    """As a user writes it with Delta alone, without protection against repeated batches."""
 
     def merge(rows: DataFrame) -> None:
         newest = rows.groupBy("key").agg(f.max_by(f.struct(*rows.columns), "transaction_id").alias("newest")).select("newest.*")

@@ -17,7 +17,7 @@ from benchmarks.spark import submit
 __all__ = ["run"]
 
 TIMES = 2
-"""Each sink lands the log so often."""
+"""How often each sink lands the log."""
 
 
 def run(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:

@@ -1,8 +1,7 @@
-"""Topics: what acknowledging from memory gains over syncing first, and what preallocated space gains at each sync.
-
-Each is measured against the default beside it, in turns, so that both meet the machine's good and bad moments. `topics.quorum_memory` is what
-a client sees through a whole cluster: where one machine with few cores carries all replicas, processor time decides there and hardly the disk.
-`topics.node_quorum_memory` is a storage node's part alone, from a verified block to its acknowledgment, for that is where a sync is made or not.
+"""Topics: the gain of acknowledging from memory instead of syncing first, and the gain of preallocated space at each sync. Each alternates with the
+default, so that other load on the machine affects both. `topics.quorum_memory` is what a client sees through a whole cluster: if one machine with few
+cores runs all replicas, processor time limits it more than the disk. `topics.node_quorum_memory` is a storage node's part alone, from a verified
+block to its acknowledgment, because the sync happens there.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ WINDOW = 8
 TURNS = 6
 KEY = UUID(int=1)
 BLOCK_RECORDS = 20
-"""What comes together while a few clients wait for their answers."""
+"""The size of a block when a few clients wait for their answers."""
 
 IN_FLIGHT = 8
 RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 LEARNT_S = 30.0
 
 SYNC_BYTES = 4096
-"""Of each append where syncs are timed: small ones are those that preallocated space is for."""
+"""The size of each append if syncs are timed. Preallocated space helps small appends."""
 
 STEP_BYTES = 4 * 1024 * 1024
 SYNC_TURNS = 10
@@ -146,7 +145,7 @@ async def _make_topic(address: str) -> None:
 
 
 async def _until_learnt(client: WaltzClient) -> None:
-    """The owner has heard of the topic, and its replicas too."""
+    """The owner and its replicas know the topic."""
     async with asyncio.timeout(LEARNT_S):
         while (await client.append(IN_MEMORY, b"is it?")).durability != "quorum_memory":
             await asyncio.sleep(0.1)

@@ -1,7 +1,7 @@
-"""How long appends stand still when a process goes: the owner killed, the owner asked to stop, one storage node of three killed.
+"""How long appends stop when a process ends: the owner is killed, the owner is asked to stop, or one storage node of three is killed.
 
-One client on one partition. Fail-over is measured by an append that begins when the process is gone, so that it is ordered by the next owner; the gap
-by the answers to a steady load. The worst of some rounds counts.
+One client on one partition. Fail-over is measured with an append that begins after the process has ended, so that the next owner orders it. The gap
+is measured with the answers to a steady load. The worst of several rounds counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SESSION_TIMEOUT_S = 4.0
 ROUNDS = 3
 APPENDERS = 4
 STEADY_S = 1.0
-"""Of load before a node is killed, and after."""
+"""Seconds of load before a node is killed, and after that."""
 
 APPEND_TIMEOUT_S = 60.0
 
@@ -67,8 +67,8 @@ async def _append(client: WaltzClient) -> None:
 
 
 async def _owner_gone(cluster: LocalCluster, seen: ClusterInspector, client: WaltzClient, *, kill: bool) -> float:
-    """Seconds from the end of the owner to the answer of an append that begins then; for one that is asked to stop, from the asking to the first
-    answer of its successor."""
+    """Seconds from the end of the owner to the answer of an append that begins then. If the owner is asked to stop: seconds from the signal to the
+    first answer of its successor."""
     owner = _owner(cluster, seen)
     assert owner is not None, "ready was said"
     if kill:
@@ -112,7 +112,7 @@ async def _all_live(cluster: LocalCluster, owner: str) -> None:
 
 
 async def _storage_gone(cluster: LocalCluster, client: WaltzClient, owner: str, name: str) -> tuple[float, float]:
-    """The longest time without an answer before a storage node is killed, and from then on."""
+    """The longest time without an answer before a storage node is killed, and after that."""
     answered_s: list[float] = []
 
     async def appending() -> None:

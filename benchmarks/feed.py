@@ -1,5 +1,5 @@
-"""One client reads a feed with data from the beginning of a warm log, as transactions in Python, one partition after another; and what ten clients
-that follow one partition cost its server, compared with one, while another client appends."""
+"""One client reads a feed with data from the beginning of a warm log, as transactions in Python, one partition after another. Also the server's
+processor time for ten clients that follow one partition, compared with one client, while another client appends."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def _followed(cluster: str, server: int, count: int, readers: int) -> floa
 
 
 async def follow(cluster: str, after: int, last: int) -> None:
-    """What a reader process does."""
+    """The main function of a reader process."""
     async with WaltzClient.open(cluster) as client:
         print("ready", flush=True)
         async for batch in client.feed_batches(0, after=after):
@@ -97,7 +97,7 @@ async def _read(cluster: str) -> tuple[int, float]:
 
 
 async def drain(client: Feeding, partition: int, mark: int) -> int:
-    """Reads the partition up to `mark`, checking that ids are dense and data whole; returns how many there were."""
+    """Reads the partition up to `mark`, checking that ids are dense and data is complete. Returns the number of transactions."""
     last = -1
     async for batch in client.feed_batches(partition, after=-1):
         if batch[0].transaction_id != last + 1 or batch[-1].transaction_id - last != len(batch) or len(batch[0].data) != DATA_BYTES:

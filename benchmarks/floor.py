@@ -1,4 +1,4 @@
-"""What the disk alone can do with the same bytes: write and fdatasync, no network, no checksum, no second process.
+"""The speed of the disk alone with the same bytes: write and fdatasync, without network, checksum or a second process.
 
 One record at a time is written to the files of all replicas at once, each by a thread of its own, and is done when a majority has synced it, as the
 platform does. Blocks under load are written to one file after another.
@@ -15,12 +15,12 @@ from pathlib import Path
 __all__ = ["BLOCK_BYTES", "pipelined_floor", "single_floor_ms"]
 
 BLOCK_BYTES = 256 * 1024
-"""What the replicas write at once under load, about."""
+"""About as many bytes as the replicas write at once under load."""
 
 
 def single_floor_ms(directory: Path, *, record_bytes: int, replicas: int, majority: int, count: int) -> list[float]:
-    """Of each of `count` records, the time to write it to one file per replica in parallel, until the `majority`-th of them is synced. A file that is
-    late with the last record has its next one queued, as a replica has."""
+    """Of each of `count` records, the time to write it to one file per replica in parallel, until the `majority`-th of them is synced. If a file is
+    late with the last record, the next one waits in its queue, as in a replica."""
     files = [_create(directory / f"floor-{replica}") for replica in range(replicas)]
     record = os.urandom(record_bytes)
     synced: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -1,7 +1,7 @@
-"""Transactions that many want to make under few locks: how often each is computed until it is in the log (1 is the least).
+"""Many transactions under few locks: how often each is computed until it is in the log (at least once).
 
-Several clients in one process, each with a share of the calls in flight; every call draws one of the locks. Nothing of the state is applied: what is
-measured is how the locks behave.
+Several clients in one process, each with a share of the calls in flight; every call draws one of the locks. No state is applied, because only the
+behavior of the locks is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["measure"]
 LOCKS = 64
 CLIENTS = 4
 CALLS = 1_000
-"""In flight over all clients."""
+"""Transactions in flight, of all clients together."""
 
 TIMEOUT_S = 120.0
 

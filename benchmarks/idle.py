@@ -1,7 +1,7 @@
-"""Topics: what a thousand partitions cost a storage node without appends to them: memory, and the time until it has opened them all.
+"""Topics: the cost of a thousand idle partitions for a storage node: memory, and the time to open them all.
 
-The node is a process of its own. Its partitions hold a few transactions each, from a run before, so that opening finds what it would in a cluster
-that has gone quiet; then an owner opens a session and a stream on each, as owners do, and nothing more happens.
+The node is a process of its own. Its partitions hold a few transactions each, from a run before, so that the node finds what it would find in an idle
+cluster. Then an owner opens a session and a stream on each, and nothing more happens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["run"]
 KEY = UUID(int=1)
 SESSION = 1
 TRANSACTIONS = 10
-"""Of each partition."""
+"""Transactions in each partition."""
 
 TOGETHER = 50
 """Calls that the owner has under way at once."""
@@ -116,7 +116,7 @@ def _asked(child: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 async def _own(child: subprocess.Popen[str], address: str, partitions: int) -> dict[str, Any]:
-    """What the node says once an owner has a session and a stream on each partition, and how long it ran."""
+    """What the node reports when an owner has a session and a stream on each partition, and the time until then."""
     network = GrpcNetwork()
     channel = network.connect(address)
     room = asyncio.Semaphore(TOGETHER)

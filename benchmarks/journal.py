@@ -1,11 +1,11 @@
 """The circular journal: records that many callers wait for, one caller alone, and loading; beside SQLite and the bare disk.
 
-The cases alternate in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
-best settings that promise the same: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each caller's
-records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same groups*:
-SQLite gets in one transaction what the journal put into one sync, which needs a group commit of the application's own in front of it.
+The cases alternate in short rounds and the median round counts, so that a disk that is slow for some seconds slows all of them. SQLite has the
+fastest settings with the same guarantees: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each
+caller's records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same
+groups*: SQLite gets in one transaction what the journal put into one sync, for which an application needs its own group commit.
 
-`journal.callers_1`, `_16` and `_64` give both sides as many callers: threads that each append one record and wait until it is on disk.
+`journal.callers_1`, `_16` and `_64` give both sides that number of callers: threads that each append one record and wait until it is on disk.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["run"]
 
 BODY: Final = bytes(range(100))
 CALLERS: Final = 32
-"""Threads that wait, each for its own call."""
+"""Number of threads, each of which waits for its own call."""
 CALLS_IN_FLIGHT: Final = 64
-"""Of the one thread that is called back: the next group fills while the last is synced."""
+"""Outstanding calls of the one thread that uses callbacks: the next group fills while the last one is synced."""
 RECORDS_PER_CALL: Final = 32
 EQUAL_CALLERS: Final = (1, 16, 64)
-"""Threads on both sides, one record a call."""
+"""Numbers of threads on both sides, with one record in each call."""
 ROUNDS: Final = 7
 RECORD_BYTES: Final = 22 + len(BODY)
 SETTINGS: Final = JournalSettings(files_pool=30, files_max=200)
@@ -73,7 +73,7 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
 
 
 def _in_turns(cases: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    """The median of what each case gives, over rounds of all of them."""
+    """The median result of each case, over rounds of all cases."""
     found: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(ROUNDS):
         for name, case in cases.items():
@@ -85,7 +85,7 @@ def _in_turns(cases: Mapping[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def _rate(append: Callable[[Records], None], ids: _Ids, callers: int, calls: int, per_call: int) -> float:
-    """Records per second when so many callers append, each waiting for each of its calls."""
+    """Records per second if this number of callers append, each waiting for each of its calls."""
     blocks = [[ids.records(per_call) for _ in range(calls)] for _ in range(callers)]
 
     def work(own: list[Records]) -> None:
@@ -102,7 +102,7 @@ def _rate(append: Callable[[Records], None], ids: _Ids, callers: int, calls: int
 
 
 def _rate_called_back(journal: GroupCommitJournal, ids: _Ids, in_flight: int, calls: int, per_call: int) -> float:
-    """Records per second when one thread appends and is called back, with so many calls outstanding."""
+    """Records per second if one thread appends with callbacks and has this number of outstanding calls."""
     blocks = [ids.records(per_call) for _ in range(calls)]
     room = threading.Semaphore(in_flight)
     failed: list[WaltzError] = []
@@ -226,7 +226,7 @@ def _equal_callers(place: Path, calls: int, conditions: Mapping[str, Any]) -> li
 
 
 def _single(place: Path, count: int, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """One caller that waits for each record, against writing the same bytes into a file of the same making and syncing them."""
+    """One caller that waits for each record, compared with writing the same bytes into a file prepared in the same way and syncing them."""
     ids = _Ids()
     journal = GroupCommitJournal(Journal.open(FileSystemDisk(place / "one"), SETTINGS))
     bare = _BareFile(place / "bare")
@@ -274,7 +274,7 @@ class _BareFile:
 
 
 def _load(place: Path, count: int, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """Opening a journal, which checks every record, against reading the same records out of SQLite, which checks none."""
+    """Opening a journal, which checks every record, compared with reading the same records from SQLite, which checks none."""
     disk = FileSystemDisk(place / "loaded")
     ids = _Ids()
     sqlite = _Sqlite(place / "sqlite-loaded")

@@ -1,10 +1,10 @@
-"""An appending client as an application would be one: a future for every transaction, a bound on those in flight or a rate, a write lock on each.
+"""A client that appends like an application: a future for every transaction, a bound on the number in flight or a rate, and a write lock on each.
 
-`offered` is an open loop: each transaction has a time at which it is due, whether or not those before it were answered, and its latency counts from
-then. A server that stalls is charged for everything that was due meanwhile; a client that waits for answers would only have sent less.
+`offered` is an open loop: each transaction is due at a fixed time, whether or not earlier ones were answered, and its latency counts from that time.
+So a stalled server is charged for everything that was due during the stall. A client that waits for answers would only have sent less.
 
-Lock keys go round in a cycle that is longer than what can be in flight, so no lock meets itself before this client has learnt of the last writer; a
-conflict would be a false figure and raises.
+Lock keys repeat in a cycle that is longer than the number in flight, so this client knows the last writer of a lock before it uses the lock again. A
+conflict would make the figure wrong, so it raises an error.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from waltz_log.client import Lock
 __all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
 
 SAMPLE_EVERY = 50
-"""Every so many transactions one latency is kept."""
+"""One latency in this number of transactions is kept."""
 
 
 LOCKS_MAX = 64_000
-"""Four times what is in flight at most."""
+"""Four times the maximum number in flight."""
 
 COLLECT_AFTER = 50_000
-"""Objects that a collection waits for, as an application with this many in flight should say: each is alive when the default of 700 scans it."""
+"""The threshold of the garbage collector, as an application with this many in flight should set it. With the default of 700, each collection finds
+all objects alive."""
 
 DATA = bytes(range(DATA_BYTES))
 NO_LOCKS: Sequence[tuple[Lock, ...]] = [()]
 
 TICK_S = 0.001
-"""How often an open loop checks what is due: its own share of the latencies."""
+"""How often an open loop checks what is due. This adds to the latencies."""
 
 
 class Appending(Protocol):
@@ -48,7 +49,7 @@ class Appending(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """What a load did: transactions committed, the time from the first append to the last answer, latencies of a sample."""
+    """The result of a load: committed transactions, the time from the first append to the last answer, and the latencies of a sample."""
 
     count: int
     took_s: float
@@ -65,8 +66,7 @@ def lock_cycle(window: int) -> list[tuple[Lock]]:
 
 
 def prepare(windows: Sequence[int]) -> None:
-    """Makes the locks and keeps the garbage collector from scanning them, and from scanning often at what is in flight: what is measured is not the
-    walk over the load's own objects."""
+    """Makes the locks. Keeps the garbage collector from scanning them, and from running often, because the load's own objects are not the subject."""
     for window in windows:
         lock_cycle(window)
     gc.collect()
@@ -121,7 +121,7 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
                 future.add_done_callback(_timing(latencies_ms, began_s + number / rate))
             flying.append(future)
         sent = due
-        # An application keeps no answers either. Kept ones would be walked over by the garbage collector, for a tenth of a second at a time.
+        # Answers are not kept, as in an application. The garbage collector would scan kept ones for a tenth of a second each time.
         while flying and flying[0].done():
             flying.popleft().result()
         await asyncio.sleep(TICK_S)

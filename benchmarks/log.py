@@ -1,4 +1,4 @@
-"""A log full of transactions, for everything that reads: four partitions on three replicas, filled once and warm in the page cache."""
+"""A log with transactions for all benchmarks that read: four partitions on three replicas, filled once and warm in the page cache."""
 
 from __future__ import annotations
 

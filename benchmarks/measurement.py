@@ -1,7 +1,6 @@
-"""One measured figure: a name that later runs keep, a value, its unit, and the conditions without which it says nothing.
-
-Pure but for `read` and `write`. The file is a list of `{name, value, unit, conditions}`, with `ratio` and `ratio_to` where something comparable ran
-in the same run.
+"""One measured figure: a name that stays the same between runs, a value, its unit, and the conditions without which it has no meaning. Pure except
+for `read` and `write`. The file is a list of `{name, value, unit, conditions}`, with `ratio` and `ratio_to` if something comparable ran in the same
+run.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["Measurement", "in_turns", "merge", "percentile", "read", "table", "w
 
 @dataclass(frozen=True)
 class Measurement:
-    """`ratio` is `value` divided by the figure that `ratio_to` names; for times, below 1 is better, for rates above."""
+    """`ratio` is `value` divided by the figure that `ratio_to` names; for times, below 1 is better; for rates, above 1 is better."""
 
     name: str
     value: float
@@ -65,14 +64,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def merge(old: Iterable[Mapping[str, Any]], new: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """The old documents with the new figures in their place: `--only` renews some figures and keeps the others."""
+    """The old documents, with the new figures in place of the old ones: `--only` replaces some figures and keeps the others."""
     documents = [measurement.document() for measurement in new]
     renewed = {document["name"] for document in documents}
     return [dict(document) for document in old if document["name"] not in renewed] + documents
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """What an earlier run wrote; nothing where there is no file, or not one of ours."""
+    """The documents of an earlier run; empty if the file does not exist or has another format."""
     try:
         found = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -86,7 +85,7 @@ def write(path: Path, measurements: Iterable[Measurement]) -> None:
 
 
 def table(measurements: Iterable[Measurement]) -> Table:
-    """The figures as a table; what all share of the conditions stands below it once."""
+    """The figures as a table. Conditions that all figures share are below it, once."""
     measurements = list(measurements)
     shared = dict(set.intersection(*({*map(_pair, m.conditions.items())} for m in measurements))) if measurements else {}
     told = Table(caption=", ".join(f"{key} {value}" for key, value in sorted(shared.items())), caption_justify="left")
@@ -103,5 +102,5 @@ def _pair(item: tuple[str, Any]) -> tuple[str, str]:
 
 
 def _rounded(value: float) -> int | float:
-    """Three or four digits: more would claim more than was measured."""
+    """Three or four digits, because more would overstate the precision."""
     return round(value) if value >= 1000 else float(f"{value:.3g}")

@@ -1,6 +1,5 @@
-"""Metrics of a cluster with a hundred partitions: the duration of a scrape, and what scrapes cost the appends.
-
-The same load runs with and without scrapes in turns. A scrape goes to the log server and to each storage node, as a Prometheus does it.
+"""Metrics of a cluster with a hundred partitions: the duration of a scrape, and how much scrapes slow appends. The same load runs with and without
+scrapes, in turns. A scrape requests the log server and each storage node, as Prometheus does.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ WINDOW = 16_000
 ROUNDS = 7
 SCRAPES = 30
 INTERVAL_S = 5.0
-"""Of scrapes during appends: the shorter one of the two in conf/monitoring, three times as often as the other, which is Prometheus' usual one."""
+"""The interval of scrapes during appends: the shorter one of the two in conf/monitoring, a third of the other one, which is the usual interval of
+Prometheus."""
 
 TIMEOUT_S = 30.0
 

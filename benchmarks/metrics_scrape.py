@@ -1,6 +1,6 @@
-"""What a scrape of a log server with many partitions costs the processor: `python -m benchmarks.metrics_scrape [PARTITIONS]`.
+"""The processor time of a scrape of a log server with many partitions: `python -m benchmarks.metrics_scrape [PARTITIONS]`.
 
-The statistics are made up, the checks and the text are the product's. Processor time of one thread, the median of several scrapes.
+The statistics are artificial; the checks and the text are those of the product. Processor time of one thread, the median of several scrapes.
 """
 
 from __future__ import annotations

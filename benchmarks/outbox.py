@@ -1,8 +1,8 @@
-"""The outbox: intents accepted on the local disk and forwarded to the log, end to end; beside it the same data appended directly.
+"""The outbox: intents accepted on the local disk and forwarded to the log, end to end; compared with the same data appended directly.
 
 Data in submits of 500, eight submitters at once, one partition. `outbox.forward` counts an intent when the log has it: journal add, attempt, append
-at a majority, journal delete. `submit` alone is what a service waits for. `outbox.drain` counts from the first outcome on: intents that waited on
-disk while the cluster could not be reached, and are forwarded without a submit beside it.
+at a majority, journal delete. `submit` alone is what a service waits for. `outbox.drain` measures intents that waited on disk while the cluster could
+not be reached and are forwarded without concurrent submits. It counts from the first outcome.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def _drain(cluster: LocalCluster, directory: Path, count: int, processors:
 
 
 async def _forward(outbox: Outbox, count: int) -> tuple[float, list[float]]:
-    """How long until the log has all of them, and how long each submit ran."""
+    """The time until the log has all of them, and the time of each submit."""
     data = bytes(DATA_BYTES)
     submits_ms: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The driver beside which `visible` measures a start: Spark's own source of rows into Delta's own sink, without Python in the stream and without
+"""The driver with whose start `visible` compares ours: Spark's own source of rows and Delta's own sink, without Python in the stream and without
 marks. `spark-submit benchmarks/own_stream_session.py TABLE CHECKPOINT TRIGGER`.
 
 Stands alone: spark-submit does not put the project's root on the path.

@@ -1,7 +1,5 @@
-"""How fast the processor is just now: what one step of a fixed piece of Python costs.
-
-Machines that are shared change their pace by half within minutes, and from one to the next by more. A figure that hangs on the processor is reported
-with it, so figures of two runs can be compared at all.
+"""The current speed of the processor: the time of one step of a fixed piece of Python. The speed of a shared machine changes by half within minutes,
+and differs more between machines. Figures that depend on the processor are reported with it, so that figures of two runs can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ __all__ = ["pace_ns"]
 
 STEPS = 4_000
 RUNS = 9
-"""Some milliseconds each; the median leaves out those in which another process had the processor."""
+"""Runs of some milliseconds each. The median leaves out runs in which another process had the processor."""
 
 DATA = bytes(range(200))
 _HEAD = Struct(">qiiI")

@@ -1,4 +1,4 @@
-"""The processor time of other processes, which says more than the clock where they share a machine with others."""
+"""The processor time of other processes. On a shared machine it is more meaningful than elapsed time."""
 
 from __future__ import annotations
 

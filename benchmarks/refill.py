@@ -1,4 +1,4 @@
-"""How fast an empty replica is filled, alone and while a client appends as fast as it can, and what rate the appends keep meanwhile.
+"""How fast an empty replica is filled, without load and while a client appends as fast as it can, and the rate of the appends meanwhile.
 
 Sessions are short, so that the fill under load outlasts several. A fill ends when the replica is recorded as clean.
 """
@@ -36,7 +36,7 @@ BASELINE_S = 5.0
 TRIES = 10
 RETRY_S = 1.0
 SETTLED_S = 1.5
-"""After the change of replicas, which begins a session."""
+"""Seconds after the change of replicas, which begins a session."""
 
 TIMEOUT_S = 120.0
 

@@ -1,4 +1,4 @@
-"""What every command that measures does around its measurements: an empty folder, the figures on the screen and in a file, the exit code."""
+"""What every command that measures has in common: an empty folder, the figures on the screen and in a file, and the exit code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_measurements(name: str, measure: Callable[[Path], list[Measurement]], ou
 
 
 def _first(error: Exception) -> Exception:
-    """What happened, where tasks that ran together wrapped it. Raises what is a defect of the benchmark."""
+    """The errors inside an exception group. Raises the error again if it is a defect of the benchmark."""
     if isinstance(error, ExceptionGroup):
         return _first(error.exceptions[0])
     if not isinstance(error, WaltzError | RuntimeError):

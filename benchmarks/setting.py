@@ -17,16 +17,16 @@ LOCKS = 10_000
 
 @dataclass(frozen=True)
 class Workload:
-    """Numbers of transactions: enough for seconds of steady work each."""
+    """Numbers of transactions, each enough for some seconds of steady work."""
 
     single: int
     pipelined: int
     log: int
-    """What feed, Spark and Delta read."""
+    """The number of transactions that feed, Spark and Delta read."""
     batch: int
     """Rows of one Delta commit."""
     storage_blocks: int
-    """What one partition's store writes, of 64 KiB each."""
+    """The number of blocks of 64 KiB that one partition's store writes."""
 
 
 FULL = Workload(single=2_000, pipelined=500_000, log=2_000_000, batch=500_000, storage_blocks=3_200)

@@ -1,8 +1,7 @@
-"""`python -m benchmarks.soak --batches 10000 --minutes 90`: is a driver's memory flat over as many micro-batches, one commit each?
-
-Appends go on so that every trigger finds something. What is judged is the heap in use right after full collections, the only figure of a JVM that
-says what it holds on to: how it grew from the end of the warm-up to the end, by the medians of a fifth of the readings each. Resident memory of JVM
-and Python is reported beside it; it follows the collector's mood. `make soak-spark` runs this; it ends with 1 where memory was not flat.
+"""`python -m benchmarks.soak --batches 10000 --minutes 90`: checks that a driver's memory does not grow over many micro-batches, one commit each.
+Appends continue, so that every trigger finds something. The criterion is the heap in use right after full collections, because only this shows which
+objects a JVM still holds: its growth from the end of the warm-up to the end, as medians of a fifth of the readings each. Resident memory of JVM and
+Python is only reported, because it depends on the garbage collector. `make soak-spark` runs this; it ends with 1 if memory grew.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ __all__ = ["growth", "is_flat", "soak"]
 
 PARTITIONS = 1
 APPENDS_PER_S = 20
-"""Enough for every trigger to find something: what is weighed grows with the number of batches, not of rows or of tasks in one."""
+"""Enough for every trigger to find something. What could leak grows with the number of batches, not with the rows or tasks of a batch."""
 WARM_UP_SHARE = 0.2
 """Caches of plans, of file listings and of table states fill up first; they are bounded, and full within hundreds of batches."""
 
 GROWTH_MAX = 0.10
 GROWTH_BYTES_MAX = 24_000_000
-"""Flat is: not more than a tenth, or than so many bytes where that is more. A driver that kept 10 kB of each of 10,000 batches would keep 100 MB."""
+"""The tolerated growth is a tenth, or this many bytes if that is more. A driver that leaked 10 kB in each of 10,000 batches would hold 100 MB."""
 
 _HERE = Path(__file__).resolve().parent
 
@@ -88,7 +87,7 @@ def soak(directory: Path, *, batches: int, seconds: float, every: int) -> list[d
 
 def _drive(cluster: str, directory: Path, *, batches: int, seconds: float, every: int) -> None:
     command = [
-        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
+        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends when this process ends, for any reason
         *(
             str(Path(sys.executable).parent / "spark-submit"),
             f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",

@@ -1,8 +1,8 @@
 """The driver of the soak: `spark-submit benchmarks/soak_session.py --cluster … --directory … --batches N --seconds S`.
 
-Streaming queries from the log into Delta tables, one after the other, at the shortest trigger, until so many batches or seconds. Each query begins
-where the table before it ends. Every `--every` batches the heap that is in use right after a full collection, and the resident memory of the JVM and
-of this process, are added to `memory.jsonl`.
+Streaming queries from the log into Delta tables, one after the other, with the shortest trigger, until the given number of batches or seconds. Each
+query begins where the table before it ends. Every `--every` batches the heap that is in use right after a full collection, and the resident memory of
+the JVM and of this process, are added to `memory.jsonl`.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -24,7 +24,7 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 
 
 def resident_bytes(pid: int) -> int:
-    """Of the process and no other; 0 where the system does not report it."""
+    """Private memory of the process; 0 if the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -32,13 +32,13 @@ def resident_bytes(pid: int) -> int:
 
 
 TABLE_BATCHES = 250
-"""Then comes the next table, with a query of its own, because a table without marks accepts no query that goes on. Delta lists the log's folder for
-each commit, and a local file system reads every file in it: with three thousand commits of one day that is a third of a batch's time. (Expired
-logs are removed by whole days.)"""
+"""The number of batches of one table. Then the next table begins with its own query, because a table without marks does not accept a continued query.
+Delta lists the log's folder for each commit, and a local file system reads every file in it: with three thousand commits of one day that is a third
+of a batch's time. (Expired logs are removed by whole days.)"""
 
 
 class Weighed:
-    """A sink that reads the driver's memory every so many batches."""
+    """A sink that reads the driver's memory once in a given number of batches."""
 
     def __init__(self, spark: SparkSession, out: Path, every: int) -> None:
         jvm: Any = spark._jvm
@@ -57,7 +57,7 @@ class Weighed:
 
     def weigh(self) -> None:
         gc.collect()
-        for _ in range(2):  # what the first collection finds, the cleaner's thread frees for the second
+        for _ in range(2):  # the cleaner thread frees for the second collection what the first one finds
             self._system.gc()
         found = {
             "batches": self.batches,

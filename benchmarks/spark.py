@@ -1,4 +1,4 @@
-"""The Spark source to a sink that throws rows away, and what a trigger costs that finds next to nothing; each in a driver of its own."""
+"""The Spark source with a sink that drops rows, and the cost of a trigger that finds almost nothing; each in its own driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waltz_log.processes import launch
 __all__ = ["run_noop", "run_trigger", "submit"]
 
 TIMEOUT_S = 600.0
-"""Above the time of a driver, which is 60 s on a calm machine and 150 s on one of half its pace: it ends one that hangs."""
+"""Longer than a driver runs, which is 60 s on an idle machine and 150 s on one of half its speed. Ends a driver that hangs."""
 _HERE = Path(__file__).resolve().parent
 
 
@@ -27,7 +27,7 @@ def run_noop(cluster: str, directory: Path, workload: Workload, conditions: Mapp
 
 
 def run_trigger(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """The duration of a trigger that finds one transaction: what a query costs when there is nearly nothing to do."""
+    """The duration of a trigger that finds one transaction: the cost of a query that has almost nothing to do."""
     answer = submit("trigger", cluster, directory, workload)
     times = answer["triggers_ms"]
     parts = {f"{name}_ms": value for name, value in answer["parts_ms"].items() if name != "triggerExecution"}
@@ -51,9 +51,9 @@ def _measured(name: str, answer: Mapping[str, Any], workload: Workload, conditio
 
 
 def submit(what: str, cluster: str, directory: Path, workload: Workload, *, script: str = "spark_session.py") -> Mapping[str, Any]:
-    """Runs the script beside this one in a driver; what it measured is the last line of its output."""
+    """Runs the script beside this one in a driver. The last line of its output is the result."""
     command = [
-        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
+        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends when this process ends, for any reason
         str(Path(sys.executable).parent / "spark-submit"),
         f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
         "--master=local[2]",

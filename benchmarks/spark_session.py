@@ -1,10 +1,9 @@
 """The part of `spark` and `delta` that runs inside a Spark driver: `spark-submit benchmarks/spark_session.py noop|delta|trigger --cluster …`.
 
-A query over the last transactions first, so that compiling, loading classes and starting workers are not measured: a streaming query does that
-once in weeks. Then the whole log with
-`Trigger.AvailableNow`. Counted is the time of its triggers, as Spark itself reports it: planning, reading, committing. What a query needs once, to
-start its planner process and to stop, is reported beside it. `trigger`: one query that finds one new transaction at a time, and the duration of each
-of its triggers. The last line of output is the answer as JSON.
+A query over the last transactions first, so that compiling, loading classes and starting workers are not measured: a streaming query does that once
+in weeks. Then the whole log with `Trigger.AvailableNow`. The figure is the time of its triggers, as Spark itself reports it: planning, reading,
+committing. The time that a query needs once, to start its planner process and to stop, is reported separately. `trigger`: one query that finds one
+new transaction at a time, and the duration of each of its triggers. The last line of output is the answer as JSON.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -27,7 +26,7 @@ from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 
 WARM_UP_ROWS = {"noop": 100_000, "delta": 2_000}
-"""Of each partition. What runs for every row is compiled for good only after some hundred thousands."""
+"""Transactions of each partition. The JVM optimizes code that runs for every row only after some hundred thousand rows."""
 
 TRIGGERS = 60
 TRIGGERS_UNMEASURED = 20

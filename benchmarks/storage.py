@@ -1,7 +1,6 @@
-"""The storage engine alone: appends through a partition's store against a bare loop of write and fdatasync, verified reads, an index made again.
-
-No network and no second process. The store and the bare loop write the same blocks to the same disk in turns, so that both meet the machine's good
-and bad moments; the processor time shows what a core does.
+"""The storage engine alone: appends through a partition's store, compared with a bare loop of write and fdatasync; verified reads; rebuilding an
+index. No network and no second process. The store and the bare loop write the same blocks to the same disk in turns, so that other load on the
+machine affects both. Processor time shows the capacity of a core.
 """
 
 from __future__ import annotations

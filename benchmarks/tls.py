@@ -1,4 +1,4 @@
-"""Appends over mutual TLS beside appends in plain text, in turns in one run: two clusters that differ in nothing else."""
+"""Appends over mutual TLS compared with appends in plain text, in turns in one run: two clusters that differ in nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _measure(plain: str, secure: str, tls: TlsSettings, workload: Workload
 
 
 async def _handshake_ms(tls: TlsSettings) -> float:
-    """A first call on a new connection, above the same without TLS: the median."""
+    """The median extra time of a first call on a new connection, compared with a connection without TLS."""
 
     async def bound(_request: pb.BoundRequest) -> pb.BoundResponse:
         return pb.BoundResponse()

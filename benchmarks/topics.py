@@ -1,7 +1,6 @@
-"""Topics: how fast a log is folded into the latest value of each key, by processor time, since a compactor has a core of its own at best.
-
-Values of 200 bytes, each tenth of them one of a key that was there before, folded in four rounds, so that files are superseded and merged. The log is
-made as it is read: making it is not counted.
+"""Topics: how fast a log is folded into the latest value of each key, in processor time, because a compactor uses one core at most. Values have 200
+bytes, and each tenth value is for an existing key. The log is folded in four rounds, so that files are superseded and merged. The log is generated
+while it is read; the time for that is not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BATCH = 1000
 
 
 class _Log:
-    """`making_s`: processor time of making it."""
+    """`making_s`: processor time of generating it."""
 
     def __init__(self, count: int, keys: int) -> None:
         draw = random.Random(1)

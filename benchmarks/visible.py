@@ -1,8 +1,8 @@
 """From the call of append to the row in the Delta table, as a reader without Spark sees it, at a trigger of one second.
 
-Single transactions at times that the trigger knows nothing of; the table is read with deltalake, over and over, and a transaction is visible
-once the table's mark of its partition reaches its id: rows and mark come in one commit. deltalake reads only after the file of the next commit is
-there, because an observer that always asks it needs about 8 % of two cores. The job is `jobs/ingest.py` as users submit it.
+Single transactions at times unrelated to the trigger. deltalake reads the table repeatedly, and a transaction is visible when the table's mark of its
+partition reaches its id: rows and mark come in one commit. deltalake reads only after the file of the next commit is there, because an observer that
+always polls it needs about 8 % of two cores. The job is `jobs/ingest.py` as users submit it.
 
 The appends go on for more than two minutes. At this trigger the sink writes a checkpoint of the table's log every minute, and the batches beside it
 are slow, so several checkpoints must fall within the measured time. The conditions state how many the table's log had at its end.
@@ -39,7 +39,7 @@ __all__ = ["run"]
 
 TRIGGER = "1 second"
 PAUSES_S = (0.1, 0.7)
-"""Between two appends: uneven, so that they fall everywhere within a trigger."""
+"""Pauses between two appends: uneven, so that appends are spread over the whole interval of the trigger."""
 
 APPENDS, APPENDS_QUICK = 320, 10
 """With the pauses, 320 need 130 s: the checkpoints of the first and the second minute."""
@@ -49,7 +49,7 @@ POLL_EVERY_S = 0.03
 START_TIMEOUT_S, TIMEOUT_S = 180.0, 60.0
 _HERE = Path(__file__).resolve().parent
 SUBMIT = [
-    *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
+    *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends when this process ends, for any reason
     *(
         str(Path(sys.executable).parent / "spark-submit"),
         f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
@@ -84,7 +84,7 @@ class _Table:
         return (self._log / f"{version:020d}.json").exists()
 
     def wait(self, partition: int, transaction_id: int, driver: subprocess.Popen[bytes], folder: Path) -> None:
-        """Until the table's mark reaches the transaction. `RuntimeError` where the driver ends or does not get there."""
+        """Waits until the table's mark reaches the transaction. Raises `RuntimeError` if the driver ends or does not reach it in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.mark(partition) < transaction_id:
             if driver.poll() is not None or time.monotonic() > deadline:
@@ -148,7 +148,7 @@ def _measure(cluster: str, folder: Path, appends: int, restarts: int) -> tuple[l
 
 
 def _wait_for_commit(table: Path, version: int, driver: subprocess.Popen[bytes], folder: Path) -> None:
-    """Until the table has this version. `RuntimeError` if the driver ends or does not get there."""
+    """Waits until the table has this version. Raises `RuntimeError` if the driver ends or does not reach it in time."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not (table / "_delta_log" / f"{version:020d}.json").exists():
         if driver.poll() is not None or time.monotonic() > deadline:
@@ -172,7 +172,7 @@ def _driver(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def _latencies(client: SyncWaltzClient, table: _Table, appends: int) -> list[float]:
-    """In the order of the appends, which a thread of their own makes, so checking the table delays none of them."""
+    """In the order of the appends. A separate thread appends, so that checking the table delays no append."""
     pending: dict[tuple[int, int], float] = {}
     found: dict[float, float] = {}
     lock = threading.Lock()

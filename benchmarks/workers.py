@@ -1,7 +1,6 @@
-"""Sharding over cores: two workers on two partitions against one worker, in turns; and what a transaction costs each role by its number of workers.
-
-On two cores that are all in use already, more processes cannot be faster; the first figure says what they cost. The second is the scaling curve: the
-processor time of the busiest worker of a role bounds what that role can carry where each worker has a core of its own.
+"""Sharding over cores: two workers on two partitions against one worker, in turns; and the cost of a transaction in each role by its number of
+workers. On two cores that are already busy, more processes cannot be faster; the first figure shows their cost. The second is the scaling curve: the
+processor time of the busiest worker of a role limits the throughput of that role if each worker has its own core.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["run"]
 
 WINDOW = 16_000
 ROUNDS = 24
-"""One round says little where others use the machine, a tenth up or down; the mean of so many is known to about two hundredths."""
+"""Rounds. On a shared machine, one round varies by a tenth; the mean of this number is accurate to about 2 %."""
 STORAGES = 3
 CURVE = (1, 2, 4)
 CURVE_PARTITIONS = 16
@@ -79,7 +78,7 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
 
 
 def _round(one: LocalCluster, two: LocalCluster, count: int, *, turned: bool) -> list[tuple[Load, Mapping[str, Any]]]:
-    """Of one and of two workers, in this order, whichever ran first."""
+    """The rates with one and with two workers, in this order, whichever ran first."""
     found = [asyncio.run(_load(cluster, count, 2)) for cluster in ((two, one) if turned else (one, two))]
     return found[::-1] if turned else found
 

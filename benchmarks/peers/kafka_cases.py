@@ -1,7 +1,8 @@
 """What is compared with Kafka, in groups that `ONLY` names, and with which settings.
 
-Both sides get the same load in each figure: as many transactions, of the same size, over as many partitions, either as fast as they go with as many
-in flight, or one due every so often whatever became of those before (an open loop). What stays different stands in each figure's conditions:
+In each figure both sides get the same load: the same number of transactions, of the same size, over the same number of partitions. They run either as
+fast as possible with the same number in flight, or one transaction is due at fixed intervals whatever became of earlier ones (an open loop). What
+still differs is in each figure's conditions:
 
 - Durability. The platform answers when two of three replicas have the transaction on disk (fdatasync). Kafka with `acks=all` answers when every
   replica in sync has it, all three while none lags; `flush.messages=1` makes each of them sync, and `min.insync.replicas=2` only says when to refuse.
@@ -36,11 +37,11 @@ PARTITIONS = {"throughput": 1, "single": 1, "offered": 1, "sizes": 16}
 
 WINDOW = 16_000
 WINDOW_BYTES = 32 * 1024 * 1024
-"""In flight at most where records are large, on both sides."""
+"""The maximum number in flight if records are large, on both sides."""
 
 TUNED = ProducerSettings(linger_ms=10, batch_bytes=512 * 1024)
 DEFAULT = ProducerSettings(linger_ms=5, batch_bytes=None)
-"""The defaults since Kafka 4.0 and librdkafka 2.12; given, so that no version decides."""
+"""The defaults since Kafka 4.0 and librdkafka 2.12. They are set explicitly, so that they do not depend on the version."""
 
 LINGERS_MS = (0, 1, 5)
 JAVA_LINGER_MS = 5
@@ -59,7 +60,7 @@ class Work:
 
 @dataclass
 class Sides:
-    """The three clients, connected to clusters that run."""
+    """The three clients, connected to running clusters."""
 
     platform: str
     confluent: Callable[[str, ProducerSettings], ConfluentLoads]

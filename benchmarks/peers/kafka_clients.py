@@ -1,10 +1,10 @@
 """Kafka's two clients under the platform's loads.
 
 `ConfluentLoads` is an application in Python: confluent-kafka (librdkafka) in this process, one callback for each record. `JavaTool` is Kafka's own
-ProducerPerformance in one JVM that stays, so that its code is compiled after the rounds of warming; a process for each run would be measured cold.
+ProducerPerformance in one JVM for all runs, so that its code is compiled after the warm-up rounds. A new process for each run would be measured cold.
 
 The latency of an open loop counts from the moment a record is due for confluent-kafka, as it does for the platform. Java's tool counts from the call
-that sends, which leaves out what the tool itself is late.
+that sends, which leaves out the tool's own delay.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["BEHIND_S", "ConfluentLoads", "JavaTool", "Produced", "ProducerSettin
 WAIT_S = 0.1
 DRAIN_S = 120.0
 QUEUE_RECORDS = 2_000_000
-"""An open loop is never refused: what cannot be sent yet waits in the client and is charged for it."""
+"""An open loop never drops records. A record that cannot be sent yet waits in the client, and the wait counts."""
 
 BEHIND_S = 1.0
-"""An open loop that is so far behind its rate is ended: the settings cannot hold it, and draining the backlog would take minutes. What was not
-answered counts as late as it is by then."""
+"""An open loop that is this far behind its rate is ended: the settings cannot sustain it, and draining the backlog would take minutes. Each
+unanswered record counts with its delay at that moment."""
 
 QUEUE_KIB = 1_048_576
 BUFFER_BYTES = 4 * 1024 * 1024
-"""Of Java's client where it sends as fast as it goes: about 16,000 records of 200 bytes in flight with what Kafka adds to each."""
+"""The buffer of Java's client if it sends as fast as it can: about 16,000 records of 200 bytes in flight, with Kafka's overhead."""
 
 OPEN_BUFFER_BYTES = 64 * 1024 * 1024
 
@@ -44,7 +44,7 @@ _RESULT = re.compile(r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms a
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """What a producer is given. `batch_bytes` None: the client's own default, 16 KiB of Java's, 1 MB of librdkafka's."""
+    """Settings of a producer. `batch_bytes` None: the client's own default, 16 KiB for Java, 1 MB for librdkafka."""
 
     linger_ms: int
     batch_bytes: int | None
@@ -80,7 +80,7 @@ class ConfluentLoads:
     def connect(cls, addresses: str, topic: str, settings: ProducerSettings) -> ConfluentLoads:
         from confluent_kafka import Producer  # only this command needs it
 
-        quiet = {"log_level": 0}  # brokers that end at the end of the run are no news; a record that is not delivered raises
+        quiet = {"log_level": 0}  # brokers that stop at the end of the run need no log line; a record that is not delivered raises an error
         queue = {"queue.buffering.max.messages": QUEUE_RECORDS, "queue.buffering.max.kbytes": QUEUE_KIB}
         return cls(Producer({"bootstrap.servers": addresses, **settings.document(), **queue, **quiet}), topic)
 
@@ -144,7 +144,7 @@ class ConfluentLoads:
                 raise RuntimeError(f"Kafka did not answer in time: answered={self._answered} wanted={answered} timeout_s={DRAIN_S:.0f}")
 
     def _given_up(self, sent: int, began_s: float, latencies_ms: list[float]) -> Load:
-        """Drops the backlog: each dropped record's callback says so, and is no failure of Kafka's."""
+        """Drops the backlog. The callback of each dropped record reports it; it does not count as a failure of Kafka."""
         self._producer.purge()
         self._wait_for(sent)
         self._error = None
@@ -163,7 +163,7 @@ class ConfluentLoads:
 
 @dataclass(frozen=True)
 class Produced:
-    """What Java's tool reports at its end. Latencies in whole milliseconds."""
+    """What Java's tool reports at the end. Latencies are in whole milliseconds."""
 
     count: int
     rate: float
@@ -186,7 +186,7 @@ class JavaTool:
         self._addresses = addresses
 
     def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, str | int]) -> Produced:
-        """`per_s` -1: as fast as it goes."""
+        """`per_s` -1: as fast as possible."""
         buffer = BUFFER_BYTES if per_s < 0 else OPEN_BUFFER_BYTES
         given = [f"{name}={value}" for name, value in {"bootstrap.servers": self._addresses, "buffer.memory": buffer, **settings}.items()]
         size = ["--num-records", str(count), "--record-size", str(record_bytes), "--throughput", str(per_s)]
@@ -230,7 +230,7 @@ def java_tool(jars: Path, kafka: KafkaCluster) -> Iterator[JavaTool]:
 
 
 def _settled(lines: deque[str]) -> str:
-    """The last line arrives through a pipe a little after the call returns."""
+    """Waits for the last line, which arrives through a pipe shortly after the call returns."""
     deadline_s = time.monotonic() + WAIT_S * 50
     while "99.9th" not in "".join(lines) and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -1,5 +1,5 @@
-"""Three Kafka brokers on loopback, as a peer: a quorum of their own (KRaft), replication 3, each batch on disk at every replica
-that is in sync before it is answered (`acks=all`), which is all three while none lags.
+"""Three Kafka brokers on loopback to compare with: their own quorum (KRaft) and replication 3. Each batch is on disk at every in-sync replica before
+it is answered (`acks=all`); those are all three while none lags.
 
 Needs Kafka's jars in a folder. Everything it starts ends with the context.
 """
@@ -35,7 +35,7 @@ class KafkaCluster:
         self.addresses = addresses
 
     def create_topic(self, topic: str, *, partitions: int) -> None:
-        """Each message is flushed where it is kept (`flush.messages=1`), as the platform does; a batch is written at once."""
+        """Each replica flushes every message (`flush.messages=1`), as the platform does. A batch is written at once."""
         config = ("flush.messages=1", "min.insync.replicas=2")
         command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.addresses, "--create", "--topic", topic]
         command += ["--partitions", str(partitions), "--replication-factor", str(BROKERS)]
@@ -80,7 +80,7 @@ def kafka_cluster(jars: Path, directory: Path) -> Iterator[KafkaCluster]:
 
 
 def _finished(command: list[str], directory: Path) -> str:
-    """What it printed."""
+    """The broker's output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=directory)
     except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ def _wait_ready(ports: list[int]) -> None:
 
 def _java(jars: Path, *arguments: str) -> list[str]:
     java, _ = find_java()
-    ends_with_us = (sys.executable, "-I", "-S", launch.__file__, str(os.getpid()))  # whatever ends this process
+    ends_with_us = (sys.executable, "-I", "-S", launch.__file__, str(os.getpid()))  # ends when this process ends, for any reason
     return [*ends_with_us, str(java), HEAP, "-cp", class_path(jars), *arguments]
 
 

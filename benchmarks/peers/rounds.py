@@ -1,7 +1,6 @@
-"""Sides in turns: rounds that warm up and are not counted, rounds that count, and what the platform makes of its best peer.
-
-Pure but for the calls it is given. A peer whose settings cannot carry the load at all (`HOPELESS`) runs in the warming rounds only; its last figures
-are among the conditions. Of the others, the one with the best median counts.
+"""Runs the platform and its peers in turns: rounds that warm up, rounds that count, and the ratio of the platform to its best peer. Pure except for
+the calls that it gets. A peer whose settings cannot sustain the load at all (`HOPELESS`) runs in the warm-up rounds only; its last figures are among
+the conditions. Of the others, the one with the best median counts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["WARM_ROUNDS", "Case", "Rounds", "compared"]
 
 WARM_ROUNDS = 3
 HOPELESS = 20.0
-"""A peer that is so many times worse than the best one in the last warming round does not run again."""
+"""A peer that is worse than the best one by this factor in the last warm-up round does not run again."""
 
 Run = Callable[[], Sequence[float]]
 """One value for each figure of the case."""
@@ -27,7 +26,7 @@ PLATFORM = "platform"
 
 @dataclass(frozen=True)
 class Case:
-    """Figures that one run gives, of the platform and of peers, each by its name. `lower`: lower is better."""
+    """The figures of one run of the platform and of each peer, by name. `lower`: lower is better."""
 
     figures: Sequence[str]
     unit: str
@@ -38,7 +37,7 @@ class Case:
 
 
 class Rounds:
-    """What each side of a case made in the counted rounds, and `dropped`: what hopeless peers made in the last warming round."""
+    """The figures of each side of a case in the counted rounds. `dropped`: the figures of hopeless peers in the last warm-up round."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -84,7 +83,7 @@ class Rounds:
 
 
 def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """Every case in each of `WARM_ROUNDS + rounds` rounds, so that the machine's bad minutes concern all of them."""
+    """Every case in each of `WARM_ROUNDS + rounds` rounds, so that other load on the machine affects all of them."""
     found = [Rounds(case) for case in cases]
     for number in range(WARM_ROUNDS + rounds):
         for each in found:

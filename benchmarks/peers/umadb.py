@@ -35,7 +35,7 @@ __all__ = ["main", "measure"]
 
 CALLERS = (1, 16, 64)
 APPENDS = {1: 800, 16: 6_000, 64: 12_000}
-"""Of all callers together in a round: about a second."""
+"""Appends of all callers together in a round, which takes about a second."""
 
 READY_S = 30.0
 EVENT = "paid"
@@ -79,7 +79,7 @@ def on_umadb(clients: Sequence[Any], positions: dict[int, int], callers: int, co
                 condition = umadb.AppendCondition(query, after=positions.get(number))
                 positions[number] = client.append([umadb.Event(EVENT, DATA, tags=[tag])], condition)
                 latencies_ms.append((time.perf_counter() - start_s) * 1000)
-        except Exception as error:  # any failure of any caller spoils the figure: it is raised below
+        except Exception as error:  # a failure of any caller invalidates the figure, so it is raised below
             failed.append(error)
 
     threads = [threading.Thread(target=caller, args=(number,)) for number in range(callers)]

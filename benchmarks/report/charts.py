@@ -16,7 +16,7 @@ COLORS = 6
 
 ROW = 26
 LABELS = 250
-"""Width of the labels of a chart of ratios."""
+"""The width of the labels in a chart of ratios."""
 
 
 class Series(NamedTuple):
@@ -37,7 +37,7 @@ class Ratio(NamedTuple):
 
 
 class _Axis:
-    """From values to places. Places begin at `start`, which may be below `end` or above it."""
+    """Maps values to positions. Positions begin at `start`, which may be below or above `end`."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, *, log: bool) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class _Axis:
 
 
 def _step(highest: float) -> float:
-    """A round one that divides the axis into at most five."""
+    """A round number that divides the axis into at most five parts."""
     if highest <= 0:
         return 1.0
     rough = highest / 5

@@ -1,4 +1,4 @@
-"""A run beside the one before: which figures were measured again, and whether they became better. Pure."""
+"""Compares a run with the previous one: which figures were measured again, and whether they improved. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 __all__ = ["Change", "changes", "lower_is_better"]
 
 LOWER_UNITS = frozenset({"ms", "s", "us", "ns", "us/txn", "B/txn", "MiB", "executions", "ratio of time"})
-"""Units of which less is better. Of rates, more is."""
+"""Units for which lower is better. For rates, higher is better."""
 
 NOISE = 0.15
-"""On shared machines a figure changes by as much from run to run."""
+"""On shared machines, a figure varies by this factor from run to run."""
 
 Document = Mapping[str, Any]
 
@@ -35,13 +35,13 @@ class Change:
 
 
 def lower_is_better(document: Document) -> bool:
-    """Of a figure, by its unit and its name: a share of time or of processor is a cost as well."""
+    """Whether lower is better, by the unit and the name of a figure: a share of time or of the processor is a cost, too."""
     name = str(document["name"])
     return document["unit"] in LOWER_UNITS or name.endswith(("_ms", "_s", "_executions", "_cost")) or name.startswith("costs.")
 
 
 def changes(before: Iterable[Document], after: Iterable[Document]) -> Sequence[Change]:
-    """Of the figures that both have under the same name and unit and that were measured again, those that changed most first."""
+    """The figures that both runs have under the same name and unit and that were measured again, largest change first."""
     known = {document["name"]: document for document in before}
     found = []
     for document in after:

@@ -1,4 +1,4 @@
-"""The results of earlier runs, kept beside the newest: `benchmarks/history/`, by the time at which each was written."""
+"""The results of earlier runs: `benchmarks/history/`, named by the time at which each was written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.measurement import read
 __all__ = ["KEPT", "keep", "known_seconds", "previous", "remember_seconds"]
 
 KEPT = 20
-"""Runs. The oldest are removed."""
+"""The number of runs that are kept. The oldest are removed."""
 
 RUNS = "[0-9]*.json"
 SECONDS = "seconds.json"
-"""Beside the runs: how long a run of each kind was the last time."""
+"""The file with the last duration of each kind of run."""
 
 
 def keep(latest: Path) -> None:
-    """Copies the results of the last run, before the next one replaces them. Nothing where there are none."""
+    """Copies the results of the last run, before the next one replaces them. Does nothing if there are none."""
     if not read(latest):
         return
     folder = latest.parent / "history"
@@ -39,7 +39,7 @@ def previous(latest: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def known_seconds(latest: Path, what: str) -> float | None:
-    """How long such a run was the last time; None if none ended here."""
+    """The last duration of this kind of run; None if none has completed here."""
     return _seconds(latest).get(what)
 
 

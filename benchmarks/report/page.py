@@ -1,6 +1,5 @@
-"""The page: what was measured, as charts where a chart says more than a number, and beside the run before. Pure.
-
-One file that asks nothing of any other host. Every figure of a chart is in a table as well, so that nothing is in color or shape alone.
+"""The page: what was measured, with charts where they help, compared with the previous run. Pure. One file that loads nothing from other hosts. Every
+figure of a chart is also in a table, so that no information is in color or shape alone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["page"]
 Document = Mapping[str, Any]
 SPREAD = re.compile(r"([\d.]+) to ([\d.]+)")
 COMMON = ("cores", "python", "replicas", "fsync", "bytes", "quick")
-"""Conditions that the page names once, where all figures share them."""
+"""Conditions that the page shows once if all figures share them."""
 
 
 def page(documents: Sequence[Document], before: Sequence[Document] = (), *, measured: str = "", before_at: str = "") -> str:
@@ -52,7 +51,7 @@ def _section(heading: str, text: str, body: str) -> str:
 
 
 def _throughput(documents: Iterable[Document]) -> tuple[str, str, str]:
-    """Rates of one client over the appends that it has in flight."""
+    """Rates of one client by the number of its appends in flight."""
     points = {}
     for document in documents:
         conditions = document["conditions"]
@@ -67,7 +66,7 @@ def _throughput(documents: Iterable[Document]) -> tuple[str, str, str]:
 
 
 def _latency(documents: Iterable[Document]) -> tuple[str, str, str]:
-    """The share of appends that took longer, over the time: the tail is at the right, where it can be read."""
+    """The share of appends that took longer than a given time. The tail is at the right, where it is easy to read."""
     series = []
     for document in documents:
         known = document["conditions"].get("percentiles_ms")

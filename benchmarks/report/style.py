@@ -1,4 +1,4 @@
-"""The style of the page, in light and dark. No font and no file of another host."""
+"""The style of the page, in light and dark. Loads no fonts or files from other hosts."""
 
 STYLE = """
 :root{--ink:#1c2330;--soft:#5b6675;--paper:#fbfbfa;--line:#dfe3e8;--c0:#1a5fd0;--c1:#c2410c;--c2:#0f766e;--c3:#7c3aed;--c4:#b45309;--c5:#be185d;

@@ -1,4 +1,5 @@
-"""`make bench-costs`: what a transaction costs by role and what its latency is made of, measured; models fitted to some runs, checked against others.
+"""`make bench-costs`: measures the cost of a transaction by role and the parts of its latency. Models are fitted to some runs and checked against
+others.
 
 Three syncing replicas, one partition, a write lock on each transaction. `costs.*` are the parts of the cost model and how far it is from the runs
 that it was not fitted to; the command fails where that is more than `WITHIN`, unless other programs kept the machine busy. `queueing.*` are the
@@ -44,21 +45,21 @@ WITHIN_LATENCY = 0.25
 HELD = 0.97
 """The share of an offered rate that was reached, the time for the last answers included."""
 QUIET_BELOW = 0.2
-"""Processors that other programs may use. Beside more of them, neither a price nor a latency is the platform's."""
+"""Processors that other programs may use. If they use more, the measured costs and latencies are not those of the platform."""
 RATES = (20_000, 50_000, 100_000)
 ROUNDS = 3
 PLANNED_PER_S = (1_000_000, 10_000_000)
 WINDOW = 16_000
 MIB = 1024 * 1024
 FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
-"""Of a transaction of these runs in a client's window and frames."""
+"""The size of a transaction of these runs in a client's window and frames."""
 
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`fits`: the models are fitted to it; else they are checked against it."""
+    """`fits`: the models are fitted to this run; otherwise they are checked against it."""
 
     name: str
     data_bytes: int
@@ -91,8 +92,8 @@ def wanted(share: float) -> list[Wanted]:
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the start of the machine: bytes on the loopback device, bytes that the storage nodes gave to their disks, and seconds that processors
-    worked, for whomever. Read just before and after a load, so that nothing else is counted."""
+    """Since the start of the machine: bytes on the loopback device, bytes that the storage nodes gave to their disks, and busy seconds of all
+    processors. Read immediately before and after a load, so that nothing else is counted."""
 
     network: int
     disk: int
@@ -149,7 +150,7 @@ async def _made(cluster: LocalCluster, each: Wanted) -> Made:
 
 
 def middle(rounds: Sequence[Made]) -> Made:
-    """The median of each value over the rounds of one load: other users of the machine concern some rounds only."""
+    """The median of each value over the rounds of one load: other load on the machine affects only some rounds."""
     first = rounds[0]
     spent = {what: median(each.run.spent[what] for each in rounds) for what in first.run.spent}
     run = Run(first.run.name, median(each.run.block_transactions for each in rounds), first.run.data_bytes, spent)
@@ -255,7 +256,7 @@ def _queueing(model: Model, made: list[Made], sync_ms: float, conditions: Mappin
 
 
 def _misses(each: Measurement) -> bool:
-    """Of a rate that the machine held. A load above its capacity has no latency: the queue grows for as long as it runs."""
+    """The latency at a rate that the machine sustained. A load above the capacity has no stable latency, because the queue keeps growing."""
     held = float(each.conditions.get("held", 0.0)) > HELD
     return each.name.startswith("queueing.") and held and each.ratio is not None and abs(each.ratio - 1) > WITHIN_LATENCY
 

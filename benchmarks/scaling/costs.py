@@ -2,7 +2,8 @@
 and a part of each KiB. A block here is what a replica writes and syncs together: under load, often two blocks of the log, which share wakeups,
 messages and a sync. A large block is one of `FEW_RECORDS` records or more: code in columns handles it, with a price that hardly depends on how many.
 
-Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and what runs out first.
+Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and which resource runs out
+first.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Model = Mapping[str, Cost]
 
 
 def fitted(runs: Sequence[Run]) -> Model:
-    """Least squares of relative errors. A part that would be negative is left out: nothing costs less than nothing."""
+    """Least squares of relative errors. A part that would be negative is left out, because costs are not negative."""
     columns = np.array([[1.0, 1.0 / run.block_transactions, run.data_bytes / KIB, _large(run) / run.block_transactions] for run in runs])
     return {what: Cost(*_fit(columns, np.array([run.spent[what] for run in runs]))) for what in MEASURED}
 
@@ -81,7 +82,7 @@ def _fit(columns: np.ndarray, values: np.ndarray) -> list[float]:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine. `busy`: the share of it that may be used, so that a machine that is lost leaves room."""
+    """One machine. `busy`: the share that may be used, so that the others can take over the load of a lost machine."""
 
     cores: int = 8
     network_bytes_s: float = 1.25e9

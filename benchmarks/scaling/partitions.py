@@ -54,7 +54,7 @@ async def _surveyed(cluster: LocalCluster) -> Survey:
 
 
 async def _until_ready(cluster: LocalCluster, servers: int) -> None:
-    """Every partition accepts appends, and so many servers answer."""
+    """Waits until every partition accepts appends and this number of servers answer."""
     deadline_s = time.monotonic() + READY_S
     missing = "nothing answered"
     while time.monotonic() < deadline_s:
@@ -77,7 +77,7 @@ class Nodes:
         return {name: psutil.Process(pid).memory_info().rss / 1e6 for name, pid in self.pids.items()}
 
     async def busy(self, while_: Any) -> tuple[dict[str, float], Any]:
-        """Processor time of each process as a share of one core, while something is awaited; and what that gave."""
+        """The processor time of each process as a share of one core while `awaited` runs, and the result of `awaited`."""
         before, began_s = {name: processor_s(pid) for name, pid in self.pids.items()}, time.perf_counter()
         result = await while_
         took_s = time.perf_counter() - began_s
@@ -85,7 +85,7 @@ class Nodes:
 
 
 def _of(role: str, values: Mapping[str, float]) -> float:
-    """The largest of that role."""
+    """The largest value of that role."""
     return max(value for name, value in values.items() if name.startswith(role))
 
 
