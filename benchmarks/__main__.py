@@ -1,6 +1,6 @@
 """`python -m benchmarks [--only NAME] [--quick]`: a table on the screen and `benchmarks/latest.json`.
 
-All of them together run for many minutes; the last lines show how long each one took.
+All of them together run for many minutes; the last lines show the duration of each.
 """
 
 from __future__ import annotations

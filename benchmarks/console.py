@@ -1,6 +1,6 @@
-"""The web console of a cluster with 100 partitions and 10 million transactions: how long its pages take, and how much a live tail slows appends. The
-console is a separate process, as an operator starts it. The same load runs with and without a live tail in turns; the console runs in both. A round
-begins when the tail has shown its first rows, and lasts seconds, because the subject is a tail that stays open.
+"""The web console of a cluster with 100 partitions and 10 million transactions: the time to load its pages, and how much a live tail slows appends.
+The console is a separate process, as an operator starts it. The same load runs with and without a live tail in turns; the console runs in both. A
+round begins when the tail has shown its first rows, and lasts seconds, because the subject is a tail that stays open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`make audit`: asks pip-audit whether a pinned package has a known vulnerability.
 
-Ends with 1 if one has. The vulnerabilities are in the package index's database. An index without one, as a mirror or an offline machine, answers
-nothing about any package: that is reported, and is not called clean. It ends with 3 then, or with 0 where `--offline-ok` says that this is expected.
+Ends with 1 if one has. The vulnerabilities are in the package index's database. An index without this database, such as a mirror, says nothing about
+any package. This is reported, and does not count as clean. The exit code is then 3, or 0 with `--offline-ok`.
 """
 
 from __future__ import annotations

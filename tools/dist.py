@@ -64,7 +64,7 @@ def needed(name: str, extras: frozenset[str] = frozenset(), found: dict[str, fro
 
 
 def installed_files(name: str) -> Iterator[tuple[PurePosixPath, Path]]:
-    """The files of an installed distribution: path below the folder of packages, and where it is. Without scripts, which stand elsewhere."""
+    """The files of an installed distribution: path below the folder of packages, and where it is. Without scripts, which are in another folder."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         path = PurePosixPath(*file.parts)
@@ -83,7 +83,7 @@ def build_wheel(project: Path, target: Path) -> Path:
 
 
 def build_environment(wheel: Path, target: Path, *, level: int) -> Path:
-    """The archive. Modification times are kept: Python uses the compiled files only while they fit their sources."""
+    """The archive. Modification times are kept, because Python uses compiled files only if they match their sources."""
     with tarfile.open(target, "w:gz", compresslevel=level) as archive:
         launcher = LAUNCHER.replace("@VERSION@", f"{sys.version_info.major}.{sys.version_info.minor}")
         _add(archive, "bin/python", launcher.encode(), mode=0o755)
@@ -111,7 +111,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int) -> N
 
 
 def build(project: Path, target: Path, *, level: int) -> None:
-    """Fills `target` from the start; it gets its name only when it is whole."""
+    """Fills `target` from the start. The folder gets its name only when it is complete."""
     jars = sorted((project / DELTA_JARS).glob("*.jar"))
     if not jars:
         raise FileNotFoundError(f"no jars in {DELTA_JARS}; run make setup")

@@ -38,7 +38,7 @@ def blocks(page: str, markdown: str) -> Iterator[Block]:
 
 
 def shell_commands(block: Block) -> Iterator[list[str]]:
-    """The words of each command of a block in `sh`, or of the lines that a `console` block shows as typed."""
+    """The words of each command in an `sh` block, or of each typed line in a `console` block."""
     typed = block.text
     if block.language == "console":
         typed = "\n".join(line[2:] for line in typed.splitlines() if line.startswith("$ "))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
-"""Pages outside of the folder `docs`, and where the site has them."""
+"""Pages outside of the folder `docs`, and their places on the site."""
 SECTIONS = ["tutorial", "guides", "reference", "concepts", "internals", "decisions"]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -72,7 +72,7 @@ def site_links(markdown: str, source: str, page: str, known: set[str]) -> str:
 
 
 class _Loads(HTMLParser):
-    """What a page loads from other hosts: scripts, styles, images, frames; not what a reader may follow."""
+    """Collects what a page loads from other hosts: scripts, styles, images, frames. Links do not count."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`make explore`: property tests with new examples at each run, one test file after the other, until the time is over.
+"""`make explore`: runs property tests with new examples, one test file after the other, until the time is over.
 
 Each file runs in a process of its own with a random seed. The output of a run that failed is saved under `var/explore/`: the command that runs the
 same examples again, the falsifying example, and the blob that reproduces it (`@reproduce_failure`). Exits with 1 if any run failed.
@@ -33,7 +33,7 @@ def rounds(files: Sequence[Path], rng: random.Random) -> Iterator[tuple[Path, in
 
 
 def explore(files: Sequence[Path], seconds: float, saved: Path, rng: random.Random, runs_max: int | None = None) -> int:
-    """The number of failed runs. A run that the end interrupts counts neither as passed nor as failed."""
+    """The number of failed runs. A run that is interrupted at the end counts neither as passed nor as failed."""
     deadline = time.monotonic() + seconds
     passed = failed = 0
     for path, seed in rounds(files, rng):

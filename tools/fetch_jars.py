@@ -1,10 +1,8 @@
 """Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
 `make bench-kafka` compares with.
 
-Of Delta's jars, those that Spark has too are left out: on one class path with Spark's own, the older ones would replace them.
-
-The folder gets its name only when it is whole, so an interrupted run leaves nothing that could pass for a result. Run by `make`, in the
-project's folder.
+Of Delta's jars, those that Spark has, too, are left out, because older ones on the same class path would replace Spark's own. The folder gets its
+name only when it is complete, so an interrupted run leaves no result. Run by `make`, in the project's folder.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ BYTES_NEEDED = 500_000_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """`first`: what the name of one of the jars begins with, without which nothing arrived. `marker`: what the folder's file COORDINATES holds.
-    `beside_spark`: on one class path with Spark's own jars."""
+    """`first`: the beginning of the name of a jar that must arrive. `marker`: the contents of the folder's file COORDINATES. `beside_spark`: whether
+    the jars share a class path with those of Spark."""
 
     whose: str
     coordinates: str
@@ -58,7 +56,7 @@ def sparks_own(jars: Iterable[str], of_spark: Iterable[str]) -> list[str]:
 
 
 def fetch(project: Path, wanted: Wanted) -> str | None:
-    """What went wrong, in one sentence, or None."""
+    """The error in one sentence, or None."""
     target = project / wanted.folder
     if jars_complete(target, wanted.marker):
         return None

@@ -1,4 +1,4 @@
-"""Prepares the folder that the container images are built in, and builds one: `make image`.
+"""Prepares the build folder of the container images, and builds one: `make image`.
 
 The folder holds the Containerfile, the wheel, the tested versions, Delta's jars and the jobs. `--wheelhouse` adds the packages that the nodes need,
 so that the build needs no package index; they are those of this interpreter, so its version must be the image's. Without it, pip inside the build

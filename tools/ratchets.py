@@ -49,7 +49,7 @@ def counts(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def problems(recorded: Mapping[str, int], findings: Iterable[Finding]) -> list[str]:
-    """Why the findings differ from the recorded counts. A package that is not recorded may have none."""
+    """Describes how the findings differ from the recorded counts. A package that is not recorded may have none."""
     findings = list(findings)
     now, told = counts(findings), []
     for package in sorted({*recorded, *now}):

@@ -35,7 +35,7 @@ class Package:
     introduction: str
     outside: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    """Modules of the names that the page describes; all, if there are none."""
+    """The modules whose names the page describes; all modules if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A public name. `members`: of a class, those of its own and of bases that are not public; none for errors and settings."""
+    """A public name. `members`: those of the class itself and of its bases that are not public; none for errors and settings."""
 
     name: str
     value: Any
@@ -132,7 +132,7 @@ class Entry:
 
 
 def entries(package: Package) -> Iterator[Entry]:
-    """What the page says about a package, in the order of the names."""
+    """The entries of a package, in the order of the names."""
     module = import_module(package.name)
     for name in module.__all__:
         value = getattr(module, name)
@@ -151,7 +151,7 @@ def _entry(module: ModuleType, name: str, value: Any) -> Entry:
 
 
 def _doc(value: Any) -> str:
-    """The docstring of its own: not that of a base class, and not the one that a dataclass makes of its fields."""
+    """The object's own docstring: not that of a base class, and not the one that a dataclass generates from its fields."""
     found = inspect.cleandoc(vars(value).get("__doc__") or value.__doc__ or "") if not inspect.isclass(value) else vars(value).get("__doc__") or ""
     return "" if inspect.isclass(value) and found.startswith(f"{value.__name__}(") else inspect.cleandoc(found)
 

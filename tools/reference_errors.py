@@ -81,12 +81,12 @@ def what_to_do(cls: type[WaltzError]) -> tuple[str, str]:
 
 
 def message(cls: type[WaltzError]) -> str:
-    """With the names of the fields in place of their values."""
+    """The message with the names of the fields in place of their values."""
     return explain_class(cls).message
 
 
 def field_types(cls: type[WaltzError]) -> dict[str, str]:
-    """As they are declared, in the order of the message."""
+    """The fields as declared, in the order of the message."""
     return explain_class(cls).fields
 
 

@@ -72,7 +72,7 @@ class Call:
 
 
 class UnreadableCall(Exception):
-    """A use of a logger of which this page cannot know the event: log a constant, at a level."""
+    """A logger call whose event this page cannot know. Log a constant, at a level."""
 
 
 def calls_in(source: str, path: str) -> Iterator[Call]:
@@ -104,7 +104,7 @@ def _is_logger(node: ast.expr) -> TypeGuard[ast.Name]:
 
 
 def calls() -> list[Call]:
-    """Of the whole product, in the order of the source."""
+    """All calls of the product, in the order of the source."""
     found: list[Call] = []
     for root in ("platform/log", "platform/spark_source", "platform/sink"):
         for path in sorted((ROOT / root).rglob("*.py")):

@@ -20,7 +20,8 @@ PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "ref
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 HELD = 0.97
-"""A rate of which less was reached has no latency: its queue grows for as long as the run. As in `benchmarks/scaling/cost_runs.py`."""
+"""If less than this share of a rate was reached, the latency has no meaning, because the queue kept growing. As in
+`benchmarks/scaling/cost_runs.py`."""
 
 NOT_PUBLISHED = "No run is published yet. The command above measures it on your machine.\n"
 
@@ -32,7 +33,7 @@ def read(path: Path = PUBLISHED) -> dict[str, dict[str, Any]]:
 
 
 def page(path: Path, figures: Figures | None = None) -> str:
-    """The page with its tables as the published figures have them."""
+    """The page with its tables rewritten from the published figures."""
     known = read() if figures is None else figures
     return BLOCK.sub(lambda found: f"{found[1]}{_filled(found[2], known)}{found[3]}", path.read_text())
 
@@ -105,7 +106,7 @@ def _costs(figures: Figures) -> str:
 
 
 def _missed(errors: Mapping[str, float], figures: Figures) -> str:
-    """A sentence where a run was further from the model than the command allows."""
+    """A sentence if a run was further from the model than the command allows."""
     allowed = float(figures["costs.within"]["conditions"]["allowed"])
     names = [name for name, error in errors.items() if error > allowed]
     return f"\n**Not within {allowed:.0%} in this run: {', '.join(names)}.**\n" if names else ""
@@ -160,7 +161,7 @@ def _queueing(figures: Figures) -> str:
 
 
 def _conditions(name: str, figures: Figures) -> str:
-    """A sentence below a table: on what it was measured."""
+    """A sentence below a table that describes the machine of the measurement."""
     own = figures[name]["conditions"]
     told = [f"{own['cores']} cores", f"Python {own['python']}"]
     told += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
@@ -248,7 +249,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "plans": (("costs.nodes_1m",), _plans),
     "queueing": (QUEUEING, _queueing),
 }
-"""The figures that a table needs one of, and how it is written."""
+"""The figures of which a table needs one, and the function that writes the table."""
 
 
 def publish(paths: list[Path]) -> None:

@@ -146,7 +146,7 @@ The options of the Spark source are listed in [the Spark source](spark.md).
 """
 
 ORDER = ("name", "source", "checkpoint", "trigger", "outputs", "dead_letters", "unrouted", "restart")
-"""Of a pipeline file, as one writes it; what is not named here comes last."""
+"""The order of the sections of a pipeline file. Others come last."""
 
 
 def page() -> str:

@@ -1,6 +1,6 @@
 """A software bill of materials in CycloneDX: the project and the packages that are packed with it, each with version, license and package URL.
 
-The same packages give the same file: its date is that of the source (`SOURCE_DATE_EPOCH`), and its serial number is made from its contents.
+The same packages produce the same file: its date is that of the source (`SOURCE_DATE_EPOCH`), and its serial number is derived from its contents.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ NO_ARCHIVE = "Spark starts some seconds slower without it"
 
 
 def compile_modules(archive: Path) -> None:
-    """Rewrites the zip file with a compiled module beside each source that lacks one. Does nothing if all have one. Raises `OSError`, and
+    """Rewrites the zip file so that each source has a compiled module beside it. Does nothing if all have one. Raises `OSError`, and
     `py_compile.PyCompileError`."""
     with zipfile.ZipFile(archive) as old:
         names = set(old.namelist())
@@ -62,7 +62,7 @@ def compile_modules(archive: Path) -> None:
 
 
 def archive_classes(project: Path, program: Path = PROGRAM) -> str | None:
-    """Makes the archive again with a driver that runs `program`. Returns what went wrong in one sentence, or None."""
+    """Rebuilds the archive with a driver that runs `program`. Returns the error in one sentence, or None."""
     target = project / ARCHIVE
     target.unlink(missing_ok=True)
     log = target.with_name("spark-start.log")

@@ -82,7 +82,7 @@ def _fit(columns: np.ndarray, values: np.ndarray) -> list[float]:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine. `busy`: the share that may be used, so that the others can take over the load of a lost machine."""
+    """One machine. `busy`: the share that may be used, so that the others can carry the load of a lost machine."""
 
     cores: int = 8
     network_bytes_s: float = 1.25e9

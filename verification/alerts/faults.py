@@ -25,10 +25,10 @@ __all__ = ["Pace", "Report", "run"]
 PARTITIONS = 2
 LOCK_ENTRIES = 1000
 ALERT_TIMEOUT_S = 60.0
-"""What a person may wait for."""
+"""The longest time until an alert must fire."""
 
 STAYS = {"WaltzCorruptionFound", "WaltzDeadLetters", "WaltzWorkerRestarted"}
-"""Alerts of what has happened, which stay for a while after it is over."""
+"""Alerts about past events. They stay for a while after the event is over."""
 
 CLOCK = """
 import time
@@ -36,12 +36,12 @@ real, real_ns = time.time, time.time_ns
 time.time = lambda: real() + 3600
 time.time_ns = lambda: real_ns() + 3600 * 10**9
 """
-"""As `sitecustomize` of a process, it sets its clock an hour ahead."""
+"""As `sitecustomize` of a process, this sets the clock of the process an hour ahead."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """`factor`: by how much alerts wait less than in conf/monitoring; 1: the rules as they are."""
+    """`factor`: divides the waits of the rules in conf/monitoring; 1 uses them unchanged."""
 
     interval_s: float = 5.0
     factor: float = 1.0
@@ -50,7 +50,7 @@ class Pace:
 
 @dataclass
 class Report:
-    """`alerted`: by fault and alert, seconds until it fired. `problems`: what must not have been."""
+    """`alerted`: seconds until each alert fired, by fault and alert. `problems`: what should not have happened."""
 
     alerted: dict[tuple[str, str], float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _World:
         return SyncWaltzClient(self.cluster.cluster, ClientSettings(tls=self.cluster.certificate("application", "alerts")))
 
     def log_end(self, end: int) -> None:
-        """The pipeline reports that the log has so many transactions."""
+        """The pipeline reports a log of this size, in transactions."""
         offsets = {"startOffset": json.dumps({}), "endOffset": _offset(self.landed), "latestOffset": _offset(end)}
         self.board.progressed({"name": "legs", "numInputRows": 0, "durationMs": {}, "sources": [offsets]})
 
@@ -136,7 +136,7 @@ class _World:
         raise Unavailable(reason=f"{name} does not serve: {self.cluster.last_words(name)}")
 
     def start_with(self, name: str, **environment: str) -> None:
-        """Starts a node of the cluster with more in its environment."""
+        """Starts a node of the cluster with additional environment variables."""
         before = dict(os.environ)
         os.environ.update(environment)
         try:
@@ -161,7 +161,7 @@ def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _:
 
 
 def _quiet(world: _World, prometheus: Prometheus) -> None:
-    """Clients append, and nothing fires, until all is scraped and for the rest of the quiet period."""
+    """Clients append. Waits until everything is scraped and until the quiet period is over, in which no alert may fire."""
     deadline = time.monotonic() + world.pace.quiet_s
     with world.client() as client:
         while time.monotonic() < deadline or prometheus.value("sum(up)") != [5.0]:
@@ -195,7 +195,7 @@ def _pipeline(world: _World, prometheus: Prometheus) -> None:
 
 
 def _certificate(world: _World, prometheus: Prometheus) -> None:
-    """The certificate of a running node is replaced by one that expires tomorrow, and that one by one for a year."""
+    """The certificate of a running node is replaced by one that expires tomorrow, then by one that is valid for a year."""
     name = "storage-0"
     authority = DevelopmentAuthority(world.cluster.certificate("node", name).certificate.parent)
     began = time.monotonic()
@@ -206,7 +206,7 @@ def _certificate(world: _World, prometheus: Prometheus) -> None:
 
 
 def _storage_nodes(world: _World, prometheus: Prometheus) -> None:
-    """One is killed, then a second."""
+    """One server is killed, then a second one."""
     cluster = world.cluster
     began = time.monotonic()
     cluster.kill("storage-2")
@@ -226,7 +226,7 @@ def _storage_nodes(world: _World, prometheus: Prometheus) -> None:
 
 
 def _server(world: _World, prometheus: Prometheus) -> None:
-    """The only one is killed: no server reports that the partitions are not served."""
+    """The only server is killed, so no server reports that the partitions are not served."""
     began = time.monotonic()
     world.cluster.kill("server-0")
     alerts = {"WaltzPartitionUnserved": {"partition": "1"}, "WaltzProcessDown": {"job": "waltz-servers"}}
@@ -237,7 +237,7 @@ def _server(world: _World, prometheus: Prometheus) -> None:
 
 
 def _disk_and_clock(world: _World, prometheus: Prometheus) -> None:
-    """A disk becomes low, another full, and a clock is wrong: one on each storage node."""
+    """One disk runs low, another one is full, and a clock is wrong: one fault on each storage node."""
     cluster = world.cluster
     wrong = world.directory / "wrong_clock"
     wrong.mkdir()
@@ -285,7 +285,7 @@ def _lock_table(world: _World, prometheus: Prometheus) -> None:
 
 
 def _corruption(world: _World, prometheus: Prometheus) -> None:
-    """The same byte of an old segment is damaged on all replicas, so that none can repair another. Last: it cannot be undone."""
+    """The same byte of an old segment is damaged on all replicas, so that none can repair another. Comes last, because it cannot be undone."""
     cluster = world.cluster
     with world.client() as client:
         for _ in range(4):

@@ -36,7 +36,7 @@ class Alert(NamedTuple):
 
 
 def faster(rules: str, factor: float) -> str:
-    """The rules with waits and ranges of seconds to a minute divided by the factor. 1: as they are."""
+    """The rules, with waits and ranges of up to a minute divided by the factor. 1 leaves them unchanged."""
     if factor == 1:
         return rules
     rules = _FOR.sub(lambda found: f"{found[1]}{max(1, round(int(found[2]) / factor))}s", rules)
@@ -115,7 +115,7 @@ class Prometheus:
             return body
 
     def firing(self) -> set[Alert]:
-        """The alerts that fire now. Raises `OSError`."""
+        """The alerts that are firing. Raises `OSError`."""
         found: list[dict[str, Any]] = json.loads(self._get("/api/v1/alerts"))["data"]["alerts"]
         return {_alert(each["labels"]) for each in found if each["state"] == "firing"}
 

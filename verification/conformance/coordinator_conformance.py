@@ -1,6 +1,5 @@
-"""What every coordinator must do: one suite, run on the fake and on ZooKeeper.
-
-A test class inherits it and gives the fixture `ensemble`. pytest collects what it finds there; nothing here imports pytest.
+"""What every coordinator must do: one suite for the fake and for ZooKeeper. A test class inherits it and provides the fixture `ensemble`. pytest
+collects the tests there; nothing here imports pytest.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest
 __all__ = ["CoordinatorConformance", "EnsembleUnderTest"]
 
 TIMEOUT_S = 20.0
-"""Longest for a wait that must end, also on a busy machine."""
+"""The limit for a wait that must end, also on a busy machine."""
 
 
 class EnsembleUnderTest(Protocol):
     async def session(self) -> Coordinator: ...
     async def expire(self, session: Coordinator) -> None:
-        """The session ends as after silence: not by its own close."""
+        """The session expires, as after silence. It is not closed."""
         ...
 
 
 async def _still_waits(task: asyncio.Task[None]) -> bool:
-    """A wait that must not return. Seen only as far as a short while can show it."""
+    """A wait that must not return. Observed for a short time only."""
     done, _ = await asyncio.wait({task}, timeout=0.1)
     return not done
 

@@ -1,6 +1,5 @@
-"""A storage directory as Java Waltz 0.13 writes it, byte for byte from its layout and with none of our codecs: what migration is tested on.
-
-As in a directory that the original wrote: 76-byte control entries, no times, an index whose header was made a moment after the data's.
+"""A storage directory as Java Waltz 0.13 writes it, to test migration. It is built byte by byte from the layout, without our codecs. It has what the
+original writes: 76-byte control entries, no times, and an index whose header was made a moment after that of the data.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Kills a process that compacts, again and again, and compares what the next one finds with the plainest fold of the log.
+"""Kills a process that compacts, again and again, and compares what the next one finds with the simplest fold of the log.
 
     python -m verification.crashes.compaction_kills DIRECTORY [--kills 50] [--seed 1]
 
-The process is a storage node on the real file system, with the threads a node has: it appends, has its view folded on in steps as small as they can
-be, and trims what the view holds, all at once. It notes in a pipe how far the view went. A kill comes after some of that and a moment more, so it
-hits folds, merges, changes of the view and trims alike. What a transaction holds follows from its id, so the fold is known also of what was trimmed.
+The process is a storage node on the real file system, with the threads a node has: it appends, folds its view in the smallest possible steps, and
+trims what the view holds, all at the same time. It writes the progress of the view to a pipe. A kill comes a random moment after some of that, so it
+hits folds, merges, changes of the view and trims alike. The contents of a transaction follow from its id, so the expected fold also includes trimmed
+transactions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["kill_and_compare"]
 OF = TopicPartition(TopicName("market", "prices"), 0, {})
 KEYS = 199
 NOTES_MAX = 6
-"""So many steps at most before a kill: many kills find more than long runs."""
+"""The maximum number of steps before a kill. Many kills find more than long runs."""
 
 
 def keyed(transaction_id: int) -> tuple[bytes, bytes]:
@@ -69,7 +70,7 @@ def _node(directory: Path) -> StorageNode:
 
 
 async def _compact(directory: Path, run: int, note: Callable[[str], None]) -> None:
-    """One life. It ends by being killed."""
+    """One run of the process, which ends when it is killed."""
     random = Random(run)
     node = _node(directory)
     await node.open(KEY)
@@ -90,7 +91,7 @@ async def _compact(directory: Path, run: int, note: Callable[[str], None]) -> No
 
 
 async def _compare(directory: Path) -> int:
-    """Opens what is there, in a process of its own. How far the view goes."""
+    """Opens the directory in a separate process. Returns the bound of the view."""
     node = _node(directory)
     await node.open(KEY)
     reported = node.views.describe(0)
@@ -110,7 +111,7 @@ async def _compare(directory: Path) -> int:
 
 
 def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:
-    """Figures of what was done. Raises `KillFound`."""
+    """Returns statistics of the run. Raises `KillFound`."""
     random = Random(seed)
     StorageNode.create(FileSystemDisk(directory), FixedClock(), KEY, 1)
     figures = {"kills": 0, "changes": 0, "bound": 0, "further_than_noted": 0}

@@ -1,9 +1,9 @@
-"""Goes through the ways in which a machine can die during a scenario, and has what each of them leaves checked.
+"""Goes through the ways in which a machine can die during a scenario, and checks the disk that each of them leaves.
 
-A scenario runs once on a simulated disk. At each of its changing operations the disk is copied as it stands: that is the crash before the operation,
-and after the one that came before. What survives is decided for every change that was not synced: with few of them every subset is tried, with more
-the extremes, each one alone and some drawn ones; the write that was made last is torn at every byte, the other ones by chance, also between sectors.
-A sample of what survives is crashed again at every operation of its recovery.
+A scenario runs once on a simulated disk. Before each changing operation the disk is copied: this is the crash before that operation and after the
+previous one. Each change that was not synced may survive or not. If there are few, every subset is tried. If there are more, the extremes, each one
+alone, and some random subsets are tried. The last write is torn at every byte, the others at random, also between sectors. A sample of what survives
+is crashed again at every operation of its recovery.
 
 Decides nothing about what is right: the scenario says what it expects (`observe`), the check compares. Survivors with the same bytes and the same
 expectation are checked once. The same scenario gives the same survivors in the same order, so that four numbers name a failing one.
@@ -28,29 +28,29 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 KILLED: Final = 0
-"""The survivor that the process left and not the machine: everything written is there, nothing more is on the medium."""
+"""The survivor if only the process died, not the machine: everything written is there, and nothing more is on the medium."""
 
 
 class Scenario(Protocol[S_co]):
     async def prepare(self, disk: SimulatedDisk) -> None:
-        """What comes before and is not crashed."""
+        """Preparation that is not crashed."""
         ...
 
     async def run(self, disk: SimulatedDisk) -> None: ...
     def observe(self) -> S_co:
-        """What a crash at this moment must leave. Hashable; equal where the expectations are."""
+        """What a crash at this moment must leave. Hashable; equal if the expectations are equal."""
         ...
 
     def recover(self, disk: SimulatedDisk) -> Awaitable[None]:
-        """Opens what is there and closes it again."""
+        """Opens the disk and closes it again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`subsets_of`: up to so many unsynced changes every subset is tried; `drawn`: how many more are drawn where there are more of them;
-    `torn_every`: the last write is torn at every so many-th byte; `recovery_every`: one in so many survivors is crashed again while it recovers.
-    `command` repeats a failure that was found with it."""
+    """`subsets_of`: the largest number of unsynced changes for which every subset is tried; `drawn`: the number of random subsets if there are more
+    changes; `torn_every`: the step in bytes between the places where the last write is torn; `recovery_every`: one survivor in this number is crashed
+    again while it recovers. `command` repeats a failure that was found with these values."""
 
     command: str
     subsets_of: int
@@ -146,8 +146,8 @@ async def enumerate_crashes(
     disk: SimulatedDisk | None = None,
     progress: Callable[[str], None] = lambda reported: None,
 ) -> Tally:
-    """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place; `disk`: an empty one that
-    does something else than it should; `progress` is called after each survivor."""
+    """Checks all survivors. Raises `CrashFound` for the first one that the check refuses. `only`: the numbers of one place; `disk`: an empty disk
+    with a planted bug; `progress` is called after each survivor."""
     running, disk = scenario(), disk or SimulatedDisk()
     await running.prepare(disk)
     points = await crash_points(disk, running.run, running.observe)

@@ -1,4 +1,5 @@
-"""Every kind of file that a storage node writes, and which of its bytes no reader checks. A test holds the list to what nodes write."""
+"""Every kind of file that a storage node writes, and which of its bytes no reader checks. A test compares the list with the files that nodes
+write."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ FILE_KINDS: Final[dict[str, re.Pattern[str]]] = {
 }
 
 _TEMPORARY: Final = re.compile(r"(\.copy)?\.new$|(?<=\.wal|ndex)\.\d+$")
-"""What a file is called until it is whole: then it is renamed, and what a crash leaves of it is removed."""
+"""The suffix of a file until it is complete and renamed. Leftovers of a crash are removed."""
 
 
 def kind_of(path: str) -> str | None:
@@ -37,5 +38,5 @@ def kind_of(path: str) -> str | None:
 
 
 def is_padding(kind: str, offset: int) -> bool:
-    """Whether no reader checks the byte. Of `unsynced` only the name says something."""
+    """Whether no reader checks the byte. Of `unsynced`, only the name has a meaning."""
     return kind == "unsynced" or (kind in PADDING and PADDING[kind](offset))

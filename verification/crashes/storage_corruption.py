@@ -1,7 +1,7 @@
-"""Flips single bits in the files of a storage node and sees what becomes of it: no reader may ever be served anything but what was appended.
+"""Flips single bits in the files of a storage node and checks the consequences: no reader may ever be served anything but what was appended.
 
-A node with some segments, marks and fences is made once. For each flip its disk is copied, the bit is turned, and the node is opened, asked for all
-it knows, read from end to end and appended to. What came of it is one of
+A node with some segments, marks and fences is made once. For each flip its disk is copied and the bit is flipped. Then the node is opened, queried
+for everything that it reports, read from end to end and appended to. The result is one of
 
     refused      a typed error said so, or the partition did not open
     healed       the file has its right bytes again
@@ -34,7 +34,7 @@ from waltz_log.testing.disk import SimulatedDisk
 __all__ = ["KINDS", "PADDING", "CorruptionFound", "flip"]
 
 PARTITIONS: Final = 30
-"""So many that the control file and the fence file have more than 10,000 bits."""
+"""Enough partitions for more than 10,000 bits in the control file and in the fence file."""
 
 SESSION: Final = 7
 BLOCKS: Final = 120
@@ -46,7 +46,7 @@ KINDS: Final = ("control", "fence", DATA, INDEX, TIMES, TAIL)
 
 
 class CorruptionFound(AssertionError):
-    """A flipped bit did what it must not."""
+    """A flipped bit had a forbidden effect."""
 
     def __init__(self, path: str, bit: int, reason: str) -> None:
         super().__init__(f"bit {bit % 8} of byte {bit // 8} of {path} flipped: {reason}")
@@ -112,7 +112,7 @@ async def sound(**settings: Any) -> Sound:
 
 
 def bits(sound: Sound, kind: str, count: int, random: Random) -> Iterator[tuple[str, int]]:
-    """Files and bits to flip, none of them twice as long as there are enough."""
+    """Files and bits to flip. No bit comes twice unless there are too few."""
     if kind == "control":
         where = [(CONTROL_FILE, 0, len(sound.disk.content(CONTROL_FILE)))]
     elif kind == "fence":
@@ -131,7 +131,7 @@ def bits(sound: Sound, kind: str, count: int, random: Random) -> Iterator[tuple[
 
 
 async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) -> str:
-    """What became of one flipped bit. Raises `CorruptionFound` if it is none of what may be."""
+    """The result of one flipped bit. Raises `CorruptionFound` if it is not one of the permitted results."""
     disk = sound.disk.fork()
     right = disk.content(path)
     corrupted = bytearray(right)
@@ -188,7 +188,7 @@ async def _asked(node: StorageNode, sound: Sound, kind: str) -> str | None:
 
 
 async def _appended(node: StorageNode, sound: Sound) -> None:
-    """What was served as sound accepts the next append."""
+    """A partition that was served as undamaged accepts the next append."""
     store = await node.partition(0)
     following = block_of(0, len(sound.records), [5, 6], salt=99, time_ms=10**6)
     await append(store, SESSION, [following])
@@ -198,7 +198,7 @@ async def _appended(node: StorageNode, sound: Sound) -> None:
 
 
 async def flips(kind: str, count: int, seed: int = 1, **settings: Any) -> Counter[str]:
-    """How often what came of so many flips. Raises `CorruptionFound`."""
+    """Counts the results of `count` flips. Raises `CorruptionFound`."""
     settings = (TAIL_SETTINGS if kind == TAIL else {}) | settings
     with silent_logs():
         before = await sound(**settings)

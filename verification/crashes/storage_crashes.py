@@ -1,4 +1,4 @@
-"""The short lives of a storage node whose every crash is gone through, and the command that does it: `make crash`.
+"""Scenarios of a storage node that are crashed at every operation, and the command that runs them: `make crash`.
 
     python -m verification.crashes.storage_crashes [--short] [--jobs N] [SCENARIO[:POINT:SURVIVOR[:POINT:SURVIVOR]]]
 
@@ -117,7 +117,7 @@ class _Marks(StorageLife):
 
 
 class _Grow(StorageLife):
-    """A node made, started and given more partitions, twice."""
+    """A node is created, started and gets more partitions, twice."""
 
     async def steps(self) -> None:
         self.create(1)
@@ -133,7 +133,7 @@ class _Grow(StorageLife):
 
 
 class _Trim(StorageLife):
-    """Whole segments away from the beginning, oldest first, and appends and truncations after it."""
+    """Whole segments are removed from the beginning, oldest first. Appends and truncations follow."""
 
     async def steps(self) -> None:
         self.create(1)
@@ -193,14 +193,14 @@ class _Memory(StorageLife):
 
 
 class _Full(StorageLife):
-    """A disk that gets full in the middle of a round, and has space again later."""
+    """A disk that becomes full in the middle of a round and has space again later."""
 
     async def tried(self, step: Awaitable[None]) -> bool:
         """Whether the disk was full."""
         try:
             await step
         except StorageFull:
-            # What went into the segment before the one that found no room is there, though no caller learned it.
+            # Blocks in the segment before the one without room are on disk, although no caller was informed.
             self._may(0, self.model(0).settled((await self.node.partition(0)).last_id))
             return True
         return False
@@ -213,7 +213,7 @@ class _Full(StorageLife):
         await self.session(0, 1)
         await self.append(0, 1, [1800, 20])
         full = 0
-        # The records alone fit, and are let through; headers, index and times do not, or not all of them.
+        # Only the records fit and are written. Headers, index and times do not fit, or not all of them.
         for more in (30, 140, 400):
             disk.total -= disk.free_bytes() - (2 * (2000 + 40) + more)
             full += await self.tried(self.append(0, 1, [2000], [2000], salt=more))
@@ -224,7 +224,7 @@ class _Full(StorageLife):
 
 
 class _FewFiles(StorageLife):
-    """More files than may be open: one is closed, and what was written to it synced, for another."""
+    """More files than may be open: one is synced and closed to open another one."""
 
     async def before(self) -> None:
         self.create(6)
@@ -271,13 +271,13 @@ async def crash(
     disk: SimulatedDisk | None = None,
     progress: Callable[[str], None] = lambda reported: None,
 ) -> Tally:
-    """Goes through one scenario. Raises `CrashFound`. `disk`: an empty one that does something else than it should."""
+    """Goes through one scenario. Raises `CrashFound`. `disk`: an empty disk with a planted bug."""
     scenario = SCENARIOS[name]
     return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only, disk=disk, progress=progress)
 
 
 def _gone_through(name: str, effort: Effort, only: tuple[int, ...]) -> tuple[bool, str]:
-    """Whether all was right, and a line or a failure to print."""
+    """Whether the scenario passed, and a line or a failure to print."""
     begun = reported = time.monotonic()
 
     def progress(line: str) -> None:

@@ -1,12 +1,12 @@
-"""Lets the disk get full at every single write of a roll, on a real file system, and sees that nothing acknowledged is lost and that appending goes
-on once there is space again.
+"""Makes the disk full at every single write of a roll, on a real file system. Checks that nothing acknowledged is lost and that appends continue when
+there is space again.
 
     unshare -m python -m verification.crashes.storage_full DIRECTORY             mounts a small tmpfs there, which vanishes with the process
     python -m verification.crashes.storage_full DIRECTORY --limit                where mounting is not allowed: a limit on the size of files instead
 
-The full disk is left so and so many pages, or inodes, and a round of appends is tried that rolls to a new segment; with each page more it fails one
-write later, until it succeeds. Each time: what was acknowledged before is read while the disk is full; the append is tried again when there is space,
-on the node that met the full disk if it goes on, and on one that is started again; all that was acknowledged is there.
+The disk has a small number of free pages or inodes, and a round of appends rolls to a new segment. With each additional page the round fails one
+write later, until it succeeds. Each time, everything acknowledged before is read while the disk is full. When there is space again, the append is
+repeated on the same node if it still serves, and on a restarted one. Everything acknowledged must be there.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SEGMENT_BYTES = FILE_HEADER_BYTES + BEFORE_TRANSACTIONS * (1000 + RECORD_OVERHEA
 
 
 class FullFound(AssertionError):
-    """Something that was acknowledged is not there, or appending does not go on."""
+    """Something that was acknowledged is missing, or appends do not continue."""
 
 
 class Watched(FileSystemDisk):
-    """Notes which call met the limit. It always reports free space: another process fills the disk between the question and the write."""
+    """Records which call reached the limit. It always reports free space, as if another process filled the disk between the query and the write."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -100,7 +100,7 @@ ROLLING = [block_of(0, BEFORE_TRANSACTIONS + 3 * n, [40, 0, 7], salt=2, time_ms=
 
 
 async def _try(root: Path, limited: Callable[[], None], freed: Callable[[], None]) -> list[str]:
-    """One round against the limit. Gives the calls that met it: none where the round fit."""
+    """One round against the limit. Returns the calls that reached it; none if the round fitted."""
     shutil.rmtree(root, ignore_errors=True)
     StorageNode.create(FileSystemDisk(root), FixedClock(), KEY, 1)
     disk = Watched(root)
@@ -157,7 +157,7 @@ async def _restarted(root: Path, acknowledged: list[bytes], rolling: list[bytes]
 
 
 async def fill_at_every_write(directory: Path) -> dict[str, list[str]]:
-    """Which calls met the full disk, for pages and for inodes, in the order of how much was left."""
+    """The calls that found the disk full, for pages and for inodes, ordered by the space that was left."""
     found: dict[str, list[str]] = {"pages": [], "inodes": []}
     filler, fillers = directory / "filler", directory / "fillers"
 

@@ -2,11 +2,11 @@
 
     python -m verification.crashes.storage_kills DIRECTORY [--kills 200] [--seed 1]
 
-The writer is a real process on the real file system, with the threads a node has. It writes its acknowledgments to a pipe: what stands there was
-acknowledged. A kill comes after some acknowledgments and a moment more, so it hits writes, rolls, truncations, marks and openings alike. Another
-process then opens the directory, and reads everything. Which records there must be follows from their ids and from which process wrote them.
+The writer is a real process on the real file system, with the threads a node has. It writes its acknowledgments to a pipe. A kill comes a random
+moment after some acknowledgments, so it hits writes, rolls, truncations, marks and openings alike. Another process then opens the directory and reads
+everything. The expected records follow from their ids and from the process that wrote them.
 
-A killed process leaves the page cache as it is: this finds what depends on the order and the completeness of calls, not on missing syncs
+A killed process leaves the page cache unchanged, so this finds errors in the order and completeness of calls, not missing syncs
 (`verification/crashes/crashes.py` does that).
 """
 
@@ -32,19 +32,20 @@ __all__ = ["KillFound", "Noted", "forked", "kill_and_compare", "lines_of"]
 
 SEGMENT_BYTES = 16 * 1024
 ACKNOWLEDGED_MAX = 8
-"""So many acknowledgments at most before a kill: many kills find more than long runs."""
+"""The maximum number of acknowledgments before a kill. Many kills find more than long runs."""
 
 LOG_MAX = 1500
-"""Longer than that, the log is cut to a tenth, so that reading it does not use up the time for kills."""
+"""A log that is longer is truncated to a tenth, so that reading it leaves time for kills."""
 
 
 class KillFound(AssertionError):
-    """Something that was acknowledged is not there, or something is there that no client wrote."""
+    """Something that was acknowledged is missing, or something is there that no client wrote."""
 
 
 @dataclass
 class Noted:
-    """What the pipes said. `runs`: first id and number of each process that appended, in order; `lowest`, `highest`: where the log may end."""
+    """What the processes reported through their pipes. `runs`: first id and number of each process that appended, in order; `lowest`, `highest`:
+    where the log may end."""
 
     runs: list[tuple[int, int]] = field(default_factory=list)
     lowest: int = -1
@@ -85,7 +86,7 @@ def _node(directory: Path) -> StorageNode:
 
 
 async def _write(directory: Path, run: int, note: Callable[[str], None]) -> None:
-    """One life of a writer. It ends by being killed."""
+    """One run of a writer, which ends when it is killed."""
     random = Random(run)
     settings = _node(directory).settings
     node = StorageNode(settings, FileSystemDisk(directory), FixedClock(), ThreadOffload(2))
@@ -115,7 +116,7 @@ async def _write(directory: Path, run: int, note: Callable[[str], None]) -> None
 
 
 async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
-    """Opens what is there, in a process of its own. Gives the last id and how many segments there are."""
+    """Opens the directory in a separate process. Returns the last id and the number of segments."""
     node = _node(directory)
     await node.open(KEY)
     store = await node.partition(0)
@@ -135,7 +136,7 @@ async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
 
 
 def forked(work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:
-    """The work in a process of its own: its id and the pipe that it notes in."""
+    """Starts the work in a separate process. Returns the process id and the pipe that it reports to."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -157,7 +158,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def lines_of(reading: int, count: int | None) -> tuple[list[str], bytes]:
-    """The next lines of a pipe, all that come where no number is given; and what was read of the next."""
+    """The next lines of a pipe (all lines if no number is given), and the part of the following line that was read."""
     data = b""
     while (count is None or data.count(b"\n") < count) and (more := os.read(reading, 65536)):
         data += more
@@ -166,7 +167,7 @@ def lines_of(reading: int, count: int | None) -> tuple[list[str], bytes]:
 
 
 def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:
-    """Figures of what was done. Raises `KillFound`."""
+    """Returns statistics of the run. Raises `KillFound`."""
     random = Random(seed)
     StorageNode.create(FileSystemDisk(directory), FixedClock(), KEY, 1)
     noted = Noted()

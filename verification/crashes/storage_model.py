@@ -1,8 +1,7 @@
-"""A storage node and the plainest model of what it must keep, side by side: a list of records and a few numbers for each partition.
-
-`StorageLife` carries steps out on both. While a step is under way its model says what may be found of it; once it was acknowledged, what must be.
-`check` opens what a crash or a kill left and compares: acknowledged data is there; other data is there whole, record by record in order, or not at
-all; fences, marks and the count of starts never went back; each partition accepts the next append and has it after the next crash.
+"""A storage node and the simplest model of what it must keep: a list of records and a few numbers for each partition. `StorageLife` applies steps to
+both. While a step runs, the model states what a check may find of it; after the acknowledgment, what it must find. `check` opens the disk that a
+crash or a kill left and compares: acknowledged data is there; other data is there completely, record by record in order, or not at all; fences, marks
+and the count of starts never went back; each partition accepts the next append and has it after the next crash.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class FixedClock:
 
 @contextmanager
 def silent_logs() -> Iterator[None]:
-    """Thousands of openings log the same; writing it takes longer than they do."""
+    """Thousands of openings log the same events. Writing the events takes longer than the openings."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -105,7 +104,7 @@ class PartitionModel:
         return self.lasts[-1]
 
     def settled(self, last: int) -> PartitionModel:
-        """The step that may have ended in several states has ended in its last."""
+        """The current step, which may have ended in several states, has reached the last one."""
         return replace(
             self,
             records=self.records[: last + 1],
@@ -127,7 +126,7 @@ class Expected:
 
 
 class StorageLife:
-    """Steps of a node on one disk. A scenario overrides `steps`, and `before` for what leads there."""
+    """Steps of a node on one disk. A scenario overrides `steps`, and `before` for the preparation."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -167,7 +166,7 @@ class StorageLife:
         self.expected = Expected((partitions,), 0, models)
 
     async def open(self, partitions: int | None = None) -> None:
-        """Opens the node, with room for so many partitions afterwards."""
+        """Opens the node, then makes room for this number of partitions."""
         before = self.expected
         if partitions is not None and partitions > before.counts[-1]:
             added = tuple(PartitionModel() for _ in range(partitions - before.counts[-1]))
@@ -241,7 +240,7 @@ class StorageLife:
         await self._step(partition, replace(model, lasts=range(lowest, model.last + 1)), last, store.truncate(session, last))
 
     async def trim(self, partition: int, first: int) -> None:
-        """Removes what lies in whole segments below the id."""
+        """Removes whole segments below the id."""
         model = self.model(partition)
         store = await self.node.partition(partition)
         old = model.firsts[-1]
@@ -268,7 +267,7 @@ class StorageLife:
 
 
 async def append(store: PartitionStore, session: int, blocks: Sequence[Block], flushing: Flushing | None = None) -> None:
-    """Returns when all is acknowledged, as received where it is flushed later; raises why it is not."""
+    """Returns when everything is acknowledged (as received, if it is flushed later). Raises the error that prevents it."""
     appender = await store.attach(session, 1 << 24)
     appender.flushing = flushing
     for block in blocks:
@@ -319,7 +318,7 @@ async def check(disk: SimulatedDisk, expected: Expected, **settings: Any) -> Non
 
 
 async def _check_partition(store: PartitionStore, model: PartitionModel) -> list[bytes]:
-    """Gives the records that the partition holds afterwards."""
+    """Returns the records that the partition holds afterwards."""
     reported = store.statistics()
     first, last = reported.first_transaction_id, reported.last_transaction_id
     assert last in model.lasts, f"last transaction is {last}, expected {model.lasts}"

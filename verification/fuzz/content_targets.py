@@ -1,6 +1,5 @@
-"""What a fuzzer calls of what stands inside records and files: journals, views, outboxes, locks of the last owner (as in `parser_targets.py`).
-
-A checksum keeps most damage from these parsers, and would keep a fuzzer out too. So they get the bytes as they are, and again under a right checksum.
+"""Fuzz targets for the contents of records and files: journals, views, outboxes, locks of the last owner (as in `parser_targets.py`). A checksum
+protects these parsers from most damage, and would also stop a fuzzer. So they get the bytes unchanged, and again with a correct checksum.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def traces(data: bytes) -> None:
 
 
 def feed_frame(data: bytes) -> None:
-    """A client's reader and the reader of blocks agree on what is a right frame."""
+    """The client's reader and the reader of blocks accept the same frames."""
     try:
         frame = pb.FeedFrame.FromString(data)
     except DecodeError:
@@ -131,7 +130,7 @@ def intent(data: bytes) -> None:
 
 
 def journal_file(data: bytes) -> None:
-    """Records in columns are those that are found one by one, and none is found that reading its place alone does not find."""
+    """Decoding in columns finds the same records as decoding one by one, and only records that are also found at their place alone."""
     for seed in (None, SALT_SEED):
         end = 0
         for record in record_codec.scan(data, FILE_ID, seed, 0):

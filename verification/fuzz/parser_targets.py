@@ -1,7 +1,6 @@
-"""What a fuzzer calls: every parser of the storage, the core and the ports, each with what must hold for any bytes at all.
-
-A target gets bytes and returns, or raises what a caller must not see: anything but the refusals that the parser's contract names, or an
-`AssertionError` if what was parsed is not what the bytes say. The dumbest correct parser is what the clever ones are compared with.
+"""Fuzz targets: every parser of the storage, the core and the ports, each with what must hold for any bytes. A target gets bytes and returns, or
+raises an error that is a finding: anything but the refusals in the parser's contract, or an `AssertionError` if the parsed value does not match the
+bytes. The dumbest correct parser is what the clever ones are compared with.
 
 `SEEDS` are valid inputs for each, to begin from. Inputs that once found something are in `tests/fuzz/<target>/` and are tried by every test run.
 """
@@ -94,7 +93,7 @@ def segment_name(data: bytes) -> None:
 
 
 def _plainly(buffer: bytes, offset: int) -> int | None:
-    """Where the record at the offset ends, as the document says; None if it is not whole and right."""
+    """The end of the record at the offset, by the rules of the document; None if the record is incomplete or damaged."""
     rest = buffer[offset:]
     if len(rest) < RECORD_OVERHEAD_BYTES:
         return None
@@ -133,7 +132,7 @@ def measured(data: bytes) -> None:
 
 
 def block(data: bytes) -> None:
-    """Lengths and records of a block as a peer sends them: first how many bytes of lengths, then these, then the records."""
+    """Lengths and records of a block as a peer sends them: the number of bytes of the lengths, then the lengths, then the records."""
     size, first = int.from_bytes(data[:2], "big"), int.from_bytes(data[2:3], "big")
     lengths, records = data[3 : 3 + size], data[3 + size :]
     try:
@@ -223,7 +222,7 @@ def settings(data: bytes) -> None:
 
 
 def directory(data: bytes) -> None:
-    """A partition's files with any bytes behind right headers: a log opens that reads and accepts an append, or says why not."""
+    """A partition's files with any bytes after correct headers. The log opens, can be read and accepts an append, or reports why not."""
     disk = SimulatedDisk()
     header = SegmentHeader(5, KEY, 3, 0).to_bytes()
     cut, known_good = int.from_bytes(data[:2], "big"), int.from_bytes(data[2:3], "big", signed=True)

@@ -1,4 +1,4 @@
-"""What a fuzzer calls of the ports: the parsers of everything that a peer can send before and after it is admitted (as in `parser_targets.py`).
+"""Fuzz targets for the ports: the parsers of everything that a peer can send before and after it is admitted (as in `parser_targets.py`).
 
 gRPC's own framing and protobuf are others' parsers. Ours are the frames of direct connections, the two messages that are read by hand, the
 names in certificates, tokens, and the rules of access.
@@ -120,7 +120,7 @@ class _Transport(asyncio.Transport):
 
 
 def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
-    """What a stream of these bytes carries, and whether all of them are right."""
+    """The frames in a stream of these bytes, and whether all of the bytes are valid."""
     messages: list[bytes] = []
     at, greeted, ended = 0, False, False
     while len(data) - at >= HEAD.size:
@@ -146,7 +146,7 @@ def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
 
 
 def direct_frames(data: bytes) -> None:
-    """In pieces of any size, as a serving end that trusts the opening receives them."""
+    """In pieces of any size, as a server receives them after the opening."""
     messages, right = _plain_messages(data[1:])
     received = asyncio.run(_receive(data[1:], 1 + (data[0] if data else 0)))
     assert received == messages[: len(received)]
@@ -166,7 +166,7 @@ async def _receive(data: bytes, piece: int) -> list[bytes]:
     at = 0
     while at < len(data) and not consuming.done():
         buffer = wire.get_buffer(-1)
-        if not len(buffer):  # it reads nothing more until the handler has accepted the opening
+        if not len(buffer):  # it reads no more until the handler has accepted the opening
             await asyncio.sleep(0)
             continue
         part = data[at : at + min(piece, len(buffer))]
@@ -182,7 +182,7 @@ async def _receive(data: bytes, piece: int) -> list[bytes]:
 
 
 def peer_name(data: bytes) -> None:
-    """A name fits the patterns of roles as a plain comparison of its parts says, and never another role's."""
+    """A name matches the patterns of roles exactly as a plain comparison of its parts does, and never those of another role."""
     name = data.decode("utf-8", "replace")
     patterns = {role: (f"spiffe://*/{role}/*",) for role in Role}
     found = identify([name], [], patterns)
@@ -229,7 +229,8 @@ def _segment(data: bytes) -> str:
 
 
 def token(data: bytes) -> None:
-    """As it is, as the head of a token, and as the claims of one that the issuer has signed: accepted is only the last, and only what it claims."""
+    """The bytes as a token, as the head of a token, and as the claims of a token that the issuer signed. Only the last one may be accepted, and only
+    with what it claims."""
     key, tokens = _issuer()
     head = _segment(b'{"alg": "EdDSA", "kid": "fuzz"}')
     signed = f"{head}.{_segment(data)}"

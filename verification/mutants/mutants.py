@@ -32,31 +32,31 @@ OF_TOPICS = frozenset(
         "damaged_view_metadata_not_noticed",
     }
 )
-"""Bugs that harm nothing but topics that are trimmed and compacted, which few of the lower seeds have."""
+"""Bugs that affect only topics that are trimmed and compacted. Few of the lower seeds have them."""
 
 
 OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
-"""Bugs that show where no append time is lost."""
+"""Bugs that show only if no append time is lost."""
 
 OF_ACCESS = frozenset(
     {"permission_skipped_for_a_fence", "principal_believed", "mounts_outlive_their_right", "rules_not_followed", "replicas_ask_no_rule"}
 )
-"""Bugs that show only where the rules of access are enforced."""
+"""Bugs that show only if access rules are enforced."""
 
 OF_STRANDED = frozenset({"confirmed_by_a_lease"})
-"""Bugs that show in the moment after a server was deposed, before it hears of it."""
+"""Bugs that show only right after a server was deposed, before it knows."""
 
 OF_BATCHES = frozenset({"ranges_settled_off_by_one", "conflicts_settled_off_by_one"})
-"""Bugs that harm nothing but bulk appends, which the lower seeds do not have."""
+"""Bugs that affect only bulk appends, which the lower seeds do not have."""
 
 OF_CONTEXTS = frozenset({"turn_requests_appended"})
-"""Bugs that harm nothing but contexts on contended locks."""
+"""Bugs that affect only contexts on contended locks."""
 
 OF_QUOTAS = frozenset({"quota_counts_refused_appends", "quota_not_charged", "frames_behind_a_refusal_are_ordered"})
-"""Bugs that harm nothing without a quota."""
+"""Bugs that have no effect without a quota."""
 
 OF_BACKUPS = frozenset({"changed_before_a_majority_answered"})
-"""Bugs that show only with a backup from the moment in which a session opened: so rare that the hunt begins near a seed that has one."""
+"""Bugs that show only with a backup from the moment in which a session opened. They are so rare that the search begins near a seed that has one."""
 
 BACKED_UP_WHILE_OPENING = 1_850_200
 
@@ -107,7 +107,7 @@ def _first_seed(bug: str) -> int:
 
 
 def _fails_anyway(seed: int) -> bool:
-    """Whether the seed finds something in the cluster as it is."""
+    """Whether the seed finds something in the cluster without a planted bug."""
     with unplanted():
         return bool(run(seed).wrong)
 

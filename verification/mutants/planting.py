@@ -43,7 +43,7 @@ def planted(name: str) -> Iterator[None]:
 
 @contextmanager
 def unplanted() -> Iterator[None]:
-    """The cluster as it is, while a bug is planted."""
+    """The context in which a bug is planted."""
     planted_now = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in _undo]
     for owner, attribute, original in reversed(_undo):
         setattr(owner, attribute, original)

@@ -1,5 +1,5 @@
 """The kind of client that appends in bulk: lists, iterators and columns with locks, some larger than the window, some with deadlines that pass. Each
-row is an attempt in the history, and its outcome is what the call's receipt says of its position."""
+row is an attempt in the history. Its outcome is that of its position in the receipt of the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["append_in_bulk"]
 
 @client_kind(BATCHES)
 async def append_in_bulk(actor: Actor) -> None:
-    """One call after the other. What is unknown of a call is resolved as the ranges that it was reported as."""
+    """One call after the other. Unknown outcomes of a call are resolved in the ranges that the call reported."""
     client = await actor.connect()
     left, known = actor.operations, -1
     while left > 0 and not actor.over.is_set():
@@ -40,7 +40,7 @@ def _names(actor: Actor) -> tuple[str, ...]:
 
 
 async def _append(actor: Actor, client: WaltzClient, attempts: list[Attempt], timeout_s: float) -> int:
-    """The highest id that is known to be in the log."""
+    """The highest id known to be in the log."""
     data = [actor.data(attempt) for attempt in attempts]
     columns = BulkColumns(data, write_locks=[attempt.write for attempt in attempts], lock_name="l", high_water_mark=attempts[0].mark)
     plain = not any(attempt.write for attempt in attempts) and attempts[0].mark is None
@@ -60,7 +60,8 @@ async def _append(actor: Actor, client: WaltzClient, attempts: list[Attempt], ti
 
 
 def _outcomes(actor: Actor, receipt: BulkReceipt, rows: int) -> list[asyncio.Future[Receipt]]:
-    """Of each row, as the receipt says it. A receipt does not say what is on disk already, so of a partition that answers earlier nothing is."""
+    """The outcome of each row according to the receipt. A receipt does not say what is already on disk, so nothing counts as on disk in a partition
+    that answers before it syncs."""
     durability: Durability = "quorum_memory" if actor.partition in actor.world.mix.in_memory else "quorum_sync"
     found: list[asyncio.Future[Receipt]] = [asyncio.get_running_loop().create_future() for _ in range(rows)]
     for first, length, transaction_id in receipt.appended:

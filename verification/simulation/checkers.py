@@ -28,7 +28,7 @@ __all__ = ["CHECKERS", "check", "judge_exactly"]
 Checker: TypeAlias = Callable[[Evidence], Iterable[str]]
 
 ANSWER_LATE_S = 0.25
-"""How much later than its deadline an answer may come: timers are exact here, but a process may be stopped when its deadline passes."""
+"""How much later than its deadline an answer may come. Timers are exact here, but a process may be stopped when a deadline passes."""
 
 
 def ids_are_dense(evidence: Evidence) -> Iterator[str]:
@@ -41,7 +41,7 @@ def ids_are_dense(evidence: Evidence) -> Iterator[str]:
 
 
 def one_id_one_content(evidence: Evidence) -> Iterator[str]:
-    """1, 2, 13: what any reader was ever given under an id is what the log holds there in the end."""
+    """1, 2, 13: whatever any reader received under an id is what the log finally holds under it."""
     for seen in evidence.history.seen:
         if seen.partition not in evidence.logs:
             continue  # of a topic that is trimmed: what was read of it is judged in `kept_checkers`
@@ -63,8 +63,8 @@ def _identity(transaction: Transaction, *, with_data: bool) -> tuple[object, ...
 
 
 def acknowledged_is_in_the_log(evidence: Evidence) -> Iterator[str]:
-    """2: an acknowledged append is in the log, under the id in the receipt. Where it was acknowledged from memory, as its topic wants it, it may be
-    lost with a machine that died before it must have been synced; then it is nowhere."""
+    """2: an acknowledged append is in the log, under the id in the receipt. If its topic acknowledges from memory, it may be lost with a machine that
+    died before the sync was due; then no replica has it."""
     present = _numbers(evidence.logs)
     for attempt in evidence.history.attempts:
         if attempt.number not in present and evidence.may_be_lost(attempt):
@@ -77,7 +77,7 @@ def acknowledged_is_in_the_log(evidence: Evidence) -> Iterator[str]:
 
 
 def rejected_is_not_in_the_log(evidence: Evidence) -> Iterator[str]:
-    """3: what was reported as rejected, not appended or absent never is in the log."""
+    """3: an append that was reported as rejected, not appended or absent is never in the log."""
     present = _numbers(evidence.logs)
     for attempt in evidence.history.attempts:
         if attempt.in_log is False and attempt.number in present:
@@ -85,7 +85,7 @@ def rejected_is_not_in_the_log(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_is_in_the_log_twice(evidence: Evidence) -> Iterator[str]:
-    """3, 4: an append is in the log at most once, and so is a request id; nothing is there that was not sent."""
+    """3, 4: an append is in the log at most once, and so is a request id. The log holds nothing that was not sent."""
     for partition, log in evidence.logs.items():
         for number, count in Counter(number_of(transaction.data) for transaction in log).items():
             if count > 1:
@@ -142,8 +142,8 @@ def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
 
 
 def no_reader_passes_the_majority(evidence: Evidence) -> Iterator[str]:
-    """8, 6: what a reader saw or learned to be committed, also as the winner over an append, a majority had on disk by then; what an appender learned
-    to be received, a majority had received."""
+    """8, 6: whatever a reader saw or learned to be committed, also as the winner over an append, was on disk at a majority by then. Whatever an
+    appender learned to be received had been received by a majority."""
     reached: dict[int, dict[str, int]] = defaultdict(dict)
     received: dict[int, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, int, str, int]] = [
@@ -175,7 +175,7 @@ def no_reader_passes_the_majority(evidence: Evidence) -> Iterator[str]:
 
 
 def marks_never_fall(evidence: Evidence) -> Iterator[str]:
-    """8: the committed mark that one client reads never goes back."""
+    """8: the committed mark that one client reads never falls."""
     newest: dict[tuple[str, int], int] = {}
     for seen in evidence.history.marks:
         key = (seen.client, seen.partition)
@@ -284,8 +284,8 @@ def metadata_is_compared_and_set(evidence: Evidence) -> Iterator[str]:
 
 
 def reported_marks_are_recorded(evidence: Evidence) -> Iterator[str]:
-    """15: a replica receives no mark of which the next recovery would not know: it is recorded as where the old session ended, or the session has
-    members. Of owners that have no successor yet; what others say, replicas refuse."""
+    """15: a replica receives no mark that the next recovery would not know: the mark is recorded as the end of the old session, or the session has
+    members. Applies to owners without a successor; replicas refuse the others."""
     for reported in evidence.history.reported_marks:
         found = PartitionMetadata.from_bytes(reported.recorded)
         has_members = any(state.session == reported.session for state in found.replicas.values())
@@ -348,5 +348,5 @@ CHECKERS: Mapping[str, Checker] = {
 
 
 def check(evidence: Evidence) -> list[str]:
-    """What is wrong, each with the name of the checker that says so."""
+    """Everything that is wrong, each with the name of the checker that found it."""
     return [f"{name}: {wrong}" for name, checker in CHECKERS.items() for wrong in checker(evidence)]

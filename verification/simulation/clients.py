@@ -1,9 +1,9 @@
-"""The kinds of clients that a run is drawn from. Each is a coroutine over an `Actor`; the name it is registered under is what a mix draws.
+"""The kinds of clients that a run can have. Each is a coroutine over an `Actor`; a mix draws the name under which it is registered.
 
 To add a kind: write `async def kind(actor: Actor) -> None`, decorate it with `@client_kind("name")`, and let it append with `actor.begin` /
 `actor.settle` (or the shorthand `actor.append`), so that every attempt is in the history with what its caller was answered, and read with
-`actor.saw`. It runs in a process of its own that may be paused or killed at any await: then this coroutine is cancelled, and must end the tasks that
-it started. `actor.process` has what a client of another make needs (an outbox, say). It ends by itself after `actor.operations` operations, or when
+`actor.saw`. It runs in its own process, which may be paused or killed at any await. Then the coroutine is cancelled and must end the tasks that it
+started. `actor.process` has what other kinds of clients need, such as an outbox. It ends by itself after `actor.operations` operations, or when
 `actor.over` is set.
 
 Decides nothing about what is right, except what only a client can see: an answer later than its deadline, an error that is not in the contract.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "ended_by_the_network", "read_owners", "run_client"]
 
 LOCKS = 5
-"""Names that clients of a partition share: few, so that they meet."""
+"""Names that clients of a partition share. They are few, so that clients conflict."""
 
 PARTITIONS_MAX = 8
 """Of a run, those of topics among them; clients address these by number."""
@@ -86,7 +86,7 @@ class Actor:
         self.partition = rng.randrange(world.mix.partitions)
         self.unknown: dict[int, OutcomeUnknown] = {}
         self.client_id = 0
-        """Of its own, for a kind that speaks the bare protocol."""
+        """The client's own connection, for a kind that uses the bare protocol."""
 
     async def connect(self) -> WaltzClient:
         while True:
@@ -134,7 +134,7 @@ class Actor:
         return f"{attempt.number}|{reported}|".encode() + b"x" * filler
 
     async def submit(self, client: WaltzClient, attempt: Attempt, reported: str = "") -> asyncio.Future[Receipt]:
-        """Hands the attempt to the client; `settle` awaits the future. Raises what the client refuses with at once."""
+        """Passes the attempt to the client; `settle` awaits the future. Raises the error if the client refuses at once."""
         return await client.append_nowait(
             attempt.partition,
             self.data(attempt, reported),
@@ -146,7 +146,7 @@ class Actor:
         )
 
     async def settle(self, attempt: Attempt, answer: Awaitable[Receipt]) -> None:
-        """Waits for the outcome and writes it down. Raises what ended the client itself."""
+        """Waits for the outcome and records it. Raises the error that ended the client itself."""
         try:
             receipt = await answer
             attempt.outcome, attempt.transaction_id = "committed", receipt.transaction_id
@@ -209,7 +209,7 @@ async def resolve(actor: Actor, client: WaltzClient, attempt: Attempt, unknown: 
 
 
 async def run_client(actor: Actor) -> None:
-    """The kind's own work. What ends it that is not in the contract is a complaint."""
+    """Runs the kind's own work. An error that is not in the contract is a complaint."""
     try:
         await CLIENT_KINDS[actor.kind].run(actor)
     except WaltzError as error:
@@ -219,7 +219,7 @@ async def run_client(actor: Actor) -> None:
 
 
 def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
-    """Three frames in a row that changed on their way end a feed (docs/decisions/0032). So many are changed only by the fault that does it."""
+    """Three corrupt frames in a row end a feed (docs/decisions/0032). Only the fault that corrupts messages produces so many."""
     return isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
 
 
@@ -283,8 +283,8 @@ async def count_under_locks(actor: Actor) -> None:
 
 @client_kind("locker")
 async def lock_at_random(actor: Actor) -> None:
-    """Deep pipelines of random locks with marks of any age. In half of the runs they also pipeline pairs whose marks they leave to the client: one
-    sets a lock that the next one checks, and another client may have written that lock in between."""
+    """Long pipelines of random locks with marks of any age. In half of the runs the client also pipelines pairs without marks: one append sets a lock
+    that the next one checks, and another client may have written that lock in between."""
     own = Random(f"own marks {actor.world.seed}")
     pairs = own.random() < 0.5
     client = await actor.connect()

@@ -1,4 +1,4 @@
-"""Clocks that drift: the date and the timers of a process go faster or slower than those of the others."""
+"""Clocks that drift: the date and the timers of a process run faster or slower than those of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATES: Final = (0.8, 0.98, 1.02, 1.25)
 
 @fault("clock-drift", chance=0.3)
 async def drift_clock(world: World, rng: Random) -> None:
-    """The timers of one process drift as long as it lives, and the date of its node, which may be off by another rate, ever after."""
+    """The timers of one process drift as long as it lives. The date of its node drifts at another rate, permanently."""
     processes = {**world.servers, **world.storages, **world.clients}
     name = rng.choice(sorted(processes))
     rate, date_rate = rng.choice(RATES), rng.choice(RATES)

@@ -1,7 +1,6 @@
-"""A client that counts as the original's programs do: an application that is mounted, and contexts that are submitted, many at once.
-
-Each execution is an attempt of its own in the history, so that the checkers judge it like any append; the hooks report the outcome. What only the
-application sees is complained about here: a hook that is called twice or never, and `on_completion` beside `on_exception`.
+"""A client that works like the programs of the original: a mounted application that submits many contexts at once. Each execution is a separate
+attempt in the history, so that the checkers judge it like any append; the hooks report the outcome. Errors that only the application sees are
+reported here: a hook that is called twice or never, and both `on_completion` and `on_exception`.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class _Count(Context):
 
 @client_kind(CONTEXTS)
 async def submit_contexts(actor: Actor) -> None:
-    """Contexts of one application on shared counters, some of them at once."""
+    """Contexts of one application on shared counters, several of them at once."""
     client = await actor.connect()
     application = _Counting(actor)
     await client.mount(application, [actor.partition])

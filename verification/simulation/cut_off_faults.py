@@ -1,7 +1,6 @@
-"""Servers that lose the replicas and keep the coordinator: who could serve a partition better must get it, soon, and it must stay there.
-
-The fault watches what it does. While nothing else is wrong it expects the hand-over within `hand_over_after_s` and `SLACK_S`; and where no server
-reaches a majority, that the partition stays where it is. Any other fault that meets one of those involved starts the watch again.
+"""Servers that lose the replicas and keep the coordinator. A server that could serve a partition better must get it soon, and it must stay there. The
+fault observes the effect. While nothing else is wrong, it expects the hand-over within `hand_over_after_s` and `SLACK_S`. If no server reaches a
+majority, the partition must stay where it is. Another fault on a participant restarts the observation.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ __all__ = ["cut_off_owner"]
 LOOK_S = 0.05
 
 SLACK_S = 4.0
-"""Beyond `hand_over_after_s`: rounds, pings, answers of the coordinator that get lost, each with its pause."""
+"""Time in addition to `hand_over_after_s`: rounds, pings and lost answers of the coordinator, each with its pause."""
 
 SERVED_S = 1.5
-"""At a server that reaches a majority for so long: what was to be seen was seen."""
+"""After this time at a server that reaches a majority, the observation is complete."""
 
 STALE_S = 2 * PROBE_TIMEOUT_S + 0.5
 """How old what a server published of its replicas may be: a round lasts as long as its slowest ping, and counts until the next one ends."""
 
 MOVES_MAX = 2
-"""Of a partition while one cut lasts: one hand-over, and one for balance."""
+"""Moves of a partition during one cut: one hand-over, and one for balance."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What has been so without a break."""
+    """How long a condition has held without interruption."""
 
     since_s: float
     generation: int
@@ -162,7 +161,7 @@ def _waits(world: World, name: str, partition: int) -> bool:
 
 
 async def _cut_off_nodes(world: World, held: list[str]) -> Any:
-    """All that the hand-over needs besides the links, to be compared with what it was; None where any of it is not well."""
+    """The state of everything that the hand-over needs besides the links, to detect changes; None if something is not healthy."""
     servers, storages = sorted(world.servers.items()), [world.storages.get(name) for name in held]
     if any(storage is None or storage.process.paused for storage in storages):
         return None

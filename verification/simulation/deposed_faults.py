@@ -1,4 +1,4 @@
-"""Owners that were deposed and do not know it, at the moments when that could do harm."""
+"""Owners that were deposed and do not know it, in the situations in which that could do harm."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["depose_server", "strand_server"]
 
 @fault("stranded")
 async def strand_server(world: World, rng: Random) -> None:
-    """A server is left with one storage node and some clients; the coordinator and the other storage nodes do not hear of it. What it orders is
-    written to one disk, while another owner gives the same ids to other transactions."""
+    """A server can reach only one storage node and some clients. The coordinator and the other storage nodes do not receive its messages. Its
+    transactions are written to one disk, while another owner gives the same ids to other transactions."""
     async with claim(world, sorted(world.servers)) as name:
         if name is None:
             return
@@ -100,7 +100,7 @@ async def _fork(world: World, rng: Random) -> _Fork | None:
 
 
 class _Canary:
-    """A client that stays with the old owner, as it hears of no change either."""
+    """A client that stays with the old owner, because it does not see the change either."""
 
     def __init__(self, world: World, partition: int, process: ClientProcess, client: WaltzClient) -> None:
         self.sessions = process.sessions
@@ -117,7 +117,7 @@ class _Canary:
         world.probes += 1
         process = world.client(f"canary-{world.probes}")
         world.busy.add(process.name)
-        # Patiently: the coordinator's answers get lost for a canary as for every client.
+        # With long timeouts: the coordinator's answers get lost for a canary as for every client.
         client = await Actor(world, process, "canary", Random(world.probes), asyncio.Event()).connect()
         canary = cls(world, partition, process, client)
         attempt = canary._actor.begin(timeout_s=0.5)
@@ -128,7 +128,7 @@ class _Canary:
         return None
 
     def append(self) -> None:
-        """Waits for no outcome."""
+        """Does not wait for an outcome."""
         attempt = self._actor.begin(timeout_s=5.0)
         self._appending.append(asyncio.ensure_future(self._actor.append(self._client, attempt)))
 

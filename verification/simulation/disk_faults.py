@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["HANG_S_MAX", "DiskErrors", "fail_operations", "hang_disk"]
 
 HANG_S_MAX: Final = 12.0
-"""Within so long the others of a partition must go on without the replica whose disk hangs: a recovery, the client's own pauses and an append."""
+"""The time within which the other replicas of a partition must continue without the one whose disk hangs: a recovery, the client's pauses and an
+append."""
 
 OPERATIONS: Final = (
     "write",
@@ -45,7 +46,7 @@ OPERATIONS: Final = (
 
 
 class DiskErrors:
-    """Lets operations of one kind fail on the disk of a node: one of them, or all until `lift`."""
+    """Makes operations of one kind fail on the disk of a node: one of them, or all until `lift`."""
 
     def __init__(self, world: World, name: str, life: int, rng: Random) -> None:
         self.kind = rng.choice(OPERATIONS)
@@ -107,7 +108,7 @@ async def fail_operations(world: World, rng: Random) -> None:
             try:
                 await world.start_storage(name)
             except StorageFailed:
-                await world.start_storage(name)  # what is left of the disk works
+                await world.start_storage(name)  # the rest of the disk works
         else:
             errors.plant(world.disks[name])
         with suppress(TimeoutError):
@@ -125,8 +126,8 @@ async def fail_operations(world: World, rng: Random) -> None:
 
 @fault("disk-hang", chance=0.3)
 async def hang_disk(world: World, rng: Random) -> None:
-    """The disk of a node hangs: it answers every caller, and nothing that needs the disk gets done. Where nothing else goes wrong meanwhile,
-    the partitions of which a majority has other replicas must accept appends: none waits for the one that hangs."""
+    """The disk of a node hangs: the node answers, but nothing that needs the disk completes. If nothing else goes wrong meanwhile, partitions with a
+    majority on other nodes must accept appends, because none of them waits for this node."""
     async with claim(world, sorted(world.storages)) as name:
         if name is None:
             return

@@ -1,4 +1,4 @@
-"""Invariants of what disks, clocks and networks do wrong (`checkers.py` says what a checker is)."""
+"""Invariants about faults of disks, clocks and networks (`checkers.py` explains checkers)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["FAULT_CHECKERS"]
 
 
 def a_failed_operation_is_final(evidence: Evidence) -> Iterator[str]:
-    """14: a node of which a write, a rename or a sync of a directory of a partition failed acknowledges nothing more of it in this life."""
+    """14: after a failed write, rename or sync of a directory of a partition, the node acknowledges nothing more of the partition until it
+    restarts."""
     for failed in evidence.history.operations_failed:
         before = [-1]
         for each in evidence.history.acknowledgments:

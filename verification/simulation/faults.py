@@ -1,10 +1,10 @@
-"""What goes wrong in a run: each fault is a coroutine that does its harm to a world, waits, and undoes it.
+"""What goes wrong in a run: each fault is a coroutine that causes a failure in a world, waits, and undoes it.
 
 To add one: write `async def fault(world: World, rng: Random) -> None` and decorate it with `@fault("name", chance=0.3)`. It claims the nodes that
 it stops (`claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
 
-What must not be done, because no log could bear it: removing the data of more replicas than a minority has. One node of a run, drawn at its
-beginning, may be emptied, set back or corrupted (`world.fragile`); all of them may crash at once, as often as they like.
+A fault must not remove the data of more than a minority of the replicas, because no log could survive that. One node of a run, drawn at the
+beginning, may be emptied, set back or corrupted (`world.fragile`). All nodes may crash at once, any number of times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Fault: TypeAlias = "Callable[[World, Random], Awaitable[None]]"
 FAULTS: dict[str, Fault] = {}
 
 CHANCES: dict[str, float] = {}
-"""Of each fault that is drawn by itself: the share of the seeds that have it. The others are drawn together, so that one more changes every seed."""
+"""The share of the seeds that have a fault, for each fault that is drawn separately. The others are drawn together, so adding one of them changes
+every seed."""
 
 
 def fault(name: str, *, chance: float | None = None) -> Callable[[Fault], Fault]:
@@ -46,7 +47,7 @@ def fault(name: str, *, chance: float | None = None) -> Callable[[Fault], Fault]
 
 @asynccontextmanager
 async def claim(world: World, names: Iterable[str]) -> AsyncIterator[str | None]:
-    """One of the names that is up and that no other fault has, or None."""
+    """One of the names that is up and not claimed by another fault, or None."""
     free = [name for name in names if name not in world.busy and (name in world.storages or name in world.servers)]
     chosen = world.chance.choice(free) if free else None
     if chosen is not None:
@@ -188,7 +189,7 @@ async def stop_server(world: World, rng: Random) -> None:
 
 @fault("server-pause")
 async def pause_server(world: World, rng: Random) -> None:
-    """Longer than its coordinator session lasts, at times: it goes on as an owner that was deposed."""
+    """Sometimes longer than its coordinator session lasts, so that it continues as a deposed owner."""
     async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             server = world.servers[name]
@@ -201,7 +202,7 @@ async def pause_server(world: World, rng: Random) -> None:
 
 @fault("server-cut-off")
 async def cut_server_off(world: World, rng: Random) -> None:
-    """The coordinator does not hear of it any more, the others do."""
+    """The coordinator no longer receives its messages; the others do."""
     async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             world.trace.add(name, "loses the coordinator")
@@ -211,7 +212,7 @@ async def cut_server_off(world: World, rng: Random) -> None:
 
 @fault("server-added")
 async def add_server(world: World, rng: Random) -> None:
-    """One more for a while."""
+    """Adds a server for a while."""
     name = f"server-{len(world.clocks)}-more"
     await world.start_server(name)
     await asyncio.sleep(rng.uniform(0.2, 1.5))
@@ -222,7 +223,7 @@ async def add_server(world: World, rng: Random) -> None:
 
 @fault("coordinator-down")
 async def lose_coordinator(world: World, rng: Random) -> None:
-    """For all clients, shorter or longer than sessions last."""
+    """The coordinator is down for all clients, shorter or longer than sessions last."""
     world.trace.add("coordinator", "is away")
     sessions = [session for process in (*world.servers.values(), *world.clients.values()) for session in process.sessions]
     await world.silence(sessions, rng.choice((0.1, 0.5, 1.5)), expire=rng.random() < 0.3)
@@ -246,7 +247,7 @@ async def _shut(world: World, links: list[tuple[str, str]], seconds: float) -> N
 
 @fault("partition")
 async def split(world: World, rng: Random) -> None:
-    """Hosts in two groups that do not reach each other."""
+    """Splits the hosts into two groups that do not reach each other."""
     hosts = _hosts(world)
     here = set(rng.sample(hosts, rng.randint(1, len(hosts) - 1)))
     world.trace.add("network", f"splits off {','.join(sorted(here))}")
@@ -268,7 +269,7 @@ async def split_pairs(world: World, rng: Random) -> None:
 
 @fault("one-way")
 async def shut_one_way(world: World, rng: Random) -> None:
-    """What one host sends arrives nowhere, or what is sent to it does not; the other way is open."""
+    """Messages from one host, or messages to it, do not arrive; the other direction works."""
     hosts = _hosts(world)
     host = rng.choice(hosts)
     others = rng.sample([other for other in hosts if other != host], rng.randint(1, len(hosts) - 1))
@@ -280,7 +281,7 @@ async def shut_one_way(world: World, rng: Random) -> None:
 
 @fault("reset")
 async def break_connections(world: World, rng: Random) -> None:
-    """Connections break; one end learns long before the other, and meanwhile what was under way arrives."""
+    """Connections break. One end notices long before the other, and messages in transit still arrive meanwhile."""
     share = rng.choice((0.2, 0.5, 1.0))
     broken = [connection for connection in list(world.network.connections.values()) if rng.random() < share]
     world.trace.add("network", f"breaks {len(broken)} connections")
@@ -330,7 +331,7 @@ async def pause_client(world: World, rng: Random) -> None:
 
 @fault("client-kill")
 async def kill_client(world: World, rng: Random) -> None:
-    """At most one of a run, so that work goes on."""
+    """At most one in a run, so that work continues."""
     names = [name for name in sorted(world.clients) if name not in world.busy]
     if names and not any(client.died for client in world.clients.values()):
         await world.kill_client(rng.choice(names))

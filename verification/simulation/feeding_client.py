@@ -1,8 +1,6 @@
-"""A client as the communication document has it, on the bare protocol: it mounts with a feed under its own client id and settles what was in flight
-by what it was fed, without asking. At *ready* whatever is not in the feed never will be.
-
-It is careless on purpose where the owner must not rely on it: it sends a frame twice on one stream, and after a change of owner it sends one that was
-made for the generation before. Both must be refused.
+"""A client that follows the communication document on the bare protocol: it mounts with a feed under its own client id and settles what was in flight
+by the feed, without queries. At *ready*, whatever is not in the feed never will be. It deliberately violates rules on which the owner must not rely:
+it sends a frame twice on one stream, and after a change of owner it sends one that was made for the previous generation. Both must be refused.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from waltz_log.transport.methods import MountStream
 __all__ = ["settle_by_feed"]
 
 STREAM_S = 0.6
-"""How long it stays on one stream, at most."""
+"""The maximum time on one stream."""
 
 
 class _Feeding:
@@ -39,7 +37,7 @@ class _Feeding:
         self.next_sequence = 1
         self.in_flight: dict[int, Attempt] = {}
         self.doubled: set[int] = set()
-        """Sent twice: that one of the two was refused says nothing of the other."""
+        """Sent twice, so the refusal of one says nothing about the other."""
         self.stream_number = actor.stream()
         self.left = actor.operations
 
@@ -85,7 +83,7 @@ class _Feeding:
                 break
         if message.mounted.generation != self.generation:
             self.stale, self.generation = self.generation, message.mounted.generation
-        # Ready: what was sent before and is not in the feed is not in the log, and never will be.
+        # Ready: whatever was sent before and is not in the feed is not in the log and never will be.
         for attempt in self.in_flight.values():
             self.end(attempt, "not appended")
         self.in_flight.clear()
@@ -135,7 +133,7 @@ class _Feeding:
 
 @client_kind("feeding")
 async def settle_by_feed(actor: Actor) -> None:
-    """Breaks off its streams again and again, with appends on the way."""
+    """Breaks its streams repeatedly while appends are in flight."""
     owners = await read_owners(actor)
     feeding = _Feeding(actor, owners, actor.client_id)
     while feeding.in_flight or (feeding.left > 0 and not actor.over.is_set()):

@@ -1,4 +1,4 @@
-"""Clients that bring what belongs elsewhere: marks learned from another partition, and outcomes that another client's process asks for."""
+"""Clients that use state of others: marks of another partition, and outcomes that another client's process resolves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from waltz_log.errors import InvalidRequest, Unavailable
 __all__ = ["append_with_foreign_marks", "resolve_for_another"]
 
 HEAL_S = 30.0
-"""So long after the load every client appends again: the last faults end, and then everything heals."""
+"""The time after the load until every client appends again: the last faults end, and then everything heals."""
 
 ABOVE = 1000
-"""Of a mark that no partition of a run has reached."""
+"""A mark that no partition of a run has reached."""
 
 
 @client_kind("foreign-marks")
@@ -44,8 +44,8 @@ async def append_with_foreign_marks(actor: Actor) -> None:
 
 @client_kind("resolved-by-another")
 async def resolve_for_another(actor: Actor) -> None:
-    """Appends with deadlines that pass, and goes on, while another client resolves each outcome on its behalf: it is the living one's connection that
-    is fenced, and the other one's answer is final."""
+    """Appends with deadlines that pass, and continues, while another client resolves each outcome on its behalf. The connection of the living client
+    is fenced, and the answer to the other one is final."""
     client = await actor.connect()
     other = await actor.connect()
     for _ in range(actor.operations):

@@ -1,6 +1,5 @@
-"""Partitions that are added to the log while everything goes on (`waltz cluster grow`), and clients that use them as soon as they are there.
-
-Sometimes the manager's server is killed right after: its successor may hear of the growth late, and of what its predecessor assigned early.
+"""Partitions that are added to the log under load (`waltz cluster grow`), and clients that use them as soon as they exist. Sometimes the manager's
+server is killed right after. Its successor may learn late of the growth and early of the assignment of its predecessor.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ __all__ = ["Growth", "grow"]
 ADDED_MAX = 3
 
 SOMETIMES = 1 / 4
-"""Of the seeds."""
+"""The share of the seeds."""
 
 KINDS = ("counter", "locker", "producer", "sole")
 
 
 class Growth:
-    """What was added in a run, and who works there. `over`: when the load ends."""
+    """The partitions that were added in a run and their clients. `over`: when the load ends."""
 
     def __init__(self, world: World, over: asyncio.Event) -> None:
         self._world = world
@@ -38,7 +37,7 @@ class Growth:
         self.work: list[asyncio.Task[None]] = []
 
     async def watch(self) -> None:
-        """Beside the faults of the run, which seldom come to it."""
+        """In addition to the faults of the run, which seldom affect it."""
         rng = Random(f"growth {self._world.seed}")
         if rng.random() < SOMETIMES:
             await asyncio.sleep(rng.uniform(0.1, 0.8 * self._world.mix.load_s))

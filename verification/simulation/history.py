@@ -1,7 +1,7 @@
-"""What happened in a run, as far as it can be seen: what clients asked and received, what readers saw, what storage acknowledged, what was written
-to the coordinator, and at the end what the log and the replicas hold. Checkers are functions of this and of nothing else.
+"""The observable events of a run: what clients asked and received, what readers saw, what storage acknowledged, what was written to the coordinator,
+and at the end what the log and the replicas hold. Checkers are functions of this alone.
 
-A transaction's data begins with the number of its attempt, so that a reader of a log knows who sent it.
+A transaction's data begins with the number of its attempt, so that a reader of the log knows the sender.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def number_of(data: bytes) -> int:
 
 @dataclass(slots=True)
 class Attempt:
-    """One append as its client made it. `mark`: the high-water mark it said, None if it left that to the client."""
+    """One append as its client made it. `mark`: the high-water mark that the application passed; None if it left that to the client."""
 
     number: int
     client: str
@@ -66,7 +66,7 @@ class Attempt:
 
     @property
     def in_log(self) -> bool | None:
-        """The outcome that its client learned: None without one."""
+        """The outcome that its client received; None if there is none."""
         if self.outcome == "committed" or self.resolved == "committed":
             return True
         if self.outcome in ("rejected", "not appended") or self.resolved == "absent":
@@ -76,7 +76,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A batch that a reader was handed. `stream`: its feed or read; ids follow each other within one."""
+    """A batch that a reader received. `stream`: its feed or read; ids are consecutive within one."""
 
     reader: str
     stream: int
@@ -89,7 +89,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class MarkSeen:
-    """A committed mark that a client received when it asked for one."""
+    """A committed mark that a client requested and received."""
 
     client: str
     partition: int
@@ -177,7 +177,7 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLost:
-    """A storage node lost what it had not synced: its machine died, or a sync failed."""
+    """A storage node lost unsynced data: its machine died, or a sync failed."""
 
     at_s: float
     storage: str
@@ -185,8 +185,8 @@ class MemoryLost:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEvent:
-    """`meter`: the quota of one principal and topic at one server. `accepted`: so many appends were ordered; None: a frame was refused. `at_s`: on
-    the clock of the server's process."""
+    """`meter`: the quota of one principal and topic at one server. `accepted`: the number of appends that were ordered; None: a frame was refused.
+    `at_s`: on the clock of the server's process."""
 
     meter: int
     at_s: float
@@ -210,9 +210,9 @@ class History:
     operations_failed: list[OperationFailed] = field(default_factory=list)
     memory_lost: list[MemoryLost] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Requests of strangers that were answered as if they belonged here."""
+    """Requests of strangers that were answered like those of members."""
     complaints: list[str] = field(default_factory=list)
-    """What clients and the harness saw and never should: each names the invariant it is about."""
+    """Observations of clients and of the harness that must never happen; each names its invariant."""
     streams: int = 0
 
 
@@ -243,7 +243,8 @@ class Evidence:
     quota: QuotaSettings | None = None
     """The quota of each principal and topic at each server; None: there is none."""
     loss_window_s: Mapping[int, float] = field(default_factory=dict)
-    """By partition that is acknowledged from memory: how long after that a transaction may still be lost with a machine. All others: never."""
+    """For each partition that acknowledges from memory: how long after the acknowledgment a transaction may still be lost with a machine. Others are
+    not listed."""
 
     def may_be_lost(self, attempt: Attempt) -> bool:
         """Whether the policy of its topic excuses that the log does not hold it: some machine lost its memory before it must have been synced."""

@@ -1,4 +1,4 @@
-"""The identities of the processes of a simulated cluster where rules of access are enforced, and what the rules permit."""
+"""The identities of the processes of a simulated cluster with access rules, and what the rules permit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES: Final = AccessRules().granted(Rule(principal="spiffe://sim/application/*"
 
 
 def identity_of(host: str) -> Identity:
-    """As the certificate of a process on that host says it."""
+    """The identity in the certificate of a process on that host."""
     if host.startswith(("storage-", "server-")):
         return Identity(f"spiffe://sim/node/{host}", frozenset({Role.NODE}))
     if host == "operator":

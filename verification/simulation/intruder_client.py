@@ -1,7 +1,6 @@
-"""A client that no rule of access permits anything. It asks servers and storage nodes whatever a peer can send: fences, tokens, the principals of
-others, partitions that exist and that do not. Any answer but a refusal is a complaint.
-
-It runs only where the rules are enforced (`mix.ACCESS_IN`). After the faults it is granted a read and loses it again (`lose_a_right`).
+"""A client without any permission. It sends servers and storage nodes every kind of request: fences, tokens, the principals of others, partitions
+that exist and that do not. Any answer except a refusal is a complaint. It runs only if access rules are enforced (`mix.ACCESS_IN`). After the faults
+it is permitted to read and loses the permission again (`lose_a_right`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["INTRUDER", "ask_as_an_intruder", "lose_a_right"]
 
 NEWEST: Final = 1 << 40
-"""A session above all that a run has."""
+"""A session number above all those of a run."""
 
 WITHIN_S: Final = 1.0
-"""A right is lost within this time on every node that hears from the coordinator."""
+"""A permission ends within this time on every node that reaches the coordinator."""
 
 PATIENCE_S: Final = 10.0
 
@@ -99,7 +98,7 @@ def _mount(about: dict[str, Any], principal: str, feed: pb.FeedMode.ValueType, *
 
 
 async def _ask(actor: Actor, address: str | None, method: Any, request: Any) -> str | None:
-    """What was answered, if anything was; None if it was refused, or if no node was there."""
+    """The answer; None if the request was refused or no node was there."""
     if address is None:
         return None
     channel = actor.process.host.connect(address)
@@ -124,7 +123,8 @@ async def _ask(actor: Actor, address: str | None, method: Any, request: Any) -> 
 
 
 async def lose_a_right(world: World) -> None:
-    """A reader is granted partition 0 and follows it. When it loses the right, its feed ends, and no storage node serves it, within a second."""
+    """A reader is permitted to read partition 0 and follows it. When it loses the permission, its feed ends within a second, and no storage node
+    serves it."""
     process = world.client(f"{INTRUDER}-reader")
     principal = identity_of(process.name).principal
     rule = Rule(principal=principal, operations=(Operation.READ,), resource="*")

@@ -1,8 +1,7 @@
-"""Topics that are trimmed and compacted all the time, beside the partitions of the other clients: who writes them, who reads them as a subscriber,
-who reads their views, and what is gathered in the end (checkers in `kept_checkers`).
-
-The subscriber registers before anything is appended and keeps all it reads, so that there is the whole log to compare with when the cluster has
-little of it left. It falls behind, reports late and is silent at times; nothing may go that it has not reported.
+"""Topics that are constantly trimmed and compacted, in addition to the partitions of the other clients: their writers, the subscriber, the readers of
+their views, and the evidence that is collected in the end (checkers in `kept_checkers`). The subscriber registers before anything is appended and
+keeps everything that it reads. So there is a whole log to compare with after the cluster has trimmed most of it. The subscriber sometimes falls
+behind, reports late or is silent. Nothing may be trimmed that it has not reported.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ KEYS = 7
 RESOLVE_S = 6.0
 
 LOCKED = 0.3
-"""Of the appends: under a lock that the other writers use as well."""
+"""The share of the appends under a lock that the other writers use, too."""
 
 
 class KeptTopics:
-    """`begin` when the cluster stands, `finish` when it has healed, then `gather`."""
+    """`begin` when the cluster is ready, `finish` when it has healed, then `gather`."""
 
     def __init__(self, world: World, over: asyncio.Event) -> None:
         self._world = world

@@ -145,7 +145,7 @@ def views_are_the_fold(evidence: Evidence) -> Iterator[str]:
 
 
 def _fold(kept: KeptEvidence, bound: int) -> Mapping[bytes, tuple[int, bytes]]:
-    """The plainest there is."""
+    """The simplest fold."""
     latest: dict[bytes, tuple[int, bytes]] = {}
     for transaction_id in range(bound):
         keyed = split_keyed(kept.log[transaction_id][1]) if transaction_id in kept.log else None

@@ -1,4 +1,4 @@
-"""What a run saw of one topic that is trimmed and compacted all the time: what `kept.py` gathers and `kept_checkers.py` judges."""
+"""The evidence of a run about one topic that is constantly trimmed and compacted. `kept.py` collects it and `kept_checkers.py` judges it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["KeptEvidence", "ViewSeen"]
 
 @dataclass(frozen=True, slots=True)
 class ViewSeen:
-    """`holders`: how many replicas had acknowledged what the view goes up to, when it was read."""
+    """`holders`: the number of replicas that had acknowledged everything up to the view's bound when it was read."""
 
     at_s: float
     storage: str

@@ -1,4 +1,4 @@
-"""Which topics of a run are trimmed and compacted all the time: drawn by itself, so that what else a seed draws does not depend on it."""
+"""Which topics of a run are constantly trimmed and compacted. Drawn separately, so that the rest of a seed does not depend on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TOPICS_FROM", "KeptTopic", "draw_kept"]
 LONG_MS: Final = 1000 * HOUR_MS
 
 SOMETIMES: Final = 1 / 32
-"""Of the seeds: a run with such topics takes several times as long as one without."""
+"""The share of the seeds. A run with these topics takes several times as long as one without."""
 
 TOPICS_FROM: Final = 100_000
 TOPICS_TO: Final = 200_000

@@ -17,7 +17,7 @@ from waltz_log.client.transactions.transaction import lock_hash
 __all__ = ["LOCK_CHECKERS", "rejections_have_a_reason"]
 
 SHOWN_MAX: Final = 3
-"""Complaints of one lock table: what follows the first is often its consequence."""
+"""The maximum number of complaints about one lock table, because later ones are often consequences of the first."""
 
 
 class _PlainTable:
@@ -51,7 +51,7 @@ class _PlainTable:
         return max([*foreign, min(self.last_writer(lock), self._opened_at)])
 
     def claim(self, append: JudgedAppend, lock: int, client_id: int) -> int:
-        """The id that the append must know of to get the lock."""
+        """The id that the append must know to get the lock."""
         return self.last_foreign_writer(lock, client_id) if append.own else self.last_writer(lock)
 
     def winner(self, append: JudgedAppend, client_id: int) -> int | None:

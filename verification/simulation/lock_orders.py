@@ -1,4 +1,4 @@
-"""What one lock table of an owner judged, in the order in which it did, and which rejections its owner sent to clients.
+"""What one lock table of an owner judged, in that order, and which rejections its owner sent to clients.
 
 `locks_seen.py` records it while a run goes on, and `lock_checkers.py` replays it.
 """
@@ -40,7 +40,7 @@ class JudgedFrame:
 
 @dataclass(frozen=True, slots=True)
 class RejectionSent:
-    """The owner handed a rejection to the stream of the mount."""
+    """The owner passed a rejection to the stream of the mount."""
 
     at_s: float
     client_id: int

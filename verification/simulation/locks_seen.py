@@ -1,4 +1,4 @@
-"""Records what the owners of a run judge by their locks, in the real order, and which rejections they report.
+"""Records the verdicts of the owners' lock tables in a run, in their actual order, and the rejections that the owners report.
 
 While `observing` lasts, partitions make their sequencers, append tasks and mounts through the subclasses and functions here. They pass everything on
 unchanged. A bug that is planted in the product's classes is below them, so that a frame is recorded as the owner received it.
@@ -51,7 +51,7 @@ class _LocksSeen:
         self._meters: list[Meter] = []
 
     def append_task(self, store: StoreSession, sequencer: _ObservedSequencer, *rest: Any) -> AppendTask:
-        """The sequencer's table has everything it begins with by now."""
+        """By now the sequencer's table has everything that it begins with."""
         order = self._orders[store] = sequencer.order
         order.session = store.session
         order.floor, order.writers = sequencer.locks.newest(1 << 62)

@@ -1,9 +1,9 @@
 """Messages that arrive with other bytes than were sent. TCP's checksum of 16 bits lets some through, and memory of network cards and switches has no
 checksum at all.
 
-What is turned is a bit of the records in a message, wherever they travel: to an owner, to replicas, between replicas, to readers. Their own checksums
-must show it, and then the message counts as not received: it is sent again, and nothing of it is stored or handed out. What else messages hold is
-not protected (docs/decisions/0032), so nothing else is turned.
+The fault flips one bit of the records in a message on any path: to an owner, to replicas, between replicas, to readers. Their own checksums must show
+it. Then the message counts as not received: it is sent again, and nothing of it is stored or returned. Other parts of messages are not protected
+(docs/decisions/0032), so they are not changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _whole(blocks: Sequence[Any]) -> Iterator[tuple[Any, str]]:
 
 
 class Corruption:
-    """Turns a bit in a share of the messages that hold records."""
+    """Flips a bit in a share of the messages that hold records."""
 
     def __init__(self, share: float, rng: Random) -> None:
         self.turned = 0
@@ -57,8 +57,8 @@ class Corruption:
         self._spared: set[tuple[str, str]] = set()
 
     def __call__(self, way: tuple[str, str], message: Any, data: bytes) -> bytes:
-        """What arrives of the message. `way`: from which host to which; of what follows a message that was turned the next is left as it is, so that
-        trying again helps. `data`: what was sent."""
+        """The bytes that arrive. `way`: from which host to which. The message after a corrupted one is not changed, so that a retry helps. `data`:
+        the bytes that were sent."""
         if way not in self._spared and self._rng.random() >= self._share:
             return data
         copy = (message.kind if isinstance(message, Encoded) else type(message)).FromString(data)

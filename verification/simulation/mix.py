@@ -1,5 +1,6 @@
-"""What a seed is made of: sizes, weather, clients and faults, each drawn by itself, so that every seed is another corner (swarm testing,
-Groce et al., ISSTA 2012). Bounds of settings are left below what operators may set, so that a short run meets what a long one would.
+"""The configuration of a seed: sizes, network conditions, clients and faults, each drawn separately, so that every seed tests another combination
+(swarm testing, Groce et al., ISSTA 2012). Settings are drawn below the limits for operators, so that a short run reaches states that otherwise need a
+long one.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from waltz_log.testing.links import Weather
 __all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "QUOTAS_IN", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
-"""The kind of client that is not drawn like the others, so that seeds below stay what they were."""
+"""The kind of client that is not drawn like the others, so that lower seeds stay unchanged."""
 
 BATCHES: Final = "batches"
 """The same: the clients that append in bulk."""
 
 GROWTH: Final = "replica-growth"
-"""The fault that no seed draws: for partitions that begin with one replica, which few seeds have."""
+"""The fault that is not drawn: it needs partitions that begin with one replica, which few seeds have."""
 
 CONTEXTS_FROM: Final = 200_000
 """From this seed on every run has such clients beside those it draws."""
@@ -33,13 +34,13 @@ BATCHES_IN: Final = range(300_000, 400_000)
 """In these seeds every run has clients that append in bulk."""
 
 CLOCKS_ALONE: Final = range(400_000, 401_000)
-"""In these seeds nothing goes wrong but clocks and owners, so that no append time is lost and all of them are compared."""
+"""In these seeds only clocks and owners fail, so that no append time is lost and all of them are compared."""
 
 QUOTAS_IN: Final = range(500_000, 501_000)
 """In these seeds all clients are one principal with a small quota."""
 
 STRANDED_ALONE: Final = range(401_000, 402_000)
-"""In these seeds nothing goes wrong but that servers are stranded: it shows whether a deposed owner answers from what it knew a moment ago."""
+"""In these seeds the only fault is stranded servers. It shows whether a deposed owner answers from outdated knowledge."""
 
 ACCESS_IN: Final = range(700_000, 800_000)
 """In these seeds the rules of access are enforced, and every run has a client that no rule permits anything."""
@@ -63,7 +64,7 @@ class Mix:
     disk_s: float
     coordinator_s: float
     answers_lost: float
-    """Of the coordinator's changes: made, but without an answer."""
+    """The share of the coordinator's changes that are made but not answered."""
     weather: Weather
     clients: Sequence[str]
     operations: int
@@ -76,7 +77,7 @@ class Mix:
     in_memory: Mapping[int, Policies] = field(default_factory=dict)
     """Partitions whose topic is acknowledged from memory."""
     follower_lag_s: float = 0.0
-    """How far behind the coordinator's followers are at most, from which sessions read; 0: there are no readers."""
+    """The maximum lag of the coordinator's followers, from which sessions read; 0: no session reads from a follower."""
     kept: Mapping[int, KeptTopic] = field(default_factory=dict)
     """More partitions, whose topics are trimmed and compacted all the time; they have clients of their own."""
 

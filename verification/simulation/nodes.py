@@ -1,6 +1,6 @@
 """The processes of a simulated cluster: storage nodes, log servers and clients, each with a host, coordinator sessions and a date of its own.
 
-Starting is as `waltz storage` and `waltz server` do it, with their checks. What they belong to, and who starts and kills them, is `world.py`.
+They start as with `waltz storage` and `waltz server`, with the same checks. `world.py` holds them, and starts and kills them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_MS = 1_600_000_000_000
 
 
 class SkewedClock:
-    """A node's own idea of the date."""
+    """The clock of a node."""
 
     def __init__(self) -> None:
         self.off_ms = 0
@@ -46,7 +46,7 @@ class SkewedClock:
         self._drifted_at_s = (0.0, 0.0)
 
     def drift(self, rate: float) -> None:
-        """From now on the date goes so much faster."""
+        """From now on, the date runs faster by this factor."""
         self._drifted_at_s = (world_time_s(), self._passed_s())
         self._rate = rate
 
@@ -94,7 +94,7 @@ class _Process:
         return self._sessions
 
     def die(self) -> None:
-        """Nothing of the process reaches any other process. Its coordinator sessions end when the ensemble has heard nothing for long enough."""
+        """No message of the process reaches another process. Its coordinator sessions end after the session timeout."""
         world = self._world
         silent = world.rng.random() < 0.3
         patience = world.links.weather.patience_s

@@ -1,7 +1,6 @@
-"""A service with an outbox as a client of the simulator: it dies with its machine again and again, and comes back on what is left of its disk.
-
-It submits data, and calls that count under the locks the counters use. What became of an intent it learns from the feed, which outlives its lives;
-what it accepted and never sees there is a complaint. Everything else is judged by the checkers, as for every client.
+"""A service with an outbox as a client of the simulator. Its machine dies repeatedly, and the service restarts with what is left on its disk. It
+submits data, and calls that increment counters under their locks. It learns the outcome of an intent from the feed, which continues over restarts. An
+accepted intent that never appears there is a complaint. Everything else is judged by the checkers, as for every client.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["forward_from_an_outbox"]
 
 OUTBOX = OutboxSettings(file_bytes=64 * 1024, bytes_max=1024 * 1024, retry_base_s=0.01, retry_cap_s=0.3, attempts_max=1_000_000)
 SEEN_WITHIN_S = 30.0
-"""After everything has healed and was forwarded, the feed shows it."""
+"""The limit for the feed after everything has healed and was forwarded."""
 
 
 class _Service:
@@ -46,7 +45,7 @@ class _Service:
         return outbox
 
     def _following(self) -> Callable[[list[Transaction]], None]:
-        """Of one life: its state starts empty."""
+        """The state of one process; it starts empty."""
         self.counts = counts = {}
         actor, stream = self.actor, self.actor.stream()
         after = -1
@@ -96,7 +95,7 @@ class _Service:
         actor.announce(f"accepted {[attempt.number for attempt in attempts]}")
 
     async def live(self, lasts_s: float) -> None:
-        """One life, to its sudden end."""
+        """One process, until it is killed."""
         outbox = self.outbox()
         await outbox.start()
 
@@ -109,7 +108,7 @@ class _Service:
         try:
             await asyncio.sleep(lasts_s)
         finally:
-            # Also where the process is killed by a fault: what is dead accepts nothing any more.
+            # Also where the process is killed by a fault: a dead process accepts nothing.
             await outbox.abort()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -117,7 +116,7 @@ class _Service:
         self.actor.announce("died, and comes back")
 
     async def settle(self) -> None:
-        """The last life: everything owed goes out, and the feed shows everything that was accepted."""
+        """The last process: forwards everything that is left, and the feed shows everything that was accepted."""
         outbox = self.outbox()
         await outbox.start()
         try:
@@ -143,7 +142,7 @@ class _Service:
 
 @client_kind("outbox")
 async def forward_from_an_outbox(actor: Actor) -> None:
-    """Lives as long as the load does, the later lives only to forward; ends when everything it accepted is in the log."""
+    """Runs as long as the load; later processes only forward. Ends when everything that it accepted is in the log."""
     service = _Service(actor)
     while not actor.over.is_set():
         await service.live(actor.rng.choice((0.0, actor.rng.uniform(0, 0.2), actor.rng.uniform(0, 1.5))))

@@ -1,6 +1,5 @@
-"""Questions that a client with an old view of the cluster would ask at the worst moment, asked by the harness so that every run has them.
-
-A replica that was left behind is asked for what a newer session committed; an owner that was deposed and does not know it, for a transaction that its
+"""Requests that a client with an outdated view of the cluster would send at the worst moment. The harness sends them, so that every run has them. It
+asks a lagging replica for transactions that a newer session committed, and an owner that does not know that it was deposed for a transaction that its
 successor committed.
 """
 
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["confirm_ownership", "probe_fork", "probe_stranded"]
 
 MOUNT_SEQUENCE = 1 << 41
-"""Above what the client used, which is closed by then."""
+"""Above the sequences of the client, which is closed by then."""
 
 
 async def confirm_ownership(world: World, server: str) -> None:
-    """Asks the server for an outcome in each partition, so that it has just asked its replicas whether it is the owner."""
+    """Asks the server for an outcome in each partition, so that it has just confirmed with its replicas that it is the owner."""
     owner = world.servers[server].server
     if owner is None:
         return
@@ -53,7 +52,7 @@ async def probe_stranded(world: World, server: str, storage: str, seconds: float
 
 
 async def probe_fork(world: World, server: str, storage: str, partition: int, seconds: float) -> None:
-    """Lets the newer owner commit, and asks the replica that it has not reached, for so long."""
+    """Lets the newer owner commit, and meanwhile asks the replica that it has not reached, for this time."""
     until = world.now_s + seconds
     while world.now_s < until:
         await asyncio.sleep(0.1)

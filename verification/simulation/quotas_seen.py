@@ -17,7 +17,7 @@ __all__ = ["quotas_count_accepted_work_alone"]
 ROUNDING: Final = 1e-6
 
 SHOWN_MAX: Final = 3
-"""Complaints of one bucket: what follows the first is often its consequence."""
+"""The maximum number of complaints about one bucket, because later ones are often consequences of the first."""
 
 
 @dataclass

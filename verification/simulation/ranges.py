@@ -1,4 +1,4 @@
-"""Many runs at once, a process per core; what failed comes back with the command that replays it and the end of its trace."""
+"""Many runs at once, one process per core. Failed runs are returned with the command that replays them and the end of their trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Failed", "Range", "run_range"]
 TAIL_LINES = 40
 
 SHOWN_MAX = 5
-"""Failures reported in full; of the others only the seeds."""
+"""The number of failures that are reported in full; for the others, only the seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _portions(seeds: list[int], size: int = 25) -> Iterator[list[int]]:
 
 
 def run_range(seeds: Iterable[int], jobs: int | None = None, reported: Callable[[Range], None] = lambda part: None) -> Range:
-    """`told` is given each portion as it ends."""
+    """`reported` is called with each portion when it ends."""
     portions = list(_portions(list(seeds)))
     workers = jobs or os.cpu_count() or 1
     if workers == 1 or len(portions) == 1:

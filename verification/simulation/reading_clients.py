@@ -1,4 +1,4 @@
-"""The client kinds that only read, and those that must not be answered: feeds, bulk readers of replicas, strangers."""
+"""The kinds of clients that only read, and those that must be refused: feeds, bulk readers of replicas, strangers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["come_from_elsewhere", "read_feeds", "read_replicas"]
 
 @client_kind("reader")
 async def read_feeds(actor: Actor) -> None:
-    """Feeds from any place, ended and continued, with and without data; asks for marks between."""
+    """Feeds from random positions, ended and continued, with and without data, and requests for marks in between."""
     client = await actor.connect()
     position = -1
     while not actor.over.is_set():
@@ -41,7 +41,7 @@ async def read_feeds(actor: Actor) -> None:
                     position = after = batch[-1].transaction_id
                     await actor.pause(0.01)
         except TimeoutError:
-            pass  # long enough: it starts again somewhere
+            pass  # long enough: it starts again elsewhere
         finally:
             await batches.aclose()
     await client.close()
@@ -148,7 +148,7 @@ async def come_from_elsewhere(actor: Actor) -> None:
 
 
 async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: bytes) -> None:
-    """Reads as the owner of a session that no owner opened: gets nothing, and raises no fence."""
+    """Reads with the number of a session that no owner opened. It must get nothing and raise no fence."""
     request = pb.ReadRequest(cluster_key=key, partition=actor.partition, session=-1, fence=GUESSED_SESSION, max_bytes=1000, owner_token=b"guessed")
     try:
         status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)

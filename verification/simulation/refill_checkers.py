@@ -1,4 +1,4 @@
-"""What a replica says that it keeps, each time a session opens it, against its answers and what it had acknowledged by then."""
+"""Compares what a replica reports to keep, each time a session opens it, with its answers and its acknowledgments so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSIONS_MAX: Final = 10
 
 
 class FillsSeen:
-    """Watches what owners and storage nodes say to each other when a session opens a replica."""
+    """Records the messages between owners and storage nodes when a session opens a replica."""
 
     def __init__(self, opened: list[ReplicaOpened]) -> None:
         self._opened = opened

@@ -1,4 +1,4 @@
-"""A replica is emptied, and its fill outlasts ten store sessions: what it copied must outlast them too, and nothing else."""
+"""A replica is emptied, and its fill lasts longer than ten store sessions. What it copied must survive the sessions, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRELOADED: Final = 160
 SESSIONS: Final = 16
 LASTS_S: Final = 10.0
 LINK_DELAY_S: Final = 0.05
-"""Of the storage node that is filled, each way."""
+"""The delay to and from the storage node that is filled, in each direction."""
 SESSION_S: Final = 6 * LINK_DELAY_S
 """A session that is shorter than the calls that begin a fill copies nothing, and keeps nothing."""
 

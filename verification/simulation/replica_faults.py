@@ -1,4 +1,5 @@
-"""Faults of replicas and their data: corruption, disks that are gone or set back, replicas that move. Only the run's fragile node loses data."""
+"""Faults of replicas and their data: corruption, lost disks, disks set back to an earlier state, and replicas that move. Only the run's fragile node
+loses data."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ __all__ = [
 ]
 
 STORAGES_MAX = 7
-"""Storage nodes that a run may come to have."""
+"""The maximum number of storage nodes in a run."""
 
 
 def _closed_files(disk: SimulatedDisk) -> list[str]:
-    """Data files of segments that are not written any more."""
+    """Data files of closed segments."""
     found: list[str] = []
     for directory in disk.list(""):
         if directory.isdigit():
@@ -66,7 +67,7 @@ async def flip_a_bit(world: World, rng: Random) -> None:
 
 @fault("replace-empty")
 async def replace_by_empty(world: World, rng: Random) -> None:
-    """The disk is gone. Coming back empty is refused, until an operator says that it is meant."""
+    """The disk is lost. A restart with an empty disk is refused until an operator confirms it."""
     async with claim(world, world.fragile) as name:
         if name is None:
             return
@@ -79,7 +80,8 @@ async def replace_by_empty(world: World, rng: Random) -> None:
 
 @fault("replace-behind")
 async def replace_while_another_is_behind(world: World, rng: Random) -> None:
-    """What only two replicas have, one of them loses, while the third, which lags, comes back and the owner changes: those two must not decide."""
+    """One of the only two replicas that hold some transactions loses them, while the lagging third one returns and the owner changes. Those two must
+    not decide the vote."""
     async with claim(world, world.fragile) as name:
         others = [other for other in sorted(world.storages) if other != name and other not in world.busy]
         if name is None or not others:
@@ -130,7 +132,8 @@ async def replace_by_stale(world: World, rng: Random) -> None:
 
 @fault("replica-change")
 async def change_replica(world: World, rng: Random) -> None:
-    """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
+    """An operator moves a replica under load to a node that holds nothing of the partition. If the operator gives up, the cluster completes the
+    move."""
     partition = rng.randrange(world.mix.log_partitions)
     held = await world.assigned(partition)
     spare = [name for name in world.storage_names if name not in held and name in world.storages]
@@ -145,8 +148,8 @@ async def change_replica(world: World, rng: Random) -> None:
 
 @fault("storage-added")
 async def add_storage(world: World, rng: Random) -> None:
-    """A storage node joins, with nothing on its disk, and gets a replica more than the partition had, while all goes on. Later the partition gives
-    one of its replicas up, and the node leaves where nothing is on it any more."""
+    """A storage node with an empty disk joins under load and gets an additional replica of the partition. Later one replica of the partition is
+    removed, and the node leaves when it holds nothing."""
     if "replicas" in world.busy or len(world.storage_names) >= STORAGES_MAX:
         return
     world.busy.add("replicas")
@@ -180,7 +183,7 @@ def _members(world: World, partition: int) -> list[str]:
 
 @fault(GROWTH)
 async def grow_and_shrink(world: World, rng: Random) -> None:
-    """A partition gets a second replica and a third one, or gives one up, step by step, while all goes on."""
+    """A partition gets a second and a third replica, or loses one, step by step, under load."""
     if "replicas" in world.busy:
         return
     world.busy.add("replicas")
@@ -197,7 +200,7 @@ async def grow_and_shrink(world: World, rng: Random) -> None:
 
 
 async def _change(world: World, change: ReplicaChange) -> None:
-    """As `waltz cluster replicas` does it. Given up half-way, the cluster ends what was begun."""
+    """As `waltz cluster replicas` does it. If the caller gives up, the cluster completes the change."""
     world.trace.add("operator", f"changes the replicas of {change.partition}: adds {change.add}, removes {change.remove}")
     network = world.network.host("operator")
     try:

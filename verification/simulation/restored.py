@@ -1,9 +1,9 @@
 """A coordinator that is restored from a backup, after the faults and while clients work: owners must notice, or find that nothing is lost, and the
 operator's procedure must bring everything back (docs/guides/operations.md, A restored coordinator).
 
-The backup is made some time during the faults. Between the restore and the procedure the servers run for a while: what they open from metadata that
-went back would cut what was acknowledged. Left out are topics that are trimmed, because the backup knows less of them than is gone, and services with
-outboxes, which refuse to go on, because the backup does not know their last start.
+The backup is made some time during the faults. Between the restore and the procedure the servers run for a while. A partition that opened with the
+older metadata would truncate acknowledged transactions. Runs have no trimmed topics, because the backup is older than their trims, and no services
+with outboxes, which refuse to continue because the backup does not know their last start.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["RestoredCoordinator"]
 
 SOMETIMES = 1 / 8
-"""Of the seeds."""
+"""The share of the seeds."""
 
 RESTART_S = 0.3
 
 UNNOTICED_S = 1.5
-"""How long the servers run on what the backup says."""
+"""How long the servers run with the restored metadata."""
 
 LATE_S = 12.0
-"""Of healing, before and afterwards."""
+"""The time for healing, before the restore and after the procedure."""
 
 RESTORED = "/"
 """The path of a metadata write that stands for the restore: from there on numbers start again."""
 
 
 class RestoredCoordinator:
-    """`watch` while faults go on, then `play`."""
+    """`watch` during the faults, then `play`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -58,7 +58,7 @@ class RestoredCoordinator:
             self._world.trace.add("coordinator", "is backed up")
 
     async def play(self, append_everywhere: Callable[[float, str], Awaitable[Mapping[int, float]]]) -> None:
-        """No fault is going on, and every node is up."""
+        """No fault is active, and every node is up."""
         world = self._world
         if self._backup is None or world.grown or not await self._whole():
             return
@@ -88,7 +88,8 @@ class RestoredCoordinator:
             world.history.complaints.append(f"27: no append within {LATE_S:g} s of the adoption: partitions={late}")
 
     async def _whole(self) -> bool:
-        """False if some replica is no clean member in time: one that lost its disk and has not copied all back cannot be adopted as it is."""
+        """False if a replica does not become a clean member in time. A replica that lost its disk and has not copied everything again cannot be
+        adopted."""
         world = self._world
         deadline = world.now_s + LATE_S
         while world.now_s < deadline:
@@ -105,7 +106,8 @@ class RestoredCoordinator:
         return set(states) == set(await self._world.assigned(partition)) and all(state.session == newest for state in states.values())
 
     def _expect_noticed(self, names: Sequence[str]) -> None:
-        """By now a partition is open, because nothing of it is lost, or refused. One whose replicas moved to other addresses since is neither."""
+        """By now a partition is open, because nothing of it is lost, or it is refused. A partition whose replicas have moved to other addresses since
+        the backup is neither."""
         world = self._world
         owners = [world.servers[name].server for name in names]
         states = [to_json(server.statistics())["partitions"] for server in owners if server is not None]

@@ -1,7 +1,7 @@
 """Corruption in every kind of file that a storage node writes. Only the run's fragile node loses data.
 
-A bit is flipped unnoticed. Whatever reads the file again must notice: a start, a reader, the scrub. Then the byte is right again, or the
-node names the damage, or it does not serve what the file is needed for; nothing else than was written is ever served.
+A bit is flipped silently. Whatever reads the file next must notice: a start, a reader, the scrub. Then the byte is repaired, or the node reports the
+damage, or it does not serve what the file is needed for. Only what was written is ever served.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["corrupt_a_file", "files_by_kind"]
 
 VIEWS: Final = 0.5
-"""Of the flips on a disk that holds compacted views, so many are in their files: few seeds have views."""
+"""The share of the flips in files of compacted views, on a disk that holds views, because few seeds have views."""
 
 WEIGHTS: Final = {"fence": 3, DATA: 3}
-"""Of kinds of files whose corruption matters in few places; 1 for the others."""
+"""The weight of kinds of files whose corruption matters in few places; 1 for the others."""
 
 HEADERS: Final = 0.4
-"""Of the flips in the data of a segment, so many are in its header, which is a small part of it."""
+"""The share of the flips in the header of a segment's data file, which is a small part of it."""
 
 
 def files_by_kind(disk: SimulatedDisk) -> dict[str, list[str]]:
-    """What is on the disk and not temporary."""
+    """The files on the disk that are not temporary."""
     found: dict[str, list[str]] = {}
     folders = [""]
     while folders:

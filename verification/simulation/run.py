@@ -1,7 +1,5 @@
-"""One seed, one run: a cluster, clients and faults as the seed has them; then everything heals, and the evidence is gathered.
-
-Nothing is drawn from anything but the seed, and nothing depends on wall time. A run that does not end, or heals too late, is a finding like any
-other."""
+"""One seed, one run: a cluster, clients and faults as drawn from the seed; then everything heals, and the evidence is collected. The seed is the only
+source of randomness, and nothing depends on wall time. A run that does not end or heals too late is a finding like any other."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ HEAL_BOUND_S = 12.0
 """After the last fault: recovery, the clients' own pauses and an append. Timeouts of the simulated nodes are a second or two."""
 
 RUN_BOUND_S = 120.0
-"""Virtual time after which a run that has not ended is said to hang."""
+"""The virtual time after which a run counts as hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
         wrong = [f"everything_heals: 12: the run hangs: {_where(world)}"]
     except (WaltzError, OSError) as error:
         wrong = [f"everything_heals: 12: the run ended with {error!r}"]
-    except Exception as error:  # a defect of the laboratory: the range goes on, and names the seed
+    except Exception as error:  # a defect of the simulator: the range continues and names the seed
         trace.add("broken", traceback.format_exc())
         wrong = [f"no_client_complains: the run broke: {error!r}"]
     wrong += [f"no_client_complains: {defect}" for defect in world.network.defects] + broken
@@ -194,7 +192,7 @@ async def _nemesis(world: World, rng: Random, over: asyncio.Event) -> None:
 
 
 async def _calm(world: World) -> None:
-    """Good weather, no more lost answers, and a corrupt replica is emptied and replaced: that is what an operator does."""
+    """The network works, no more answers are lost, and a corrupt replica is emptied and replaced, as an operator would do."""
     weather = world.links.weather
     weather.loss = weather.duplication = weather.linger = 0.0
     world.ensemble.loses_answer = lambda: False

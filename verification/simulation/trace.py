@@ -1,6 +1,5 @@
-"""What a run did, line by line, and a digest of all of it: two runs of one seed are the same where their digests are.
-
-Reads the log lines of the simulated processes as well, with the process that wrote them.
+"""The trace of a run, line by line, and a digest of all lines: two runs of one seed are the same if their digests are equal. Includes the log lines
+of the simulated processes, with the process that wrote them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from waltz_log.testing.virtual_time import current_process, world_time_s
 __all__ = ["Trace"]
 
 LINES_MAX = 5000
-"""Kept for who reads them; the digest is of all."""
+"""The number of lines that are kept to be read. The digest covers all lines."""
 
 
 class Trace:
@@ -56,7 +55,7 @@ class Trace:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Log lines go here and nowhere else."""
+        """Log lines go only to this trace."""
         before = structlog.get_config()
         structlog.configure(processors=[self._process], wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
         try:

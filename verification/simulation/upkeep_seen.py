@@ -1,4 +1,4 @@
-"""Watches the calls of upkeep between owners and storage nodes: one that was made in an older session than the node had reported must not be done."""
+"""Records the upkeep calls between owners and storage nodes. A node must not execute a call of a session older than the one that it had reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UpkeepSeen:
         self._asked: dict[int, str] = {}
 
     def observe(self, now_s: float, connection: Connection, message: Any) -> None:
-        """Of each message as it is sent."""
+        """Called with each message when it is sent."""
         which, address = connection.original, connection.address
         if isinstance(message, pb.OpenRequest):
             self._opening[which] = (message.partition, message.session)

@@ -1,7 +1,7 @@
 """A cluster of simulated processes: real log servers, storage nodes and clients over the in-memory network, coordinator and disks.
 
-Each process can be paused, killed and started again, its host cut off, its disk crashed. Nothing here decides what goes wrong (`faults.py`)
-or what is right (`checkers.py`); it keeps the history of what can be seen.
+Each process can be paused, killed and started again, its host disconnected, its disk crashed. `faults.py` decides what goes wrong and `checkers.py`
+what is right; this module keeps the history of observable events.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class World:
         self.lives: dict[str, int] = {}
         self.storage_names = [f"storage-{index}" for index in range(mix.storages)]
         self.busy: set[str] = set()
-        """Nodes that a fault has to itself just now."""
+        """Nodes that a fault has claimed."""
         self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
         """The one node, if any, whose data may be removed."""
         self.corrupted: set[str] = set()
@@ -196,7 +196,7 @@ class World:
     # ---- storage nodes -----------------------------------------------------------------------------------------------------------------------------
 
     async def start_storage(self, name: str, *, replace: bool = False) -> None:
-        """Until it is up: a start that fails is tried again, as an operator's supervisor would. Raises `Fenced` if the directory is refused."""
+        """Waits until it is up. A failed start is repeated, as a supervisor would do. Raises `Fenced` if the directory is refused."""
         while True:
             self._life += 1
             storage = StorageProcess(self, name, self._life)
@@ -254,7 +254,7 @@ class World:
             return
 
     async def _supervise(self, name: str, server: ServerProcess) -> None:
-        """A server whose coordinator session ended is used up. It may be a while before a server acts on that."""
+        """A server whose coordinator session ended must be replaced. The server may notice that late."""
         await server.wait_lost()
         await asyncio.sleep(self.rng.choice((0.0, 0.5, 1.5)))
         while name in self.busy:
@@ -290,7 +290,7 @@ class World:
         await server.abort()
 
     async def silence(self, sessions: list[MemoryCoordinator], seconds: float, *, expire: bool = True) -> None:
-        """The ensemble does not hear of the sessions for so long; they end where that is longer than they last."""
+        """The ensemble receives nothing from the sessions for this time. They end if it is longer than their timeout."""
         for session in sessions:
             self.ensemble.cut(session)
         lasts = self.mix.session_timeout_s

@@ -1,6 +1,7 @@
-"""What must hold after a smoke run, each a function from its history to what is wrong with it. Knows nothing of how the run was made.
+"""Checks after a smoke run. Each is a function from the history to what is wrong with it. They do not know how the run was made.
 
-The numbers are those of the invariants in `docs/internals/simulator.md`. Each is shown to notice a spoiled history (`test_smoke_checks.py`).
+The numbers are those of the invariants in `docs/internals/simulator.md`. A test shows that each one notices a falsified history
+(`test_smoke_checks.py`).
 """
 
 from __future__ import annotations

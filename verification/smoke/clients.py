@@ -26,16 +26,16 @@ __all__ = ["SmokeClient", "command", "history_file", "progress_file"]
 SETTINGS = ClientSettings(connect_timeout_s=60.0, append_timeout_s=120.0)
 
 IMPATIENT = 0.01
-"""So many appends have a deadline that an outage outlasts, so that *unknown* comes up."""
+"""The share of appends with a deadline shorter than an outage, so that *unknown* occurs."""
 
 IMPATIENT_S = (0.1, 3.0)
 
 PROGRESS_EVERY_S = 0.5
 PAUSE_S = 0.2
-"""Before the log is asked again what it could not answer."""
+"""The pause before an unanswered query is repeated."""
 
 RESOLVES_MAX = 32
-"""Questions under way at once of a client: an outage leaves many, and while one partition is away the others answer."""
+"""The number of concurrent queries of a client. An outage leaves many, and while one partition is unavailable the others answer."""
 
 HOT = 0.1
 

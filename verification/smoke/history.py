@@ -1,6 +1,5 @@
-"""What is known after a smoke run: of each client what it asked, learned and read; of each partition what the log holds.
-
-Columns, not objects: millions of transactions. A client's history travels from its process to the judge as a file.
+"""The evidence of a smoke run: what each client sent, received and read, and what the log holds of each partition. Stored in columns, not objects,
+because there are millions of transactions. A client's history travels from its process to the judge as a file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["ClientHistory", "PartitionLog", "Reported", "SmokeHistory", "chained
 
 
 class Reported(IntEnum):
-    """What a client learned of an attempt in the end. `RESOLVED`, `ABSENT`: after *unknown*, by asking the log."""
+    """The final outcome of an attempt, as its client knows it. `RESOLVED`, `ABSENT`: after *unknown*, by a query to the log."""
 
     PENDING = 0
     COMMITTED = 1

@@ -1,5 +1,5 @@
-"""Does to a local cluster what a schedule says, when it is due; restarts what ended by itself, as an operator's supervisor would. Blocking, in the
-thread that the cluster belongs to."""
+"""Executes a schedule on a local cluster and restarts processes that ended by themselves, as a supervisor would. Blocking, in the thread of the
+cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Nemesis:
 
     @property
     def away(self) -> list[str]:
-        """The processes that we stopped and that do not work now."""
+        """The processes that are stopped at the moment."""
         return sorted(self._down | self._stopped)
 
     def advance(self, now_s: float) -> None:
@@ -70,7 +70,7 @@ class Nemesis:
                 self._cluster.start(name)
 
     def heal(self, within_s: float, announce: Callable[[str], None]) -> None:
-        """Everything runs, and serves, when this returns. Raises `ClusterUnavailable` if that takes longer than `within_s`."""
+        """Returns when every process runs and serves. Raises `ClusterUnavailable` if that takes longer than `within_s`."""
         announce("the outages are over")
         for name in sorted(self._stopped):
             self._cluster.resume(name)

@@ -1,6 +1,5 @@
-"""What the smoke test's transactions carry: who sent it as which attempt, from which mark it was computed, and the names of its locks.
-
-So the log by itself holds everything that is needed to judge it again. The layout is the test's own and means nothing elsewhere.
+"""The payload of the smoke test's transactions: the sender, the attempt, the mark from which it was computed, and the names of its locks. So the log
+itself holds everything that is needed to judge it again. Only this test uses the layout.
 """
 
 from __future__ import annotations

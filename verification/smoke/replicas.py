@@ -1,4 +1,4 @@
-"""What each storage node holds of a partition, as a digest of the bytes that it serves, read from the node itself."""
+"""The contents of a partition on each storage node, as a digest of the bytes that the node serves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Plays a smoke run: a local cluster, the processes with the clients, the outages; then everything heals, and what happened is judged.
-
-Ends by itself: the load within the plan's seconds, each step after it within `heal_s`. Leaves no process behind, whatever ends it.
+"""Runs the smoke test: a local cluster, the processes with the clients, and the outages; then everything heals, and the history is checked. Every
+step has a limit: the plan's seconds for the load, `heal_s` for each step after it. Leaves no process behind, however it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REPORT_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Report:
-    """`wrong` is empty where everything held. `healed_s`: from the last outage until all processes served again."""
+    """`wrong` is empty if every check passed. `healed_s`: the time from the last outage until all processes served again."""
 
     plan: SmokePlan
     committed: int
@@ -97,7 +96,7 @@ class _Clients:
             self._processes.signal(name, signal.SIGTERM)
 
     def finish(self, marks: dict[int, int]) -> list[ClientHistory]:
-        """They read their feeds up to the marks and end."""
+        """The clients read their feeds up to the marks and end."""
         new = marks_file(self._directory).with_suffix(".new")
         new.write_text(json.dumps([marks[partition] for partition in range(self._plan.partitions)]))
         new.replace(marks_file(self._directory))
@@ -184,7 +183,7 @@ def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, announce: Callab
 
 
 def _wait_settled(plan: SmokePlan, clients: _Clients) -> None:
-    """Until every attempt is decided, by its deadline at the latest, and then by asking the log."""
+    """Waits until every attempt is decided: by its deadline at the latest, and then by a query to the log."""
     bound_s = SETTINGS.append_timeout_s + plan.heal_s
     deadline = time.monotonic() + bound_s
     while not clients.progress()[3]:

@@ -24,12 +24,12 @@ STOPPED_S = (0.5, 6.0)
 """Shorter and longer than coordinator sessions last."""
 
 JITTER = 0.2
-"""Periods vary by so much, or the same outages would meet each time."""
+"""The variation of periods. Without it, the same outages would always overlap."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Outage:
-    """`killed`: it is started again after `lasts_s`; `stopped`: it goes on then."""
+    """`killed`: the process is started again after `lasts_s`; `stopped`: it continues then."""
 
     at_s: float
     name: str
@@ -38,8 +38,8 @@ class Outage:
 
 
 def outages(seed: int, *, servers: Sequence[str], storages: Sequence[str], rate: float, pace: float = 1.0) -> Iterator[Outage]:
-    """Without end, in the order of time. `rate`: how much more often than the original. `pace`: everything so much faster, the outages shorter
-    too, for a run that has little time."""
+    """Outages without end, in the order of time. `rate`: how much more often than in the original. `pace`: a factor for everything, also for shorter
+    outages, for a short run."""
     sources = [
         *_repeated(seed, ["zookeeper"], ZOOKEEPER_EVERY_S, ZOOKEEPER_DOWN_S, rate, pace),
         *_repeated(seed, servers, SERVERS_EVERY_S, SERVER_DOWN_S, rate, pace),

@@ -1,1 +1,1 @@
-"""Connections of strangers to every port of a real cluster, and what its clients and its memory notice of them."""
+"""Connections of strangers to every port of a real cluster, and their effect on its clients and its memory."""

@@ -1,4 +1,4 @@
-"""Many connections to some ports, in a process of its own: a third sends nothing, a third random bytes, a third one byte every ten seconds.
+"""Many connections to some ports, from a separate process: a third sends nothing, a third random bytes, a third one byte every ten seconds.
 
 `python -m verification.strangers.attack --seconds 30 --connections 300 127.0.0.1:5101 ...`. A connection that the peer closes is made again after a
 while. Prints one line of JSON when it ends: how many connections it made, and the most that were open at once.

@@ -25,13 +25,13 @@ SLOWER_MAX: Final = 2.0
 """Times the p99 without strangers."""
 
 P99_FLOOR_S: Final = 0.01
-"""A p99 below this says more about the machine than about the node: what strangers add is compared with it."""
+"""A p99 below this depends more on the machine than on the node, so the p99 with strangers is compared with this value."""
 
 GROWTH_BYTES_MAX: Final = 512 << 20
 """Of one node: 2,048 connections of gRPC that wait in a handshake, at up to 128 KiB each, twice over for what is not returned to the system."""
 
 PAUSE_S: Final = 0.002
-"""Between two appends: the client measures latency, not how much the machine can do."""
+"""The pause between two appends. The client measures latency, not throughput."""
 
 PAGE_S: Final = 10.0
 """The deadline of a request to the console, with all attempts of its browser."""
@@ -72,7 +72,7 @@ class Measured:
 
 
 def measure(cluster: LocalCluster, connections: int, seconds: float) -> Measured:
-    """For so long without and so long with strangers."""
+    """Measures for this time without strangers and for the same time with them."""
     settings = ClientSettings(tls=cluster.certificate("application", "strangers") if cluster.secure else None)
     with console_of(cluster) as console, SyncWaltzClient(cluster.cluster, settings) as client, ThreadPoolExecutor(1) as browser:
         pids = [console.pid, *(pid for name, pid in cluster.processes.items() if name != "zookeeper")]
@@ -119,7 +119,7 @@ def _browser(cluster: LocalCluster) -> ssl.SSLContext | None:
 
 
 def _open_pages(port: int, context: ssl.SSLContext | None, seconds: float) -> tuple[int, int]:
-    """How many, and how many of them failed."""
+    """The number of requests, and how many of them failed."""
     pages, failed, until = 0, 0, time.monotonic() + seconds
     while time.monotonic() < until:
         pages += 1

@@ -1,1 +1,1 @@
-"""The ports of a secure cluster as sslyze and testssl.sh see them, and what is wrong with that."""
+"""Scans the ports of a secure cluster with sslyze and testssl.sh, and judges the reports."""

@@ -1,4 +1,4 @@
-"""What a port does with a client of TLS 1.3 that has no certificate. In TLS 1.3 such a client learns only after its handshake that it was refused."""
+"""How a port treats a TLS 1.3 client without a certificate. In TLS 1.3 such a client learns only after its handshake that it was refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGINNINGS: Final = {
     Kind.CONSOLE: b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     Kind.ZOOKEEPER: b"srvr",
 }
-"""What makes a port that admits the client answer."""
+"""The bytes that make a port answer if it admits the client."""
 
 
 def welcome_of(port: Port) -> str | None:
