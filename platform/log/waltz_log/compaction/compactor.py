@@ -1,9 +1,9 @@
-"""Folds a log into a compacted view, step by step, and keeps the view's files few and mostly alive.
+"""Folds a log into a compacted view, step by step, and keeps the view's files few and mostly live.
 
-A step reads the log from the view's bound as far as its keys fit in the key cache, reads it again and writes what is the latest of its key; what
-older files hold of these keys is dead from then on. Files that lie side by side are merged so that their sizes fall by halves: each value is
-copied a number of times that grows with the logarithm of the view only. One with too much dead in it, or with tombstones whose time is over, is
-rewritten alone.
+A step reads the log from the view's bound as far as its keys fit in the key cache, reads it again and writes the latest value of each key. Values of
+these keys in older files are dead from then on. Adjacent files are merged so that each file is at most half as large as the one before: the number of
+copies of a value grows only with the logarithm of the view. A file with too many dead values, or with tombstones whose time is over, is rewritten
+alone.
 
 Memory: the keys of one step, the keys of one chunk of the file that is written and of one of an older file, nine bytes for each record of that
 file, a byte for each record of the view. Holds no lock while it reads or writes.

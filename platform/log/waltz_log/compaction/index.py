@@ -1,12 +1,12 @@
 """The `.wal.index` next to each file of a view: which keys it holds, and where. Small, so that compaction reads keys without values.
 
-A file of records itself (`core.formats.wal_records`). Each holds a chunk of entries, sorted by hash, key length and key; its key is the decimal
+The file consists of records (`core.formats.wal_records`). Each holds a chunk of entries, sorted by hash, key length and key; its key is the decimal
 number of all hashes of the chunk combined by exclusive or, and its value
 
     long largest offset | long key bytes | int entries | ulong hash * n | long offset * n | int key bytes * n | keys        little-endian
 
 Chunks follow each other in the order of the records, and one ends when its keys reach a bound of bytes. The layout packs the same fields by a schema
-compiler; columns need none and are read without a loop. Pure but for `read_index`, which reads.
+compiler; columns need none and are read without a loop. Pure except for `read_index`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What every request and every answer of the console must have, for all pages.
+"""The security requirements for every request and response of the console, on all pages.
 
 - With TLS, the principal of the browser's certificate decides: readers, operators and nodes see the pages, operators and principals that a rule
-  lets administer may act, and a payload needs the right to read its topic. The console reads with a certificate of its own, which may do more.
+  lets administer may act, and a payload needs the right to read its topic. The console reads with its own certificate, which may have more rights.
 - Without TLS, the `Host` must name the loopback. A page of another site whose name resolves to this machine is refused, so it cannot read the
   console. With TLS the browser compares the host with the console's certificate.
 - A request that changes something must come from a page of the console: the browser says so (`Sec-Fetch-Site`, `Origin`), and the form carries the

@@ -1,20 +1,20 @@
 """The metadata of a cluster whose replicas came without it, derived from their directories (facts of the original's recovery;
 docs/internals/recovery.md).
 
-Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. A replica acknowledges only in a
+If the original's coordinator is lost, each replica still knows the last session of which it was a clean member. A replica acknowledges only in a
 session in which it is clean, so what the newest session committed is on replicas that were clean in it, its members, and what earlier sessions
 committed is below the mark at which each member became clean.
 
 A member may also be a learner, which is clean in the session without being assigned, so a vote over members could decide too low. Without missing
 replicas there is no vote: the highest last id of a member is the closing mark of the members that hold it. Logs of members of one session are
 prefixes of one another, each committed transaction is on one of them, and no client received the answer that a transaction above is not in the log. A
-member that holds less keeps an open state, as in `closed_metadata`, and copies the rest. Every other replica is recorded as one that was assigned and
-has been in no session yet, as `next_metadata` does: recovery cuts it to its own mark (`core.recovery.classify`) and fills it. So a majority of all
-replicas opens the next session, even where a single one was made clean before the last owner died.
+member that holds less keeps an open state, as in `closed_metadata`, and copies the rest. Every other replica is recorded as assigned and not yet in
+any session, as `next_metadata` does: recovery truncates it to its own mark (`core.recovery.classify`) and fills it. So a majority of all replicas
+opens the next session, even if only one was clean before the last owner died.
 
-A replica that is missing is recorded as a member of the newest session without a mark, and so are all members then: the vote waits for the missing
-one wherever it could matter. Any other directory is not recorded then, because it may belong to a replica that was removed before: counted as a
-member, it would raise the majority of the vote above the number of replicas that acknowledged. Pure.
+A missing replica is recorded as a member of the newest session without a mark. Then all members are, and the vote waits for the missing one if it
+could matter. Other directories are not recorded in this case, because they may belong to replicas that were removed. As members they would raise the
+majority of the vote above the number of replicas that acknowledged. Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The next assignment when a replica of a partition is added, removed or replaced while it is in use (docs/internals/recovery.md, Changing replicas).
 
-One replica at a time, and the next only when the one before is clean: after two changes at once, possibly no remaining replica is certain to know
-what was acknowledged. No step leaves the partition without a majority that can accept appends now, and none leaves it fewer than three replicas
-unless the change says `force`. If there is only a single replica, the added one would raise the majority before it can be part of it: the owner fills
-it first, and includes both when the new one holds everything (`server.partition.renewal`). Pure. Called again after each step, and after an
-interruption, it continues from the present state.
+One replica changes at a time, and the next only when the previous one is clean. After two changes at once, it would be possible that no remaining
+replica knows everything that was acknowledged. No step leaves the partition without a majority that can accept appends now, or with fewer than three
+replicas unless the change says `force`. If there is only a single replica, the added one would raise the majority before it can be part of it: the
+owner fills it first, and includes both when the new one holds everything (`server.partition.renewal`). Pure. Called again after each step, and after
+an interruption, it continues from the present state.
 """
 
 from __future__ import annotations

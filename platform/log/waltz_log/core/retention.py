@@ -1,7 +1,7 @@
 """Decides which of the oldest transactions of a partition may be trimmed (docs/guides/topics.md, Retention).
 
 Whole segments are trimmed from the oldest end, by age or by size. However old or large they are, no transaction is trimmed
-- above the session's low-water mark, which recovery goes back to, or above what a majority of the assigned replicas has,
+- above the session's low-water mark, to which recovery can go back, or above what a majority of the assigned replicas has,
 - that a registered subscriber has not read, unless the topic's policy says so,
 - that the compacted view of a majority does not hold yet, in a compaction topic.
 

@@ -6,8 +6,8 @@ a sync the files are not needed and are freed like any other. Adding a live reco
 record in its old place or its new one, and no control file is needed. A record with updates is written as a small transaction, because its parts must
 not be separated.
 
-(The original writes to files next to the journal, swaps them by a control file, and for that gave up the counts of transactions in each file. Here
-a commit's counts stay true: the files it lists keep their records or vanish.)
+(The original writes to files next to the journal and swaps them with a control file, which makes the transaction counts in the files unusable. Here
+the counts of a commit stay correct: the files that it lists keep their records or disappear.)
 
 Compaction never moves a record that an open transaction uses, and never frees a file that such a transaction pins. One step copies at most one file
 and reads those that it frees, which bounds how long an append that caused it waits.

@@ -1,8 +1,10 @@
 """The contents of a journal's directory: file names, the check with which they are sealed, and the id of each file. Read-only.
 
-    journal-<id>.jrh      sealed by hash; the name states the id, and the header repeats it journal-<id>.jrn      sealed by size; the header states
-    the id, as in the layout, and the name may be an older one journal.salt          the secret of the hashes (salt.py) *.tmp                 what a
-    crash left half made; holds nothing attic/                what was damaged, set aside and never deleted; `.lost` files were too short for a header
+    journal-<id>.jrh      sealed by hash; the name states the id, and the header repeats it
+    journal-<id>.jrn      sealed by size; the header states the id, as in the layout, and the name may be an older one
+    journal.salt          the secret of the hashes (salt.py)
+    *.tmp                 an incomplete file that a crash left; holds nothing
+    attic/                damaged files, set aside and never deleted; `.lost` files were too short for a header
 
 With hashes the id in the name decides, because every record proves it; a damaged header does no harm. With sizes only the header states the id.
 Source: the layout's "Header Id"; docs/internals/journal.md.

@@ -1,12 +1,12 @@
 """The journal: records that live until they are deleted, alone or in transactions, in a bounded ring of files.
 
-One caller at a time; it blocks on its disk and starts no thread, task or timer, so it runs in a simulator as in a thread (group_commit.py is the
-shell for many threads). Appending only buffers: what was appended before a `sync` is on the medium when that returns, and nothing is sure before. A
-buffer or a file that is full is written, but that acknowledges nothing.
+One caller at a time. It blocks on its disk and starts no thread, task or timer, so it runs in a simulator as in a thread (group_commit.py is the
+shell for many threads). Appending only buffers: records appended before a `sync` are on the medium when it returns, and not earlier. A full buffer or
+file is written, but that acknowledges nothing.
 
-Invariants: the ledger (ledger.py) changes only together with the record of the change; what the caller did wrong, or no room for it, changes
-nothing but the fate of the transaction it was for; a record that an open transaction changed is in its hands alone until it ends; a failed write or
-sync is final. Source: the layout; docs/internals/journal.md.
+Invariants: the ledger (record_ledger.py) changes only together with the record of the change; an invalid call, or one without room, affects only its
+transaction; only the open transaction that changed a record may change it until the transaction ends; a failed write or sync is final. Source: the
+layout; docs/internals/journal.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a journal's files hold: every healthy record read in the order of writing, and judged. Reads, never writes.
+"""Reads every healthy record of a journal's files in the order of writing, and decides what it means. Never writes.
 
-Rules, as the layout has them: files in the order of their ids; records anywhere in a file, holes and records of an earlier use skipped; a
-transaction counts at the place of its commit, adds and updates first and deletes last, when it is complete. Complete means that *every* file that
-its commit or prepare lists holds exactly as many of its records as listed, and no other file holds one; a listed file that is gone was reclaimed
-and counts as safe. (The original counts in the file of the commit alone, and so can load half a transaction.) A prepared transaction without commit
-or rollback is in doubt and handed over with its records. Everything else of a transaction counts nothing.
+The rules of the layout: files in the order of their ids; records anywhere in a file, holes and records of an earlier use skipped; a transaction
+counts at the place of its commit, adds and updates first and deletes last, when it is complete. Complete means that *every* file that its commit or
+prepare lists holds exactly as many of its records as listed, and no other file holds one; a listed file that is gone was reclaimed and counts as
+safe. (The original counts in the file of the commit alone, and so can load half a transaction.) A prepared transaction without commit or rollback is
+in doubt, and the caller gets it with its records. Other records of transactions are ignored.
 
-Memory: one file at a time, what lives, and the records of transactions not yet decided. Source: "Reading Records", "Record Health", "Holes on
+Memory: one file at a time, the live records, and the records of undecided transactions. Source: "Reading Records", "Record Health", "Holes on
 Transactions"; docs/internals/journal.md.
 """
 

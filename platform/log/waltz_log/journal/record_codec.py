@@ -1,12 +1,13 @@
 """The records of a journal as bytes: what is written, and which bytes of a file are a healthy record.
 
-Pure. It never decides what a record means for other records (loading.py) or where it is stored (files.py). Source: "JBoss Messaging Circular Journal
+Pure. It never decides what a record means for other records (loading.py) or where it is stored (ring.py). Source: "JBoss Messaging Circular Journal
 Layout"; layouts with vectors in docs/internals/journal.md.
 
-The last four bytes of a record are its check. `size`: the record's whole length, as the layout has it. `hash`: CRC-32 of all bytes before it, begun
-with a seed that is made of the journal's secret salt and the file's id. A length does not detect a torn body, and a payload can imitate it: a client
-could put a whole record into a body, and that record would be loaded if the record around it is damaged. A client that writes payloads does not know
-the seed, which differs for each use of a file. So an imitation passes with a probability of 1 in 2^32, and so does a record of an earlier use.
+The last four bytes of a record are its check. `size`: the record's whole length, as in the layout. `hash`: CRC-32 of all bytes before it, with a
+start value that is derived from the journal's secret salt and the file's id. A length does not detect a torn body, and a payload can imitate it: a
+client could put a whole record into a body, and that record would be loaded if the record around it is damaged. A client that writes payloads does
+not know the seed, which differs for each use of a file. So an imitation passes with a probability of 1 in 2^32, and so does a record of an earlier
+use.
 
 Invariants: `scan` yields only records whose type, file id, sizes and check are right, in the order of their offsets and never overlapping. It finds
 each healthy record that does not start inside another one.

@@ -1,16 +1,17 @@
 """Which records are live, in which files their parts are, and which files are no longer needed.
 
-Pure bookkeeping: no I/O. It holds one place for each living record and no body, so its memory is bounded by what lives. The same calls are made
-while records are appended and while they are loaded, so that a restart judges as the running journal did.
+Pure bookkeeping: no I/O. It holds one place for each live record and no body, so its memory is bounded by the live records. The same calls are made
+while records are appended and while they are loaded, so that a restart reaches the same result as the running journal.
 
-A file can go (be reused or removed) when nothing in it lives, no open transaction has anything in it, and every file that it must outlive goes too:
+A file can be freed (reused or removed) when it holds no live record, nothing of an open transaction, and every file that it must outlive is freed,
+too:
 
 - a delete must outlive the parts of the record it cancels, or they would be loaded again ("zombie adds");
 - what replaces a part (a later update of a replaceable type, a record written again by compaction) must outlive that part, likewise;
 - a commit or rollback must outlive the records of its transaction: without it they would be undecided again.
 
-Invariants: `live` of a file is the number of adds and updates in it that are some living record's; of the files that can go, none is handed out
-before those it must outlive. Source: the layout's "Holes on Transactions"; docs/internals/journal.md.
+Invariants: `live` of a file is the number of adds and updates in it that are some living record's; no file is freed before those that it must
+outlive. Source: the layout's "Holes on Transactions"; docs/internals/journal.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The disk port in memory: it keeps what was synced and may lose, tear or reorder the rest when its machine dies.
 
-A file's bytes and a directory's names are synced separately, as POSIX has it: a new, renamed or removed name is sure only after its directory was
+A file's bytes and a directory's names are synced separately, as in POSIX: a new, renamed or removed name is durable only after its directory was
 synced. `pending()` lists every change that was not synced separately, in order; `survivor` gives the disk as the next start finds it after any fate
 of each of them, so that a test can go through them (`verification/crashes/crashes.py`) or draw them (`crash`).
 

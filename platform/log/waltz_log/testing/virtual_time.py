@@ -1,14 +1,14 @@
-"""An event loop whose time is its own, and processes inside it that can be stopped and killed.
+"""An event loop with virtual time, and processes inside it that can be stopped and killed.
 
 When nothing can run, time jumps to the next timer. So a run lasts only as long as its work, and the same work in the same order gives the same run.
 Only for code that uses the outside world through ports: the loop would never wait for a real socket or thread.
 
-A `SimulatedProcess` is a name for tasks: what is started by `spawn`, and all that it starts in turn, belongs to it. While it is paused nothing of
-it runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues. Its clock may drift:
+A `SimulatedProcess` is a name for tasks: the tasks that `spawn` starts, and all tasks that they start, belong to it. While it is paused, none of them
+runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and messages of others wait in its queues. Its clock may drift:
 `time()` and the timers of its tasks use its own clock, which runs faster or slower than that of the loop (`world_time_s`).
 
-The loop replaces the one pass of asyncio's loop (`_run_once`), which has neither sockets nor threads to ask here: that is where a paused process's
-work is put aside, and it needs a third of the time.
+The loop replaces one pass of asyncio's loop (`_run_once`), because there are no sockets or threads to poll here. It sets the work of paused processes
+aside, and needs a third of the time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The two messages that carry records, written and read without copies of the records: append frames and blocks for replicas.
 
 Protobuf copies a `bytes` field when it is set, when a message is made part of another one, when a message is encoded or decoded, and at each access.
-For a frame of a MiB each of these copies also needs fresh memory. Here the bytes around the records are written by hand, and the records follow as
-they are. A server reads them as a view of the message that arrived. The bytes on the wire are protobuf's: each side of a connection may use either
+For a frame of a MiB each of these copies also needs fresh memory. Here the bytes around the records are written by hand, and the records follow
+unchanged. A server reads them as a view of the message that arrived. The bytes on the wire are protobuf's: each side of a connection may use either
 way.
 
-Reading accepts only what this writing gives (each field once, known fields alone). Everything else is left to protobuf, which also reports what is
-wrong with a message.
+The reader accepts only messages in the form that the writer produces (each field once, only known fields). Protobuf reads all others, and also
+reports what is wrong with a message.
 """
 
 from __future__ import annotations

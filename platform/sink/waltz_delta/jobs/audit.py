@@ -1,12 +1,12 @@
 """Compares the log with a pipeline's tables, transaction by transaction, and names the differences.
 
 Two properties are checked. The log itself is dense: each partition has every id from the first to the last once (count, sum, least, greatest). And
-each table holds exactly what its declaration makes of the log: for each range of ids the same number of rows, the same sum of ids and the same sum of
-their columns' hashes; for a table with keys, the newest row of each. Ranges that differ are then compared row by row.
+each table holds exactly the rows that its declaration derives from the log: for each range of ids the same number of rows, the same sum of ids and
+the same sum of their columns' hashes; for a table with keys, the newest row of each key. Ranges that differ are then compared row by row.
 
-Expected rows come from the log by the decoding, filter and projection of the pipeline (`output_decoder`), and by a plain fold over keys. Of what the
-sink records, only its marks are used, to bound the range. So the audit finds faults of the landing, changes by users, and rows that a RESTORE
-removed. It cannot find what the declaration itself leaves out. Rows of an older declaration differ and are reported.
+Expected rows come from the log by the decoding, filter and projection of the pipeline (`output_decoder`), and by a plain fold over keys. The audit
+uses only the marks of the sink, to bound the range. So the audit finds faults of the landing, changes by users, and rows that a RESTORE removed. It
+cannot find what the declaration itself leaves out. Rows of an older declaration differ and are reported.
 
 Only reads. Needs the log of the range: trimmed transactions cannot be audited, and the report says so.
 """

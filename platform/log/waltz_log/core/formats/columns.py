@@ -2,11 +2,11 @@
 
 `lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back. Nothing here makes an object per record.
 
-How a block is verified (`verify_records`): the closing checksums say what the checksum of the whole block must be (`crc_algebra`), so one pass of
-`zlib.crc32` over all its bytes checks them together; and a record's closing checksum and header say what its data checksum must be, so that one is
-checked without the data. Damage within one record is found exactly when the record's own checksum finds it, every burst of up to 32 bits for
-certain; damage in several records at once goes unseen with a chance of 2**-32, as with one checksum. Where something is wrong, a loop over the
-records names the first bad one.
+How a block is verified (`verify_records`): the closing checksums determine the checksum of the whole block (`crc_algebra`), so one pass of
+`zlib.crc32` over all its bytes checks them together. A record's closing checksum and header determine its data checksum, so that one is checked
+without the data. Damage within one record is found whenever the record's own checksum finds it, including every burst of up to 32 bits. Damage in
+several records at once is missed with a probability of 2**-32, as with one checksum. If something is wrong, a loop over the records finds the first
+damaged one.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 `waltz-storage.ctl` is the documented control file (On-Disk Data Structures, Control File): a header, then for each partition its number and
 two structs that are written alternately, so that a torn write costs the newer struct and never both.
 
-`waltz-storage.fence` is ours: the same header, then pairs of (long value, int crc32) that are written one after the other: first how often
-the directory was started, then for each partition the newest store session ever seen. It is apart from the control file because that one holds the
-session in which the replica was last made clean, which is a different number from the one that fences.
+`waltz-storage.fence` is ours: the same header, then pairs of (long value, int crc32) that are written one after the other: first how often the
+directory was started, then for each partition the newest store session ever seen. It is a separate file, because the control file holds the session
+in which the replica was last made clean, and that is not the number that fences.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CRC-32 as algebra on whole columns: what becomes of many checksums when bytes follow, without touching those bytes.
+"""CRC-32 as algebra on whole columns: computes how many checksums change when bytes follow, without reading those bytes.
 
 CRC-32 is linear over GF(2). For byte strings A and B: `crc(A+B) = shift(crc(A), len(B)) ^ crc(B)`, and for A and A' of one length `crc(A+B) ^
 crc(A'+B) = shift(crc(A) ^ crc(A'), len(B))`, where `shift(value, n)` is the effect of n zero bytes on the register: a multiplication by x^(8n) modulo

@@ -3,8 +3,8 @@
     long time ms | int checksum | int key bytes | int value bytes | byte compression | byte version | short magic 0xCAFE | key | value
 
 Little-endian. In the layout's own version, 1, the checksum is the low 31 bits of xxh64(key, value): it leaves the header out, so that a length that
-moved from the key to the value goes unnoticed. Version 2, the only one written here, covers all bytes of the record but the checksum itself, and
-its value begins with the transaction's id (long) and header (int), which the layout, whose records are addressed by offset, has no field for.
+moved from the key to the value goes unnoticed. Version 2, the only one written here, covers all bytes of the record except the checksum itself. Its
+value begins with the transaction's id (long) and header (int), for which the layout has no field, because it addresses records by offset.
 
 Pure. Compressed values, which the layout allows, are refused: nothing writes them.
 """

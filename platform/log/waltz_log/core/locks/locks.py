@@ -1,12 +1,13 @@
 """Optimistic locks of one partition: which transaction last wrote what, and whether a new one may still be appended.
 
-A lock is a 64-bit hash of its name. write: checked and set; read: checked; append: set only. A transaction conflicts where a lock it checks was last
-written by a transaction above its client high-water mark (Client-Server Communication, Lock Failure; docs/concepts/architecture.md).
+A lock is a 64-bit hash of its name. write: checked and set; read: checked; append: set only. A transaction conflicts if a lock that it checks was
+last written by a transaction above its client high-water mark (Client-Server Communication, Lock Failure; docs/concepts/architecture.md).
 
-Exact within its memory. What is forgotten raises the floor: an unknown lock counts as written at the floor, which may cause a conflict and never
-misses one. At open the floor is the partition's high-water mark; a client that mounted has been fed up to it. A mark never moves down.
+Exact for the locks that it remembers. Forgetting a lock raises the floor: an unknown lock counts as written at the floor, which may cause a conflict
+and never misses one. When the partition opens, the floor is its high-water mark; a mounted client has received everything up to it. A mark never
+moves down.
 
-A transaction that counts its own client's writes as known conflicts only where another client wrote above its mark (`own_writes`).
+A transaction that counts its own client's writes as known conflicts only if another client wrote above its mark (`own_writes`).
 
 A transaction with `TURN_MARK` only asks for its turn at the locks that it checks: it is never accepted, and its rejection is no conflict.
 """

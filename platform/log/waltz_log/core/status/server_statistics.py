@@ -232,11 +232,11 @@ class CacheStatistics:
 @snapshot
 @dataclass(frozen=True, slots=True)
 class ServerTotals:
-    """Of all partitions since the process started. `queue`: how long the oldest frame of each block waited until the block was ordered; `commit`:
-    from then until the block was committed; `replicate`: from sending blocks to one replica until it acknowledged them; `lock_wait`: how long a
-    rejection waited for its turn at a hot lock; `recovery`: from the begin of a store session to its being open; `sessions`: those that were opened;
-    `fenced_generations`, `fenced_sessions`: what newer owners and newer sessions ended here; `fenced_mounts`: what newer mounts of a client ended;
-    `append_refusals`, `mount_refusals`: how often frames of appends, and mounts, were refused because a quota was exceeded."""
+    """Totals of all partitions since the process started. `queue`: how long the oldest frame of each block waited until the block was ordered;
+    `commit`: from then until the block was committed; `replicate`: from sending blocks to one replica until it acknowledged them; `lock_wait`: how
+    long a rejection waited for its turn at a hot lock; `recovery`: from the begin of a store session to its being open; `sessions`: those that were
+    opened; `fenced_generations`, `fenced_sessions`: generations and sessions that newer ones ended here; `fenced_mounts`: mounts that newer mounts of
+    the same client ended; `append_refusals`, `mount_refusals`: how often frames of appends, and mounts, were refused because a quota was exceeded."""
 
     queue: Fieldwise[LatencyStatistics]
     commit: Fieldwise[LatencyStatistics]

@@ -56,12 +56,12 @@ class ScrubStatistics:
 class NodeStatistics:
     """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `corrupt`: those of them whose stored data is damaged;
     `repairing`: partitions that are served and have corrupt segments, which `scrub` names and repairs from other replicas; `scrub`: None before it is
-    started; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits
-    for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where the node
-    answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds
-    of all partitions, with the sync where one was made; `sync_latency`: of the syncs alone; `traces`: None for a node that does not trace.
-    `certificate_expires_s`: when the certificate expires, since 1970, None without TLS. `round_trips`: if they were asked for, milliseconds of a ping
-    by the name of the other storage node, None for a node that does not answer.
+    started; `writer_bytes`: bytes received and not yet written, of all partitions: now, the maximum since the start, and the bound above which each
+    stream waits for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where
+    the node answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds of all partitions, with the
+    sync where one was made; `sync_latency`: of the syncs alone; `traces`: None for a node that does not trace. `certificate_expires_s`: when the
+    certificate expires, since 1970, None without TLS. `round_trips`: if they were asked for, milliseconds of a ping by the name of the other storage
+    node, None for a node that does not answer.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 

@@ -4,10 +4,10 @@ know which locks they will need ask for their turn before they execute (`TURN_MA
 A rejection is final when it is decided; only its answer waits. If all were answered at once, all clients would read up to the same winner and decide
 again at the same time, and all but one would be rejected again: with 64 locks and a thousand clients, the original ran each transaction 28 times. If
 one is answered whenever the lock's newest writer is committed, each commit of a lock causes at most one rejection: two executions of each
-transaction, however many wait, and hardly more than one where clients ask for their turns.
+transaction, however many wait, and little more than one if clients ask for their turns.
 
 An answered client has a turn. The next one is answered when the lock was written again, or when the turn ends without a write. After an unused turn
-twice as many are answered at once, so that clients that do not return delay the others for a few turns and not for one each. A turn reserves nothing:
+twice as many are answered at once, so that clients that do not return delay the others by a few turns, not by one turn each. A turn reserves nothing:
 any transaction with a new enough mark is accepted. Times decide only when to answer. Pure except for its arguments. The number of locks and of
 waiting rejections is bounded; a rejection without a place is answered as soon as its winner is committed.
 """

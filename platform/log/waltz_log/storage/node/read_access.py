@@ -4,8 +4,8 @@ An owner proves itself with two values: its session, which must be the newest th
 that session. Session numbers are public (the node's status lists them), so a number alone proves nothing. The token is as safe as the network that
 carries it, and without TLS a principal is only what a client says (docs/guides/topics.md).
 
-The rules of access (`security.access`) come first, and are asked again while a stream goes on. Everything else here is in memory: a node that
-was just started knows neither readers nor tokens until the owner opens its session again.
+The access rules (`security.access`) come first, and are checked again during a stream. Everything else here is in memory: a node that was just
+started knows neither readers nor tokens until the owner opens its session again.
 """
 
 from __future__ import annotations

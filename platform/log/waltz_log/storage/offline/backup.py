@@ -1,6 +1,6 @@
 """Copies the directory of a storage node, which may be running, into a backup: a cut of every partition's log, complete and verified.
 
-Works from outside, on the files alone, and neither waits for the node nor delays it. What makes the copy consistent:
+It only reads and links files, and neither waits for the node nor delays it. What makes the copy consistent:
 
 - The control file is read before any data and the fences after all of it: the marks of the copy never promise more than its data holds.
 - A closed segment is hard-linked if source and target share a file system, else copied. Before a node writes to a file that has other names, it

@@ -1,4 +1,4 @@
-"""Makes a storage directory from a backup, or from a copy that was made in any other way: one that is marked as restored.
+"""Makes a storage directory that is marked as restored from a backup or any other copy.
 
 A restored replica may lack transactions that it once acknowledged, and transactions above its low-water mark may have been truncated since. So the
 session of each partition becomes a number below every real one (the negative time of the restore, which also distinguishes two restores). An owner

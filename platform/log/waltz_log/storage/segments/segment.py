@@ -5,8 +5,8 @@ unsynced records wait in memory. When records are truncated, their index entries
 record that follows one; the times about once per second of append time, so that a crash of the machine loses little of them and no acknowledgment
 needs two syncs. The data file may have preallocated space: zeros beyond `size`, which are released when the segment is closed.
 
-Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the only one after which the
-content of the medium is known: nothing was promised about the bytes that found no space, and they can be truncated.
+Blocks; called by one thread at a time. `OSError` is not caught; the log decides what it means. Only after `NoSpace` is the content of the medium
+known: the bytes without space were not acknowledged and can be truncated.
 """
 
 from __future__ import annotations
