@@ -13,8 +13,8 @@ from waltz_log.errors import Fenced
 from waltz_log.server.node import manager
 from waltz_log.server.node.manager import ClusterManager
 from waltz_log.server.replication import session_recovery as recovery
+from waltz_log.server.replication.fence_evidence import FenceEvidence
 from waltz_log.server.replication.session_recovery import Recovery
-from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.testing.memory_coordinator import MemoryCoordinator
 
 __all__: list[str] = []
@@ -24,11 +24,12 @@ __all__: list[str] = []
 def restored_coordinator_believed() -> None:
     """An owner goes on from metadata that is older than the replicas, and uses up session numbers until they are high enough."""
 
-    async def judge_fence(self: StoreSession, _replica: str, error: Fenced) -> None:
-        self.fenced(error)
+    async def judge(self: FenceEvidence, _replica: str, error: Fenced) -> None:
+        if error.newer > self._session.session:
+            self._session.fail(error)
 
     change(recovery, "unrecorded_session", lambda *_: None)
-    change(StoreSession, "judge_fence", judge_fence)
+    change(FenceEvidence, "judge", judge)
 
 
 @bug

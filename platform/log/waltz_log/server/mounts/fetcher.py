@@ -17,7 +17,7 @@ from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unav
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.memory import Run
-from waltz_log.server.replication.replica_session import ReplicaSession
+from waltz_log.server.replication.replica_reads import ReplicaReads
 from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Fetcher"]
@@ -110,7 +110,7 @@ class Fetcher:
                 raise Unavailable(reason=f"no replica could serve partition={store.partition} transaction_id={first}")
             await asyncio.sleep(0 if failed.total() < len(sources) else settings.replica_retry_s)
 
-    async def _one(self, source: ReplicaSession, first: int, headers_only: bool, last: int | None) -> Run | None:
+    async def _one(self, source: ReplicaReads, first: int, headers_only: bool, last: int | None) -> Run | None:
         committed = self._store.committed
         blocks = await source.read_run(first, committed if last is None else min(last, committed), headers_only=headers_only)
         if not headers_only:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from waltz_log.core.recovery import majority
 from waltz_log.errors import Fenced, WaltzError
+from waltz_log.server.replication.fence_evidence import FenceEvidence
 from waltz_log.server.replication.replica_session import ReplicaSession
 
 __all__ = ["ConfirmedSession", "confirmed_by_majority"]
@@ -21,8 +22,7 @@ class ConfirmedSession(Protocol):
 
     assigned: tuple[str, ...]
     failed: WaltzError | None
-
-    async def judge_fence(self, replica: str, error: Fenced) -> None: ...
+    evidence: FenceEvidence
 
 
 async def confirmed_by_majority(session: ConfirmedSession, replicas: Iterable[ReplicaSession]) -> bool:
@@ -48,7 +48,7 @@ async def _confirms(session: ConfirmedSession, replica: ReplicaSession) -> bool:
     try:
         await replica.probe()
     except Fenced as error:
-        await session.judge_fence(replica.name, error)
+        await session.evidence.judge(replica.name, error)
         return False
     except WaltzError:
         return False

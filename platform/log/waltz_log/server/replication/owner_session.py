@@ -14,13 +14,14 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.status.latency import Latency
-from waltz_log.errors import CoordinatorBehind, Fenced, WaltzError
+from waltz_log.errors import WaltzError
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
+from waltz_log.server.replication.fence_evidence import FenceEvidence
 from waltz_log.server.replication.session_recovery import Recovery
 
 __all__ = ["BlockSource", "OwnerSession"]
@@ -60,8 +61,8 @@ class OwnerSession(Protocol):
     committed: int
     wanted: int
     """An application waits for the ids up to here to be on disk."""
-    made_clean: dict[str, int]
-    """By replica, the newest session in which this owner may have made it clean. A replica session writes its own entry."""
+    evidence: FenceEvidence
+    """A replica session writes its own entry of `made_clean`."""
     appended: Pulse
     """A block was appended, or what replicas are to be informed of changed."""
     advanced: Pulse
@@ -80,7 +81,7 @@ class OwnerSession(Protocol):
 
     # ---- other replicas
 
-    def replica(self, name: str) -> BlockSource: ...
+    def source(self, name: str) -> BlockSource: ...
     def runs(self, first: int, last: int) -> AsyncGenerator[list[Block], None]:
         """Committed blocks, from any replica of this session."""
         ...
@@ -94,5 +95,3 @@ class OwnerSession(Protocol):
     def forget(self, name: str, recovery: Recovery) -> None: ...
     def acknowledge(self, name: str, last_transaction_id: int) -> None: ...
     def receive(self, name: str, transaction_id: int) -> None: ...
-    async def judge_fence(self, replica: str, error: Fenced) -> None: ...
-    async def close_behind(self, error: CoordinatorBehind) -> None: ...

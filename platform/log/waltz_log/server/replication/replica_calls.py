@@ -36,6 +36,8 @@ class ReplicaCalls:
         self.patience = Patience(name, store.settings.rpc_timeout_s)
         self.stream_epoch = 0
         """The node refuses a stream with a lower epoch, which was opened earlier and arrives later."""
+        self.reached = False
+        """Whether the node answered the last call."""
         self.corrupt = False
         """The node refuses to open the partition, because its data is damaged."""
         self.entry_version: int | None = None

@@ -27,6 +27,7 @@ from waltz_log.server.replication.fill import Fill
 from waltz_log.server.replication.owner_session import OwnerSession
 from waltz_log.server.replication.patience import Patience
 from waltz_log.server.replication.replica_calls import ReplicaCalls, flushing_message
+from waltz_log.server.replication.replica_reads import ReplicaReads, is_answer
 from waltz_log.server.replication.session_recovery import Recovery
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -40,16 +41,13 @@ class ReplicaSession:
 
     def __init__(self, store: OwnerSession, name: str) -> None:
         self.name = name
-        self.reading = 0
-        self.corrupt_reads = 0
         self.full = False
         """The disk had no space for the last blocks. The replica is not damaged. It is tried again with pauses, as after any failure."""
-        self.reached = False
-        """Whether the node answered the last call."""
         self.free_bytes = 0
         """Free bytes on its disk when it refused the last block for lack of space."""
         self._store = store
         self._calls = ReplicaCalls(store, name)
+        self.reads = ReplicaReads(store, self._calls)
         self._state = StateMachine(REPLICA_SESSION)
         self._error: str | None = None
         self._classification: Classification | None = None
@@ -60,8 +58,6 @@ class ReplicaSession:
         self._received = -1
         """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
-        self._asking: asyncio.Task[None] | None = None
-        """Pings the node after a read without an answer."""
         self._lost = False
         """It may have lost what it acknowledged in this session, and has not copied it again yet."""
         self._took_part = False
@@ -84,13 +80,13 @@ class ReplicaSession:
                 next_id = await self._recover()
                 await self._replicate(next_id)
             except Fenced as error:
-                await self._store.judge_fence(self.name, error)
+                await self._store.evidence.judge(self.name, error)
                 if self._store.failed is not None:
                     return
                 self._fail(error)
             except CoordinatorBehind as error:
                 found = CoordinatorBehind(partition=error.partition, replica=self.name, recorded=error.recorded, found=error.found)
-                await self._store.close_behind(found)
+                await self._store.evidence.close_behind(found)
             except UndeclaredTransition:
                 raise  # a defect: trying again would hide it
             except WaltzError as error:
@@ -109,7 +105,7 @@ class ReplicaSession:
         """Records the failure; the caller tries again."""
         if self._recovery.resolved is None:
             self._recovery.withdraw(self.name)
-        self.reached = _is_answer(error)
+        self._calls.reached = is_answer(error)
         if isinstance(error, StorageFull):
             self.free_bytes = max(0, error.free_bytes)
         self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
@@ -156,7 +152,7 @@ class ReplicaSession:
         self._state.move(ReplicaStatus.RECOVERING)
         self._calls.stream_epoch += 1
         opened = await self._calls.open_session()
-        self.reached = True
+        self._calls.reached = True
         if opened.full and not self.full:
             self.full = True
             store.advanced.notify()
@@ -165,7 +161,7 @@ class ReplicaSession:
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._calls.started else min(opened.session, -1)
         report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id, opened.grew_as_member)
-        if store.made_clean.get(self.name) != store.session:
+        if store.evidence.made_clean.get(self.name) != store.session:
             recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
         recovery.inspected(self.name)
@@ -207,7 +203,7 @@ class ReplicaSession:
             if last < mark:
                 last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
-        store.made_clean[self.name] = store.session
+        store.evidence.made_clean[self.name] = store.session
         self._calls.stream_epoch += 1
         if await self._calls.set_low_water_mark(mark) != last:
             # An earlier call that timed out arrived late. What it truncated must not count.
@@ -298,7 +294,7 @@ class ReplicaSession:
 
     async def _copy_from(self, source: str, last: int, target: int) -> int:
         """One pass of copying `last+1 .. target` from a peer through the owner."""
-        runs = self._store.replica(source).runs(last + 1, target, recovering=True)
+        runs = self._store.source(source).runs(last + 1, target, recovering=True)
         reached = await self._copy(runs if self._recovery.resolved is None else self._in_turns(runs), last)
         if reached == last:
             raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
@@ -434,6 +430,11 @@ class ReplicaSession:
         return ReplicaStatus.FULL if self.full else self._state.current
 
     @property
+    def reached(self) -> bool:
+        """Whether the node answered the last call."""
+        return self._calls.reached
+
+    @property
     def patience(self) -> Patience:
         return self._calls.patience
 
@@ -461,52 +462,8 @@ class ReplicaSession:
         """Asks whether this session is still the newest the replica has seen; `Fenced` if it is not."""
         await self._calls.open_session()
 
-    async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
-        """One run of about `feed_bytes_max` from the beginning of the range; empty if the replica has nothing of it."""
-        async with aclosing(self.runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
-            async for run in runs:
-                return run
-        return []
-
-    async def runs(
-        self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
-    ) -> AsyncGenerator[list[Block], None]:
-        """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
-        self._calls.expect_connection()
-        runs = self._calls.runs(first, last, headers_only=headers_only, recovering=recovering, runs_max=runs_max)
-        self.reading += 1
-        try:
-            async with aclosing(runs):
-                async for run in runs:
-                    yield run
-        except ConnectionLost:
-            self.check_reachable()
-            raise
-        finally:
-            self.reading -= 1
-
-    def check_reachable(self) -> None:
-        """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._ask_until_answered())
-
-    async def _ask_until_answered(self) -> None:
-        store = self._store
-        while store.failed is None:
-            try:
-                await self.probe()
-            except WaltzError as error:
-                self.reached = _is_answer(error)
-            else:
-                self.reached = True
-            if self.reached:
-                return
-            await asyncio.sleep(store.settings.replica_retry_s)
-
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await self.reads.close()
         await self._calls.close()
 
     def statistics(self, acknowledged: int | None) -> ReplicaStatistics:
@@ -516,10 +473,5 @@ class ReplicaSession:
             holds=self._reached,
             filling=None if self._fill is None else self._fill.statistics(),
             error=self._error,
-            corrupt_reads=self.corrupt_reads,
+            corrupt_reads=self.reads.corrupt_reads,
         )
-
-
-def _is_answer(error: WaltzError) -> bool:
-    """Whether the node was reached: a refusal is an answer."""
-    return not isinstance(error, ConnectionLost | Unavailable)

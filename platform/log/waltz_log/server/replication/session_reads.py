@@ -15,7 +15,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
-from waltz_log.server.replication.replica_session import ReplicaSession
+from waltz_log.server.replication.replica_reads import ReplicaReads
 
 __all__ = ["ReadSession", "committed_runs"]
 
@@ -32,7 +32,7 @@ class ReadSession(Protocol):
     failed: WaltzError | None
 
     def expect_retained(self, transaction_id: int) -> None: ...
-    async def sources(self, transaction_id: int) -> list[ReplicaSession]: ...
+    async def sources(self, transaction_id: int) -> list[ReplicaReads]: ...
     def fenced(self, error: Fenced) -> None: ...
 
 

@@ -13,7 +13,6 @@ Invariants: ids are dense; the committed mark never falls; a replica's acknowled
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import replace
@@ -32,7 +31,7 @@ from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreState
 from waltz_log.core.status.latency import Latency
 from waltz_log.core.status.server_statistics import ReplicaStatistics
-from waltz_log.errors import CoordinatorBehind, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
@@ -43,16 +42,15 @@ from waltz_log.server.replication.acknowledgments import Acknowledgments
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.confirmation import confirmed_by_majority
+from waltz_log.server.replication.fence_evidence import FenceEvidence
 from waltz_log.server.replication.memory import PartitionMemory
+from waltz_log.server.replication.replica_reads import ReplicaReads
 from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.server.replication.session_reads import committed_runs
 from waltz_log.server.replication.session_record import SessionRecord
 from waltz_log.server.replication.session_recovery import Recovery
 
 __all__ = ["StoreSession"]
-
-FENCE_PASSED_MAX = 1 << 62
-"""A session is not raised above a higher fence: session numbers are signed 64-bit integers, and later numbers must fit."""
 
 log = get_logger(__name__)
 
@@ -104,12 +102,10 @@ class StoreSession:
         self.advanced = Pulse()
         """The committed mark rose, a replica's state changed, or the session failed."""
         self.failed: WaltzError | None = None
-        self.made_clean: dict[str, int] = {}
-        """By replica, the newest session in which this owner may have made it clean. It is kept longer than a `ReplicaSession`: a learner that is
-        dropped may be added again within the session."""
         self.before = PartitionMetadata(generation, -1, {})
         """The metadata that the opening found."""
         self._recorded = SessionRecord(partition, generation, coordinator)
+        self.evidence = FenceEvidence(self, self._recorded)
         self._acknowledgments = Acknowledgments()
         self._flushing: Flushing | None = None
         self._flushing_of: int | None = None
@@ -117,8 +113,6 @@ class StoreSession:
         self._recovery: Recovery | None = None
         self._learners: dict[str, asyncio.Task[None]] = {}
         """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
-        self._refused: Counter[str] = Counter()
-        """How often each replica refused this session without evidence of an owner that the metadata does not know."""
         self._tasks: list[asyncio.Task[None]] = []
         self._state = StateMachine(STORE_SESSION)
 
@@ -153,7 +147,7 @@ class StoreSession:
     async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
         # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `session_recovery`
         self.assigned = assigned
-        self._refused.clear()
+        self.evidence.begin()
         recovery = self._recovery = Recovery(self.partition, before, assigned)
         for name in sorted(self._replicas.keys() - set(assigned)):
             await self._replicas.pop(name).close()
@@ -185,7 +179,7 @@ class StoreSession:
         mark = recovery.resolved
         assert mark is not None
         async with self._recorded.turn:
-            await self._write_metadata(decided_metadata(self._recorded.current, recovery.source(mark), mark))
+            await self.write_metadata(decided_metadata(self._recorded.current, recovery.source(mark), mark))
 
     def resolved_at(self, high_water_mark: int) -> None:
         """The recovery decided the mark: the log continues from here."""
@@ -218,9 +212,9 @@ class StoreSession:
         """Writes the replicas' states, if they changed."""
         assert recovery.resolved is not None
         async with self._recorded.turn:
-            await self._write_metadata(next_metadata(self._recorded.current, self.assigned, recovery.clean, recovery.resolved))
+            await self.write_metadata(next_metadata(self._recorded.current, self.assigned, recovery.clean, recovery.resolved))
 
-    async def _write_metadata(self, wanted: PartitionMetadata) -> None:
+    async def write_metadata(self, wanted: PartitionMetadata) -> None:
         """Records the metadata, within the turn of `_recorded`. Raises `Fenced` if another process wrote: the session is over then."""
         recorded = self._recorded.current
         if recorded.newer_session is not None or recorded.session > self.session:
@@ -249,6 +243,11 @@ class StoreSession:
     @property
     def open_for_appends(self) -> bool:
         return self._state.current.opened
+
+    @property
+    def reached(self) -> frozenset[str]:
+        """The replicas whose nodes answered the last call."""
+        return frozenset(name for name, replica in self._replicas.items() if replica.reached)
 
     @property
     def reaches_majority(self) -> bool:
@@ -330,15 +329,20 @@ class StoreSession:
         """Committed records from any replica of this session, in runs of blocks, as `committed_runs`."""
         return committed_runs(self, first, last, headers_only=headers_only)
 
-    async def sources(self, transaction_id: int) -> list[ReplicaSession]:
+    async def sources(self, transaction_id: int) -> list[ReplicaReads]:
         """Replicas that have the id on disk, living, quick and idle ones first; waits until there is one. Raises what ended the session."""
         holding = self._acknowledgments.holding
         while not (found := holding(transaction_id)):
             await self.advanced.wait_for(lambda: self.failed is not None or bool(holding(transaction_id)))
             self._raise_if_failed()
-        return sorted(
-            (self._replicas[name] for name in found), key=lambda replica: (not replica.live, replica.patience.strained, replica.reading, replica.name)
+        replicas = sorted(
+            (self._replicas[name] for name in found),
+            key=lambda replica: (not replica.live, replica.patience.strained, replica.reads.current, replica.name),
         )
+        return [replica.reads for replica in replicas]
+
+    def source(self, name: str) -> ReplicaReads:
+        return self._replicas[name].reads
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
@@ -413,7 +417,7 @@ class StoreSession:
                 closed = closed_metadata(self._recorded.current, self._complete(), self.committed)
                 members = closed.replicas | {name: ReplicaState(self.session, self.committed) for name in filled}
                 closed = PartitionMetadata(self.generation, self.session + 1, members)
-                await self._write_metadata(closed)
+                await self.write_metadata(closed)
             self._raise_if_failed()
             self._state.move(StoreState.REOPENING)
             self.session += 1
@@ -438,53 +442,6 @@ class StoreSession:
         """A replica has seen a newer session. Ends this one unless that is our own next one."""
         if error.newer > self.session:
             self.fail(error)
-
-    async def judge_fence(self, replica: str, error: Fenced) -> None:
-        """A replica has seen a newer session, or this one of another owner. Ends the session permanently where the replica is clean in a session that
-        the metadata does not know: only an owner makes a replica clean.
-
-        A fence alone is no evidence, because any call with a higher number raises it. The replica counts as failed until the session is open without
-        it. If it cannot open without it, the session ends, and the next one gets a number above the fence. A newer owner explains the fence, but has
-        changed the metadata, so that nothing is written here."""
-        if self.failed is not None or error.newer < self.session or (error.newer == self.session and error.mine != self.session):
-            return
-        clean = error.clean_session if isinstance(error, ReplicaFenced) else -1
-        if clean > self.session or (clean == self.session and self.made_clean.get(replica) != clean):
-            await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=clean))
-            return
-        self._refused[replica] += 1
-        if error.newer < FENCE_PASSED_MAX and (self._state.current.opened or (self._refused[replica] > 1 and self._lacks_majority)):
-            await self._pass_fence(replica, error)
-
-    @property
-    def _lacks_majority(self) -> bool:
-        """Whether the replicas that answered and did not refuse the session are too few to open it."""
-        answered = [name for name in self.assigned if self._replicas[name].reached and not self._refused[name]]
-        return len(answered) < majority(len(self.assigned))
-
-    async def _pass_fence(self, replica: str, error: Fenced) -> None:
-        """Ends the session. The next one gets a number above the fence."""
-        try:
-            async with self._recorded.turn:
-                recorded = self._recorded.current
-                await self._write_metadata(replace(recorded, session=max(error.newer, recorded.session)))
-                self.fail(error)
-        except WaltzError as failed:
-            self.fail(failed)
-            return
-        log.warning("raising the session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
-
-    async def close_behind(self, error: CoordinatorBehind) -> None:
-        """Ends the session, permanently if the metadata is still as this session wrote it: a newer session of another owner would explain what was
-        found on the replica. If the coordinator does not answer, only this session ends."""
-        try:
-            async with self._recorded.turn:
-                await self._write_metadata(replace(self._recorded.current, newer_session=error.found))
-                self.fail(error)
-        except WaltzError as failed:
-            self.fail(failed)
-            return
-        log.error("coordinator is behind the replicas", partition=self.partition, replica=error.replica, recorded=error.recorded, found=error.found)
 
     def _end(self, error: WaltzError) -> None:
         if self.failed is None:
@@ -527,7 +484,7 @@ class StoreSession:
         # First stop appends, then write the mark. In the other order a block could be committed above the mark.
         self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
         async with self._recorded.turn:
-            await self._write_metadata(closed_metadata(self._recorded.current, self._complete(), self.committed))
+            await self.write_metadata(closed_metadata(self._recorded.current, self._complete(), self.committed))
         log.info("store session closed in order", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return True
 

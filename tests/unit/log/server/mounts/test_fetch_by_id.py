@@ -198,7 +198,7 @@ def test_a_replica_that_is_corrupt_or_stalls_is_passed_over() -> None:
         wanted = list(range(0, 150, 7))
         _check(await client.fetch(0, wanted), wanted)
         store = _server(cluster)._partitions[0]._serving.store  # type: ignore[union-attr]
-        assert sum(store.replica(name).corrupt_reads for name in ("storage-0", "storage-1")) > 0
+        assert sum(store.source(name).corrupt_reads for name in ("storage-0", "storage-1")) > 0
 
     _scenario(run)
 

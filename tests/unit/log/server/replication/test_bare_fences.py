@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, PartitionMetadata, StorageNodeEntry, partition_path
-from waltz_log.server.replication.store_session import FENCE_PASSED_MAX
+from waltz_log.server.replication.fence_evidence import FENCE_PASSED_MAX
 from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
