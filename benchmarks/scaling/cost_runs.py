@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 
 from benchmarks.cpu import Processors
-from benchmarks.floor import single_floor_ms
+from benchmarks.floor import BLOCK_BYTES, single_floor_ms
 from benchmarks.load import DATA, Load, offered, pipelined, prepare, single
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
-from benchmarks.scaling.queueing import Service, simulate, simulate_single
+from benchmarks.scaling.queueing import Service, simulate
 from benchmarks.setting import DATA_BYTES, machine_conditions
 from waltz_log.client import WaltzClient
 from waltz_log.client.append.append_window import HALVED_BYTES
@@ -53,6 +53,9 @@ WINDOW = 16_000
 MIB = 1024 * 1024
 FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 """The size of a transaction of these runs in a client's window and frames."""
+
+RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
+SYNCS = 200
 
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
@@ -119,6 +122,21 @@ async def _write_rounds(cluster: LocalCluster) -> float:
 
 
 @dataclass(frozen=True)
+class Syncs:
+    """The median time until two of three files that are written at once are synced: of a record, and of a block of `BLOCK_BYTES`."""
+
+    record_ms: float
+    block_ms: float
+
+    @classmethod
+    def measured(cls, directory: Path) -> Syncs:
+        def half_ms(size: int) -> float:
+            return percentile(single_floor_ms(directory, record_bytes=size, replicas=3, majority=2, count=SYNCS), 0.5)
+
+        return cls(half_ms(RECORD_BYTES), half_ms(BLOCK_BYTES))
+
+
+@dataclass(frozen=True)
 class Made:
     """`latencies_ms`: of a sample. `p50_ms`, `p99_ms`: the medians of the rounds."""
 
@@ -166,10 +184,10 @@ def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> lis
         asyncio.run(_made(cluster, wanted(share)[4]))  # warms up
         rounds = [[asyncio.run(_made(cluster, each)) for each in wanted(share)] for _ in range(ROUNDS)]
     made = [middle(same) for same in zip(*rounds, strict=True)]
-    sync_ms = percentile(single_floor_ms(directory, record_bytes=DATA_BYTES + RECORD_OVERHEAD_BYTES, replicas=3, majority=2, count=200), 0.5)
+    syncs = Syncs.measured(directory)
     model = fitted([each.run for each in made if each.wanted.fits])
     measured = {**conditions, "others_processors": round(median(each.others for each in made), 2)}
-    return [*_costs(model, made, measured), *_plans(model, made, measured), *_queueing(model, made, sync_ms, measured)]
+    return [*_costs(model, made, measured), *_plans(model, made, measured), *_queueing(model, made, syncs, measured)]
 
 
 def _costs(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -204,22 +222,23 @@ def _plans(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> lis
 # ---- the simulation --------------------------------------------------------------------------------------------------------------------------------
 
 
-def service_of(model: Model, sync_ms: float, singles_ms: Sequence[float]) -> Service:
-    """From processor times by role. What of a block's processor time is on the way of its answer is found with one transaction in flight: the factor
-    with which the simulated median is the measured one. How much later than that median an answer may come is that run's too."""
+def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float]) -> Service:
+    """From processor times by role, and times of a sync. `singles_ms`: with one transaction in flight; how much later than their median some of them
+    are."""
     half = percentile(singles_ms, 0.5)
     per_ms = {
         role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000, model[role].per_large_block / 1000)
         for role in ("client", "server", "storage")
     }
-    base = Service(
+    return Service(
         client_block=per_ms["client"][0],
         client_transaction=per_ms["client"][1],
         server_block=per_ms["server"][0],
         server_transaction=per_ms["server"][1],
         storage_block=per_ms["storage"][0] / 3,
         storage_transaction=per_ms["storage"][1] / 3,
-        sync=sync_ms,
+        sync=syncs.record_ms,
+        sync_transaction=max(0.0, syncs.block_ms - syncs.record_ms) * RECORD_BYTES / BLOCK_BYTES,
         frame_transactions=MIB // FRAME_RECORD_BYTES,
         halved_transactions=HALVED_BYTES // FRAME_RECORD_BYTES,
         delays_ms=[max(0.0, each - half) for each in singles_ms],
@@ -228,19 +247,11 @@ def service_of(model: Model, sync_ms: float, singles_ms: Sequence[float]) -> Ser
         server_large=per_ms["server"][2],
         storage_large=per_ms["storage"][2] / 3,
     )
-    low, high = 0.05, 4.0
-    for _ in range(20):
-        middle = (low + high) / 2
-        if percentile(simulate_single(base.scaled(middle), 400).latencies_ms, 0.5) < half:
-            low = middle
-        else:
-            high = middle
-    return base.scaled(high)
 
 
-def _queueing(model: Model, made: list[Made], sync_ms: float, conditions: Mapping[str, Any]) -> list[Measurement]:
+def _queueing(model: Model, made: list[Made], syncs: Syncs, conditions: Mapping[str, Any]) -> list[Measurement]:
     by_name = {each.run.name: each for each in made}
-    service = service_of(model, sync_ms, by_name["1 in flight"].latencies_ms)
+    service = service_of(model, syncs, by_name["1 in flight"].latencies_ms)
     found = []
     for rate in RATES:
         found_there = by_name[f"{rate:,} per second"]

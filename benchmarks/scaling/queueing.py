@@ -1,12 +1,13 @@
-"""A simulation of the append path: transactions that are due at a fixed rate, a client, a log server and three storage nodes that share processors.
+"""A simulation of the append path: transactions that are due at a rate, a client, a log server and three storage nodes that share processors.
 
-Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Transactions wait in
-three places, by the platform's own rules:
+Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Processes that are ready
+take turns at the processors, `SLICE_MS` each. Transactions wait in three places, by the platform's own rules:
 
 - At the client, for a frame. A frame is sent at once while fewer than two are unanswered, otherwise with the next answer or after `linger`. It holds
   at most half of what is pending where that is much.
 - At the server, for a block. Two blocks are in flight at most; frames that wait become one block.
-- At each storage node, for a write round. A node syncs one round at a time (which needs no processor); blocks that wait are written together.
+- At each storage node, for a write round. A node syncs one round at a time (which needs no processor, and longer for more bytes); blocks that wait
+  are written together.
 
 A block is committed after the second of three storage nodes, and the server answers blocks in order.
 
@@ -21,7 +22,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from waltz_log.core.formats.columns import FEW_RECORDS
 
@@ -34,10 +35,13 @@ TICK_MS = 1.0
 """How often the client checks what is due, as the measured load does."""
 
 DRAWS_MAX = 16
-"""After a pause there was nothing to delay."""
+"""After a pause, nothing was there to be delayed."""
 
 TIMER_MS = 1.0
 """`epoll` counts whole milliseconds, and asyncio rounds up. Each event in between makes it count again."""
+
+SLICE_MS = 0.05
+"""Short against what is done at once, so that processors are shared evenly, as the scheduler of the operating system intends."""
 
 SAMPLE_EVERY = 50
 
@@ -54,6 +58,8 @@ class Service:
     storage_block: float
     storage_transaction: float
     sync: float
+    """Of a round with one transaction."""
+    sync_transaction: float = 0.0
     linger: float = 2.0
     frame_transactions: int = 4096
     """In one frame, and in one block."""
@@ -68,12 +74,6 @@ class Service:
     server_large: float = 0.0
     storage_large: float = 0.0
 
-    on_the_way: float = 1.0
-    """The part of a block's processor time that is on the way of its answer. Threads spend the rest behind it. Above 1: the answer waits for more."""
-
-    def scaled(self, factor: float) -> Service:
-        return replace(self, on_the_way=factor)
-
     def client_ms(self, count: int) -> float:
         """Of a block with this number of transactions, as the next two."""
         return self.client_block + _large(count) * self.client_large
@@ -83,9 +83,6 @@ class Service:
 
     def storage_ms(self, count: int) -> float:
         return self.storage_block + _large(count) * self.storage_large
-
-    def behind(self, block_ms: float) -> float:
-        return block_ms * max(0.0, 1.0 - self.on_the_way)
 
 
 def _large(count: int) -> float:
@@ -102,7 +99,7 @@ class Simulated:
 
 
 Work = tuple[Callable[[], float], Callable[[], None]]
-"""Processor time, computed when the work begins, and what happens after it."""
+"""How long a processor is needed, asked when the work begins; and what follows."""
 
 Frame = list[tuple[int, float]]
 """The numbers of its transactions and when they were due."""
@@ -135,33 +132,49 @@ class _Machine:
         while self._free and self._ready:
             self._free -= 1
             process = self._ready.popleft()
-            spent, done = process.work.popleft()
-            self.at(self.now + spent(), lambda process=process, done=done: self._ended(process, done))  # type: ignore[misc]
+            process.begin()
+            slice_ms = min(SLICE_MS, process.left_ms)
+            process.left_ms -= slice_ms
+            self.at(self.now + slice_ms, lambda process=process: self._ended(process))  # type: ignore[misc]
 
-    def _ended(self, process: _Process, done: Callable[[], None]) -> None:
+    def _ended(self, process: _Process) -> None:
         self._free += 1
-        done()
-        if process.work:
+        if process.left_ms > 0 or process.finish():
             self._ready.append(process)
-        else:
-            process.waiting = True
         self._start()
 
 
 class _Process:
     def __init__(self, machine: _Machine) -> None:
-        self.work: deque[Work] = deque()
-        self.waiting = True
+        self.left_ms = 0.0
+        """What it does now needs a processor for so much longer."""
+        self._done: Callable[[], None] | None = None
+        self._work: deque[Work] = deque()
+        self._waiting = True
         self._machine = machine
+
+    def begin(self) -> None:
+        """Begins the next work, unless some is half done."""
+        if self._done is None:
+            spent, self._done = self._work.popleft()
+            self.left_ms = spent()
+
+    def finish(self) -> bool:
+        """Returns whether there is more work."""
+        assert self._done is not None
+        done, self._done = self._done, None
+        done()
+        self._waiting = not self._work
+        return not self._waiting
 
     def enqueue(self, spent: float, done: Callable[[], None]) -> None:
         self.enqueue_batch(lambda: spent, done)
 
     def enqueue_batch(self, spent: Callable[[], float], done: Callable[[], None]) -> None:
-        """Work that begins by collecting everything that waits."""
-        self.work.append((spent, done))
-        if self.waiting:
-            self.waiting = False
+        """Work that collects what waits when it begins."""
+        self._work.append((spent, done))
+        if self._waiting:
+            self._waiting = False
             self._machine.want(self)
 
 
@@ -173,7 +186,6 @@ class _Storage:
         self._machine = machine
         self._service = service
         self._process = _Process(machine)
-        self._behind = _Process(machine)
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._writing = False
 
@@ -191,16 +203,16 @@ class _Storage:
         self.rounds += 1
         service, batch = self._service, self._waiting
         self._waiting = []
-        block_ms = service.storage_ms(sum(count for count, _ in batch))
+        written = sum(count for count, _ in batch)
+        sync_ms = service.sync + service.sync_transaction * (written - 1)
 
         def synced() -> None:
             self._writing = False
             for _, acknowledged in batch:
                 acknowledged()
-            self._behind.enqueue(service.behind(block_ms), lambda: None)
             self._write()
 
-        self._process.enqueue(block_ms * service.on_the_way, lambda: self._machine.at(self._machine.now + service.sync, synced))
+        self._process.enqueue(service.storage_ms(written), lambda: self._machine.at(self._machine.now + sync_ms, synced))
 
 
 class _Server:
@@ -211,7 +223,6 @@ class _Server:
         self._service = service
         self._rng = rng
         self._process = _Process(machine)
-        self._behind = _Process(machine)
         self.storages = [_Storage(machine, service) for _ in range(service.storages)]
         self._frames: deque[tuple[Frame, Callable[[], None]]] = deque()
         self._in_flight: deque[_Block] = deque()
@@ -235,7 +246,7 @@ class _Server:
                 frame, answered = self._frames.popleft()
                 block.count += len(frame)
                 block.answers.append(answered)
-            return service.server_ms(block.count) * service.on_the_way / 2 + service.server_transaction * block.count
+            return service.server_ms(block.count) / 2 + service.server_transaction * block.count
 
         def ordered() -> None:
             self._ordering = False
@@ -251,7 +262,7 @@ class _Server:
         self._process.enqueue_batch(begin, ordered)
 
     def _delay_ms(self) -> float:
-        """The longest delay since the last block."""
+        """The longest of those that fall into the time since the last block."""
         since_ms, self._drawn_ms = self._machine.now - self._drawn_ms, self._machine.now
         every_ms = self._service.delay_every_ms
         draws = 1 if not every_ms else max(1, min(DRAWS_MAX, round(since_ms / every_ms)))
@@ -261,9 +272,7 @@ class _Server:
         block.acknowledged += 1
         while self._in_flight and self._in_flight[0].acknowledged >= MAJORITY:
             committed = self._in_flight.popleft()
-            block_ms = self._service.server_ms(committed.count)
-            self._process.enqueue(block_ms * self._service.on_the_way / 2, committed.answer)
-            self._behind.enqueue(self._service.behind(block_ms), lambda: None)
+            self._process.enqueue(self._service.server_ms(committed.count) / 2, committed.answer)
         self._order()
 
 
@@ -280,14 +289,13 @@ class _Block:
 
 
 class _Path:
-    """The client and everything behind it."""
+    """The client, and all behind it."""
 
     def __init__(self, service: Service, seed: int) -> None:
         self.service = service
         self.machine = _Machine(service.processors)
         self.rng = random.Random(seed)
         self.client = _Process(self.machine)
-        self._behind = _Process(self.machine)
         self.server = _Server(self.machine, service, self.rng)
         self.found = Simulated()
         self.queue: deque[tuple[int, float]] = deque()
@@ -296,7 +304,7 @@ class _Path:
         self._in_flight = 0
         self._packing = False
         self._lingering = 0
-        """The number of the current linger; 0 if there is none."""
+        """The number of the linger that is on; 0: none is."""
         self._lingers = 0
 
     def submit(self, due: Sequence[tuple[int, float]]) -> None:
@@ -341,7 +349,7 @@ class _Path:
             self.send()
 
         def committed() -> None:
-            self.client.enqueue(block_ms * service.on_the_way / 2, answered)
+            self.client.enqueue(block_ms / 2, answered)
 
         def answered() -> None:
             self.unanswered -= 1
@@ -349,13 +357,12 @@ class _Path:
             now = self.machine.now
             self.found.latencies_ms += [now - due for number, due in frame if number % SAMPLE_EVERY == 0]
             self.answered(now)
-            self._behind.enqueue(service.behind(block_ms), lambda: None)
             if self._lingering and not self._packing:  # an answer ends a linger
                 self._pack()
             self.send()
 
-        # Accepting a transaction is charged where it is submitted; here is the rest of the client's share.
-        self.client.enqueue(block_ms * service.on_the_way / 2 + service.client_transaction / 2 * count, packed)
+        # Accepting a transaction is charged where it is submitted; here is what is left of the client's share.
+        self.client.enqueue(block_ms / 2 + service.client_transaction / 2 * count, packed)
 
     def answered(self, now: float) -> None:
         """For a closed loop."""
