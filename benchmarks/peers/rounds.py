@@ -74,12 +74,12 @@ class Rounds:
             "warm_rounds": WARM_ROUNDS,
             "platform": _spread(mine),
             "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
-            "peers": {name: _spread(values) for name, values in by_side.items()},
+            "peers": {name: f"{_spread(values)}, ratio {_ratio(mine, values):.2f}" for name, values in by_side.items()},
         }
         if self.dropped:
             own["could_not_hold"] = {name: _short(values[place]) for name, values in self.dropped.items()}
         what = f"{best}, {_short(median(by_side[best]))} {self.case.unit}"
-        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **own}, median(ratios), what)
+        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **own}, _ratio(mine, by_side[best]), what)
 
 
 def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -89,6 +89,10 @@ def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) 
         for each in found:
             each.run(number)
     return [measurement for each in found for measurement in each.measurements(conditions)]
+
+
+def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
+    return median(own / their for own, their in zip(mine, theirs, strict=True))
 
 
 def _spread(values: Sequence[float]) -> str:

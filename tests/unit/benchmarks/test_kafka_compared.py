@@ -137,7 +137,7 @@ def test_warm_rounds_are_not_counted_and_the_best_peer_is() -> None:
     assert WARM_ROUNDS == 3
     assert (found.name, found.value, found.ratio, found.ratio_to) == ("a", 400, 1.5, "fast, 200 txn/s")
     assert found.conditions["ratios"] == "0.50 to 2.00"
-    assert found.conditions["peers"]["slow"] == "100 (100 to 100)"
+    assert found.conditions["peers"]["slow"] == "100 (100 to 100), ratio 4.00"
     assert (found.conditions["own"], found.conditions["cores"], found.conditions["rounds"]) == (1, 2, 3)
 
 
