@@ -1,4 +1,4 @@
-"""A simulation of the append path: transactions that are due at a rate, a client, a log server and three storage nodes that share processors.
+"""A simulation of the append path: transactions that are due at a fixed rate, a client, a log server and three storage nodes that share processors.
 
 Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Processes that are ready
 take turns at the processors, `SLICE_MS` each. Transactions wait in three places, by the platform's own rules:
@@ -35,7 +35,7 @@ TICK_MS = 1.0
 """How often the client checks what is due, as the measured load does."""
 
 DRAWS_MAX = 16
-"""After a pause, nothing was there to be delayed."""
+"""After a pause there was nothing to delay."""
 
 TIMER_MS = 1.0
 """`epoll` counts whole milliseconds, and asyncio rounds up. Each event in between makes it count again."""
@@ -99,7 +99,7 @@ class Simulated:
 
 
 Work = tuple[Callable[[], float], Callable[[], None]]
-"""How long a processor is needed, asked when the work begins; and what follows."""
+"""Processor time, computed when the work begins, and what happens after it."""
 
 Frame = list[tuple[int, float]]
 """The numbers of its transactions and when they were due."""
@@ -171,7 +171,7 @@ class _Process:
         self.enqueue_batch(lambda: spent, done)
 
     def enqueue_batch(self, spent: Callable[[], float], done: Callable[[], None]) -> None:
-        """Work that collects what waits when it begins."""
+        """Work that begins by collecting everything that waits."""
         self._work.append((spent, done))
         if self._waiting:
             self._waiting = False
@@ -262,7 +262,7 @@ class _Server:
         self._process.enqueue_batch(begin, ordered)
 
     def _delay_ms(self) -> float:
-        """The longest of those that fall into the time since the last block."""
+        """The longest delay since the last block."""
         since_ms, self._drawn_ms = self._machine.now - self._drawn_ms, self._machine.now
         every_ms = self._service.delay_every_ms
         draws = 1 if not every_ms else max(1, min(DRAWS_MAX, round(since_ms / every_ms)))
@@ -289,7 +289,7 @@ class _Block:
 
 
 class _Path:
-    """The client, and all behind it."""
+    """The client and everything behind it."""
 
     def __init__(self, service: Service, seed: int) -> None:
         self.service = service
@@ -304,7 +304,7 @@ class _Path:
         self._in_flight = 0
         self._packing = False
         self._lingering = 0
-        """The number of the linger that is on; 0: none is."""
+        """The number of the current linger; 0 if there is none."""
         self._lingers = 0
 
     def submit(self, due: Sequence[tuple[int, float]]) -> None:
@@ -361,7 +361,7 @@ class _Path:
                 self._pack()
             self.send()
 
-        # Accepting a transaction is charged where it is submitted; here is what is left of the client's share.
+        # Accepting a transaction is charged where it is submitted; here is the rest of the client's share.
         self.client.enqueue(block_ms / 2 + service.client_transaction / 2 * count, packed)
 
     def answered(self, now: float) -> None:
