@@ -1,6 +1,7 @@
 """What a transaction costs each role, as four numbers: a part of each transaction, a part of each block however small it is, more of a large block,
 and a part of each KiB. A block here is what a replica writes and syncs together: under load, often two blocks of the log, which share wakeups,
 messages and a sync. A large block is one of `FEW_RECORDS` records or more: code in columns handles it, with a price that hardly depends on how many.
+A loop handles smaller blocks, so they have a share of that price, which grows with their records.
 
 Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and which resource runs out
 first.
@@ -16,7 +17,7 @@ import numpy as np
 
 from waltz_log.core.formats.columns import FEW_RECORDS
 
-__all__ = ["Cost", "Model", "Node", "Plan", "Run", "fitted", "plan"]
+__all__ = ["Cost", "Model", "Node", "Plan", "Run", "fitted", "large_share", "plan"]
 
 KIB = 1024
 CLIENT, SERVER, STORAGE, NETWORK, DISK = "client", "server", "storage", "network", "disk"
@@ -45,21 +46,27 @@ class Cost:
 
     def of(self, block_transactions: float, data_bytes: int) -> float:
         """Per transaction."""
-        per_block = self.per_block + (self.per_large_block if block_transactions >= FEW_RECORDS else 0.0)
-        return self.per_transaction + per_block / block_transactions + self.per_kib * data_bytes / KIB
+        prices = (self.per_transaction, self.per_block, self.per_kib, self.per_large_block)
+        return sum(price * part for price, part in zip(prices, _parts(block_transactions, data_bytes), strict=True))
 
 
 Model = Mapping[str, Cost]
 
 
+def large_share(block_transactions: float) -> float:
+    """The share of the price of a large block that a block has."""
+    return min(1.0, block_transactions / FEW_RECORDS)
+
+
 def fitted(runs: Sequence[Run]) -> Model:
     """Least squares of relative errors. A part that would be negative is left out, because costs are not negative."""
-    columns = np.array([[1.0, 1.0 / run.block_transactions, run.data_bytes / KIB, _large(run) / run.block_transactions] for run in runs])
+    columns = np.array([_parts(run.block_transactions, run.data_bytes) for run in runs])
     return {what: Cost(*_fit(columns, np.array([run.spent[what] for run in runs]))) for what in MEASURED}
 
 
-def _large(run: Run) -> float:
-    return 1.0 if run.block_transactions >= FEW_RECORDS else 0.0
+def _parts(block_transactions: float, data_bytes: int) -> tuple[float, float, float, float]:
+    """How much of each price of `Cost` a transaction pays."""
+    return 1.0, 1.0 / block_transactions, data_bytes / KIB, large_share(block_transactions) / block_transactions
 
 
 def _fit(columns: np.ndarray, values: np.ndarray) -> list[float]:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from waltz_log.core.formats.columns import FEW_RECORDS
+from benchmarks.scaling.costs import large_share
 
 __all__ = ["Service", "Simulated", "simulate", "simulate_single"]
 
@@ -49,7 +49,7 @@ SAMPLE_EVERY = 50
 @dataclass(frozen=True)
 class Service:
     """Milliseconds. `*_block`: of a block on the way there and back together; `*_transaction`: of each of its transactions.
-    `*_large`: more of a block of `FEW_RECORDS` transactions or more. `storage`: one node's."""
+    `*_large`: more of a large block (`costs`). `storage`: one node's."""
 
     client_block: float
     client_transaction: float
@@ -76,17 +76,13 @@ class Service:
 
     def client_ms(self, count: int) -> float:
         """Of a block with this number of transactions, as the next two."""
-        return self.client_block + _large(count) * self.client_large
+        return self.client_block + large_share(count) * self.client_large
 
     def server_ms(self, count: int) -> float:
-        return self.server_block + _large(count) * self.server_large
+        return self.server_block + large_share(count) * self.server_large
 
     def storage_ms(self, count: int) -> float:
-        return self.storage_block + _large(count) * self.storage_large
-
-
-def _large(count: int) -> float:
-    return 1.0 if count >= FEW_RECORDS else 0.0
+        return self.storage_block + large_share(count) * self.storage_large
 
 
 @dataclass

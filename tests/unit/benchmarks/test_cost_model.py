@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.scaling.costs import MEASURED, Cost, Node, Run, fitted, plan
+from waltz_log.core.formats.columns import FEW_RECORDS
 
 TRUE = Cost(per_transaction=2.0, per_block=700.0, per_kib=5.0)
 
@@ -22,13 +23,13 @@ def test_the_parts_that_runs_are_made_of_are_found() -> None:
         assert cost.of(100, 512) == pytest.approx(2.0 + 7.0 + 2.5)
 
 
-def test_a_price_that_only_large_blocks_have_is_found() -> None:
+def test_a_price_of_large_blocks_is_found_and_smaller_ones_pay_their_share() -> None:
     large = Cost(2.0, 700.0, 5.0, 400.0)
     runs = [run(blocks, data_bytes, large) for blocks, data_bytes in ((1, 200), (32, 200), (150, 200), (500, 200), (4_000, 200), (800, 1024))]
     cost = fitted(runs)["storage"]
     assert (cost.per_block, cost.per_large_block) == pytest.approx((700.0, 400.0))
-    assert cost.of(95, 0) == pytest.approx(2.0 + 700 / 95)
-    assert cost.of(96, 0) == pytest.approx(2.0 + 1_100 / 96)
+    assert cost.of(FEW_RECORDS / 2, 0) == pytest.approx(2.0 + 900 / (FEW_RECORDS / 2))
+    assert cost.of(2 * FEW_RECORDS, 0) == pytest.approx(2.0 + 1_100 / (2 * FEW_RECORDS))
 
 
 def test_runs_that_scatter_are_met_on_average_of_their_relative_errors() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.formats.columns import verify_records
+from waltz_log.core.formats.columns import FEW_RECORDS, verify_records
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import WaltzError
@@ -154,4 +154,4 @@ def _outcome(frames: list[tuple[list[tuple[int, bytes, int, list[int]]], int, in
 @given(FRAMES)
 def test_small_frames_are_judged_as_large_ones_are(frames: list[tuple[list[tuple[int, bytes, int, list[int]]], int, int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        assert _outcome(frames, 96, monkeypatch) == _outcome(frames, 0, monkeypatch)
+        assert _outcome(frames, FEW_RECORDS, monkeypatch) == _outcome(frames, 0, monkeypatch)
