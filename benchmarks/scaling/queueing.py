@@ -1,7 +1,7 @@
 """A simulation of the append path: transactions that are due at a fixed rate, a client, a log server and three storage nodes that share processors.
 
 Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Processes that are ready
-take turns at the processors, `SLICE_MS` each. Transactions wait in three places, by the platform's own rules:
+use the processors in turns, `SLICE_MS` each. Transactions wait in three places, by the platform's own rules:
 
 - At the client, for a frame. A frame is sent at once while fewer than two are unanswered, otherwise with the next answer or after `linger`. It holds
   at most half of what is pending where that is much.
