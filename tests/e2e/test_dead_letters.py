@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,59 +9,13 @@ import pytest
 from delta import exceptions as conflicts
 from delta.tables import DeltaTable
 
-from pyspark_waltz.source import SCHEMA
+from tests.e2e.letters import KEY, ROWS, STRAY, Died, landing, letters, one_commit_each, raw, table
 from waltz_delta.base import internal
 from waltz_delta.dead_letters_replay import Replayed, replay
 from waltz_delta.errors import Undecodable
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
-
-KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 180
-"""The job starts a JVM: ten seconds alone, a minute on a machine that does other things."""
-Row = tuple[int, int, int, bytes]
-PUT, DELETE, STRAY = 1, 9, 7
-
-
-def raw(spark: Any, rows: list[Row]) -> Any:
-    made = spark.createDataFrame([(p, at, None, header, bytearray(data)) for p, at, header, data in rows], SCHEMA)
-    return made.selectExpr("partition", "transaction_id", "timestamp_seconds(transaction_id) AS timestamp", "header", "data")
-
-
-def landing(path: Path, *, columns: str = "k STRING NOT NULL, n INT", **changes: Any) -> LandingSettings:
-    """Everything appended, and the newest row of each key; deletes by header."""
-    decode = {"format": "json", "columns": columns}
-    append = {"target": {"table": str(path / "all")}, "decode": decode, "projection": {"select": "k, n"}, "route": {"headers": [PUT]}}
-    keyed = {"mode": "upsert", "keys": ["k"], "deletes": {"headers": [DELETE]}}
-    upsert = {"target": {"table": str(path / "keyed"), **keyed}, "decode": decode, "route": {"headers": [PUT, DELETE]}}
-    return LandingSettings(**{"outputs": [append, upsert], "dead_letters": {"table": str(path / "dead")}, "unrouted": "dead_letter", **changes})
-
-
-ROWS: list[Row] = [
-    (0, 0, PUT, b'{"k": "a", "n": 1}'),
-    (0, 1, PUT, b'{"k": "a", "n": "two"}'),
-    (0, 2, STRAY, b'{"k": "s", "n": "7"}'),
-    (0, 3, PUT, b'{"k": "b", "n": "three"}'),
-    (0, 4, DELETE, b'{"k": "b"}'),
-    (1, 0, PUT, b"\xff"),
-    (1, 1, PUT, b'{"k": "c", "n": 4} and more'),
-]
-
-
-def table(spark: Any, path: Path, *columns: str) -> list[tuple[Any, ...]]:
-    return table_rows(spark.read.format("delta").load(str(path)), *columns)
-
-
-def table_rows(found: Any, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in found.select(*columns).collect()), key=repr)
-
-
-def letters(spark: Any, path: Path) -> list[tuple[Any, ...]]:
-    found = table(spark, path / "dead", "target", "partition", "transaction_id", "reason")
-    return [(Path(target).name, *rest) for target, *rest in found]
-
 
 BURIED = [
     ("", 0, 2, "no route takes header 7"),
@@ -76,24 +28,6 @@ BURIED = [
     ("keyed", 1, 0, "is not UTF-8"),
     ("keyed", 1, 1, "is not one JSON object"),
 ]
-
-
-class Died(BaseException):
-    pass
-
-
-def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on a driver dies before its second commit."""
-    original = internal.TableTransaction.commit
-    made: list[int] = []
-
-    def commit(self: Any, *arguments: Any, **named: Any) -> int:
-        if made:
-            raise Died
-        made.append(1)
-        return original(self, *arguments, **named)
-
-    monkeypatch.setattr(internal.TableTransaction, "commit", commit)
 
 
 @pytest.mark.long
@@ -160,17 +94,6 @@ def _fixed_letters_go_through_once(spark: Any, tmp_path: Path, monkeypatch: pyte
     assert sorted((row.transaction_id, Path(row.target).name) for row in waiting.collect()) == [(0, "all"), (0, "keyed"), (1, "all"), (1, "keyed")]
 
 
-def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
-    with monkeypatch.context() as patched:
-        one_commit_each(patched)
-        with pytest.raises(Died):
-            Landing(settings, KEY).write(raw(spark, ROWS[:2]))
-    assert replay(spark, settings) == [Replayed(str(tmp_path / "all"), 0, 0, 1, {})]
-    Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")], "once, though more came with it this time"
-
-
 def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a_lost_race(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,73 +118,6 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
     assert letters(spark, tmp_path) == [("all", 0, 3, "n is not INT")]
     assert strict.statistics().dead_letters == 1
     assert table(spark, tmp_path / "all", "transaction_id", "n") == [(0, "1"), (1, "two")]
-
-
-PIPELINE = """\
-source: {{cluster: "127.0.0.1:1/nobody"}}
-checkpoint: {directory}/checkpoint
-dead_letters: {{table: {directory}/dead}}
-outputs:
-  - decode: {{format: json, columns: "k STRING NOT NULL, n STRING"}}
-    projection: {{select: "k, try_cast(n AS INT) AS n"}}
-    route: {{headers: [1]}}
-    target: {{table: {directory}/all}}
-"""
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at-once", "after-a-dry-run"])
-def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_environment: dict[str, str], tmp_path: Path, dry_run: bool) -> None:
-    outputs = landing(tmp_path).model_dump()["outputs"][:1]
-    Landing(landing(tmp_path, outputs=outputs, unrouted="skip"), KEY).write(raw(spark, ROWS))
-    pipeline = tmp_path / "all.yaml"
-    pipeline.write_text(PIPELINE.format(directory=tmp_path))
-
-    def job(*arguments: str) -> list[str]:
-        submit = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
-        command = [*submit, str(ROOT / "jobs" / "replay_dead_letters.py"), f"--pipeline={pipeline}", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=spark_environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        # spark-submit writes what the program says on stderr, its progress, to stdout as well
-        return [line for line in done.stdout.splitlines() if not line.startswith("replay of cluster")]
-
-    reported = [f"table={tmp_path / 'all'} landed=2 still=2 waiting=0", "  1 is not UTF-8", "  1 is not one JSON object"]
-    if dry_run:  # starts a JVM of its own
-        assert job("--dry-run") == [f"would land {reported[0]}", *reported[1:]]
-        assert table(spark, tmp_path / "all", "transaction_id") == [(0,)], "a dry run changes nothing"
-        assert spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NOT NULL").count() == 0
-    assert job() == [f"landed {reported[0]}", *reported[1:]]
-    assert table(spark, tmp_path / "all", "transaction_id", "k", "n") == [(0, "a", 1), (1, "a", None), (3, "b", None)]
-    done = spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NOT NULL")
-    assert table_rows(done, "transaction_id", "reason") == [(1, "n is not INT"), (3, "n is not INT")]
-
-
-def test_a_replay_makes_no_table_where_there_is_none(spark: Any, tmp_path: Path) -> None:
-    for dry_run in (True, False):
-        assert replay(spark, landing(tmp_path), dry_run=dry_run) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spark: Any, tmp_path: Path) -> None:
-    """Otherwise they would come twice: put through, and by the stream, which decodes them now."""
-    outputs = landing(tmp_path).model_dump()["outputs"][:1]
-    wrong = landing(tmp_path, outputs=outputs, unrouted="skip")
-    Landing(wrong, KEY).write(raw(spark, ROWS[:1]))
-    Landing(wrong, KEY).write(raw(spark, ROWS[:4]))
-    DeltaTable.forPath(spark, str(tmp_path / "all")).restoreToVersion(0)
-    outputs[0]["decode"]["columns"] = "k STRING NOT NULL, n STRING"
-    outputs[0]["projection"]["select"] = "k, try_cast(n AS INT) AS n"
-    fixed = landing(tmp_path, outputs=outputs, unrouted="skip")
-    restored = internal.table_version(spark, str(tmp_path / "all"))
-    assert replay(spark, fixed, dry_run=True) == [Replayed(str(tmp_path / "all"), 0, 0, 2, {})]
-    assert Landing(fixed, KEY).starting_transaction_ids(spark, [0], dry_run=True) == '{"0": 1}'
-    assert internal.table_version(spark, str(tmp_path / "all")) == restored, "a dry run takes no mark back either"
-    assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 0, 0, 2, {})]
-    assert internal.table_version(spark, str(tmp_path / "all")) == restored + 1
-    Landing(fixed, KEY).write(raw(spark, ROWS[:4]))
-    assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 2, 0, 0, {})]
-    assert table(spark, tmp_path / "all", "transaction_id") == [(0,), (1,), (3,)]
 
 
 @pytest.mark.long
