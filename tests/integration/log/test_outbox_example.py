@@ -38,10 +38,13 @@ class Service:
         self._lives += 1
         name = f"orders-{self._lives}"
         self._processes.start(name, self._command)
-        within(60, lambda: "listening" in self._processes.last_words(name))
-        found = re.search(r"address=(\S+)", self._processes.last_words(name))
-        assert found is not None
-        self._address = found[1]
+        within(60, lambda: self._listening_at(name) is not None)
+        self._address = self._listening_at(name) or ""
+
+    def _listening_at(self, name: str) -> str | None:
+        """It says so, and may have said more since."""
+        found = re.search(r"^.*listening.*\baddress=(\S+)$", self._processes.log(name).read_text(), re.MULTILINE)
+        return None if found is None else found[1]
 
     def kill(self) -> None:
         self._processes.kill(f"orders-{self._lives}")
@@ -106,11 +109,11 @@ def test_the_blocking_outbox_accepts_before_it_ever_met_the_cluster_and_delivers
                 SyncOutbox(tmp_path / "outbox", cluster.cluster).start()
             cluster.start("zookeeper")
             assert [receipt.outcome(timeout_s=60).transaction_id for receipt in receipts] == [0, 0, None]
-            outbox.flush(timeout_s=10)
+            outbox.flush(timeout_s=60)
             (dead,) = outbox.dead_letters()
             assert dead.reason == "refused: 7"
             again = outbox.resubmit(dead.dead_id, Intent.data(0, b"instead"))
-            assert again.outcome(timeout_s=30).transaction_id == 1
+            assert again.outcome(timeout_s=60).transaction_id == 1
             outbox.submit(Intent.call("refuse", 8, 0))
             within(30, lambda: len(outbox.dead_letters()) == 1)
             outbox.drop(outbox.dead_letters()[0].dead_id)
@@ -144,7 +147,7 @@ def test_orders_are_accepted_while_the_log_is_down_and_placed_once_when_it_is_ba
             cluster.start("server-0")
             wanted = {"before", "no quantity", *(f"down-{number}" for number in range(20)), *(f"later-{number}" for number in range(10))}
             within(60, lambda: service.get("/health")[1]["depth"] == 0)
-            assert service.get("/orders/down-0")[1]["state"] == "placed"
+            within(60, lambda: service.get("/orders/down-0")[1]["state"] == "placed")
             assert service.stop() == 0
             found = asyncio.run(_orders(cluster.cluster))
             assert sorted(found) == sorted(wanted)
