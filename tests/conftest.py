@@ -17,6 +17,7 @@ settings.load_profile("default")
 
 def pytest_collection_finish() -> None:
     """Excludes what was imported and collected from garbage collection. The collector would search all of it again and again, and find nothing: an
-    eighth of the processor time of the unit tests."""
+    eighth of the processor time of the unit tests. What a test makes mostly needs no collector either, so it runs less often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)

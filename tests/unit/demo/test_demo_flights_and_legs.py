@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
+from demo.flights import Flight, read_flights
 from demo.legs import HEADER_LEG, HEADER_UNNAMED, Fleet, NumberingBroken, Totals, leg_data, partition_of
 
 HEADER = (
@@ -47,13 +47,6 @@ def test_flights_come_in_time_order_and_only_of_the_airport_asked_for(tmp_path: 
         "2013,1,1,1,1,0,1,1,0,UA,3,N1,JFK,IAH,10,100,5,1,2013-01-01T10:00:00Z",
     )
     assert [found.flight for found in read_flights(archive, "EWR")] == [2, 1]
-
-
-def test_the_installed_package_holds_the_flights_of_three_airports() -> None:
-    flights = read_flights(flights_archive())
-    assert len(flights) == 336_776
-    assert {found.origin for found in flights} == set(AIRPORTS)
-    assert len({(found.origin, found.scheduled, found.carrier, found.flight) for found in flights}) == len(flights)
 
 
 def test_a_leg_carries_the_totals_of_its_aircraft_including_itself() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools.fetch_jars import sparks_own
-from tools.spark_start import ARCHIVE, archive_classes, compile_modules
+from tools.spark_start import compile_modules
 
 MODULE = "value = 7\n\n\ndef fail():\n    raise ValueError\n"
 
@@ -55,17 +55,3 @@ def test_a_zip_file_with_compiled_modules_is_left_as_it_is(modules: Path) -> Non
     time.sleep(0.01)
     compile_modules(modules)
     assert (modules.stat().st_mtime_ns, modules.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-
-
-def test_a_driver_that_fails_leaves_no_archive_and_says_where_its_log_is(tmp_path: Path) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ARCHIVE).write_bytes(b"of an older Spark")
-    (tmp_path / "conf" / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions -Xmx1m -XX:SharedArchiveFile={ARCHIVE}\n")
-    problem = archive_classes(tmp_path)
-    assert problem is not None
-    assert "Spark starts some seconds slower" in problem
-    log = tmp_path / ".cache" / "spark-start.log"
-    assert str(log) in problem
-    assert "Xmx" in log.read_text()
-    assert [path.name for path in (tmp_path / ".cache").iterdir()] == ["spark-start.log"]

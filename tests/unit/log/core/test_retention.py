@@ -103,12 +103,9 @@ def judge(case: tuple[Log, dict[str, Holding], Policies, dict[str, object]]) -> 
     assert found.first == wanted, f"{found} wanted {wanted}"
 
 
-@settings(max_examples=250, deadline=None)
-@given(cases())
-def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everything_may_go(
-    case: tuple[Log, dict[str, Holding], Policies, dict[str, object]],
-) -> None:
-    judge(case)
+@pytest.mark.parametrize("examples", [60, pytest.param(250, marks=pytest.mark.long)])
+def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everything_may_go(examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(given(cases())(judge))()
 
 
 @pytest.mark.parametrize(

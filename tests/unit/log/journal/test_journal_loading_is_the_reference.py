@@ -55,11 +55,19 @@ FORMATS = pytest.mark.parametrize(("name", "check"), CHECKS.items(), ids=CHECKS)
 
 
 @FORMATS
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(files=histories(), data=st.data())
 def test_any_files_load_as_the_reference_loads_them_and_reclaiming_changes_nothing(
     name: str, check: Check, files: list[list[Entry]], data: st.DataObject
 ) -> None:
+    compare(name, check, files, data)
+
+
+@pytest.mark.long
+@FORMATS
+@settings(max_examples=250, deadline=None)
+@given(files=histories(), data=st.data())
+def test_more_files_load_as_the_reference_loads_them(name: str, check: Check, files: list[list[Entry]], data: st.DataObject) -> None:
     compare(name, check, files, data)
 
 

@@ -57,9 +57,21 @@ def pieces(draw: st.DrawFn, check: Check, file_id: int) -> bytes:
 
 
 @pytest.mark.parametrize(("salt", "check"), FORMATS, ids=["size", "hash"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data())
 def test_both_find_the_same_records_in_any_file(salt: bytes | None, check: Check, data: st.DataObject) -> None:
+    compare(salt, check, data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("salt", "check"), FORMATS, ids=["size", "hash"])
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_both_find_the_same_records_in_more_files(salt: bytes | None, check: Check, data: st.DataObject) -> None:
+    compare(salt, check, data)
+
+
+def compare(salt: bytes | None, check: Check, data: st.DataObject) -> None:
     file_id = data.draw(st.sampled_from([0, 1, 7, 0x0B0C0D0E, 0x0B0B0B0B, 0x7FFFFFFF]))
     content = bytearray(file_id.to_bytes(4, "big") + b"".join(data.draw(st.lists(pieces(check, file_id), max_size=12))))[:FILE_BYTES]
     for _ in range(data.draw(st.integers(0, 3))):

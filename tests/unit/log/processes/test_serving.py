@@ -13,11 +13,13 @@ from waltz_log.processes.serving import run
 
 @pytest.fixture(autouse=True)
 def _collector() -> Iterator[None]:
-    """As it was, after each test: this process is no serving process."""
+    """As Python starts it, and after each test as tests/conftest.py left it: this process is no serving process."""
     threshold = gc.get_threshold()
-    yield
     gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
+    yield
     gc.set_threshold(*threshold)
+    gc.freeze()
 
 
 async def _loop() -> str:

@@ -58,9 +58,9 @@ async def _port(listener: DirectListener) -> int:
 
 
 @asynccontextmanager
-async def _listening() -> AsyncIterator[tuple[_Node, int]]:
+async def _listening(handshake_s: float = frames.HANDSHAKE_S) -> AsyncIterator[tuple[_Node, int]]:
     node = _Node()
-    listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(node.replicate)])
+    listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(node.replicate)], handshake_s=handshake_s)
     await listener.open()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -145,16 +145,14 @@ async def test_a_peer_that_dies_in_the_middle_of_a_frame_ends_the_handler_and_no
 
 
 @pytest.mark.parametrize("said", [b"", b"W", _frame(frames.GREETING, GREETING), _frame(frames.GREETING, GREETING) + b"\0\0\0"])
-async def test_a_caller_that_does_not_open_a_stream_in_time_is_disconnected(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr(frames.Wire.__init__, "__defaults__", (None, 0.1))
-    async with _listening() as (node, port):
+async def test_a_caller_that_does_not_open_a_stream_in_time_is_disconnected(said: bytes) -> None:
+    async with _listening(handshake_s=0.1) as (node, port):
         assert await _said(port, said) == b""
         assert node.received == []
 
 
-async def test_a_stranger_that_drips_signs_of_life_does_not_outlive_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames.Wire.__init__, "__defaults__", (None, 0.3))
-    async with _listening() as (_, port):
+async def test_a_stranger_that_drips_signs_of_life_does_not_outlive_the_handshake() -> None:
+    async with _listening(handshake_s=0.3) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(_frame(frames.GREETING, GREETING))
 

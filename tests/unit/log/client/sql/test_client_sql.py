@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, insert, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
-from tests.unit.log.client.sql.sql_bank import ACCOUNTS, CLUSTER, FAST, TABLES, Bank, applied, connect_to, mark, race, transactions
+from tests.unit.log.client.sql.sql_bank import ACCOUNTS, CLUSTER, FAST, TABLES, Bank, applied, connect_to, mark, transactions
 from waltz_log.client import Context, Lock, Receipt, Transaction, TransactionContext, WaltzClient
 from waltz_log.client.sql import SqlContext, SqlSettings
 from waltz_log.core.metadata import ClusterParameters
@@ -247,16 +247,3 @@ async def test_writes_of_a_context_during_its_execution_are_rolled_back(connect:
     assert await (await client.submit(Writing("ada", 5))) is not None
     with engine.connect() as connection:
         assert list(connection.execute(select(ACCOUNTS.c.name)).scalars()) == ["ada"]
-
-
-# ---- processes -----------------------------------------------------------------------------------------------------------------------------------
-
-
-def test_processes_that_race_and_are_killed_apply_each_transaction_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'race.db'}"
-    engine = connect_to(url)
-    with engine.connect() as connection:
-        connection.execute(text("PRAGMA journal_mode = WAL"))
-    TABLES.create_all(engine)
-    race(engine, url)
-    engine.dispose()

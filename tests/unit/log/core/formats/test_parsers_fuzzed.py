@@ -18,6 +18,9 @@ KEPT = Path(__file__).parents[4] / "fuzz"
 
 SLOW_TARGETS = {"settings": 40, "directory": 60}
 
+SHARES = [4, pytest.param(1, marks=pytest.mark.long)]
+"""A fourth of the examples at each run of the tests, all of them in `make test-long`."""
+
 
 @st.composite
 def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
@@ -39,9 +42,10 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.parametrize("share", SHARES, ids=["a fourth", "all"])
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_parser_accepts_or_refuses_any_bytes(name: str) -> None:
-    @settings(max_examples=SLOW_TARGETS.get(name, 100), deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_parser_accepts_or_refuses_any_bytes(name: str, share: int) -> None:
+    @settings(max_examples=SLOW_TARGETS.get(name, 100) // share, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.one_of(damaged(SEEDS[name]), st.binary(max_size=200)))
     @example(b"")
     def accepts(data: bytes) -> None:
