@@ -121,6 +121,18 @@ def test_a_storage_node_killed_while_executors_read_costs_no_row(spark: Any, clu
         for future in [client.append_nowait(n % 2, b"%d" % n + b"." * 200) for n in range(6000)]:
             future.result(60)
     rows = spark.read.format("waltz").options(cluster=cluster.cluster, maxRecordsPerPartition="100", fetchTimeoutMs="30000").load()
+    unfinished = 0
+    for _ in range(5):  # on a busy machine, the tasks may be over before the node is killed
+        found, unfinished = _read_and_kill(spark, cluster, rows)
+        assert {row["partition"] for row in found} == {0, 1}
+        assert all(row["count(1)"] == row["max(transaction_id)"] + 1 for row in found)
+        if unfinished > 5:
+            break
+    assert unfinished > 5, "the node was not killed while tasks ran"
+
+
+def _read_and_kill(spark: Any, cluster: LocalCluster, rows: Any) -> tuple[list[Any], int]:
+    """What was read, and how many tasks were not over when a storage node was killed."""
     tracker = spark.sparkContext.statusTracker()
     killed_after: list[int] = []
     done = threading.Event()
@@ -143,7 +155,4 @@ def test_a_storage_node_killed_while_executors_read_costs_no_row(spark: Any, clu
         thread.join()
         if killed_after:
             cluster.start("storage-0")
-    assert killed_after, "the node was not killed while tasks ran"
-    assert killed_after[0] > 5
-    assert {row["partition"] for row in found} == {0, 1}
-    assert all(row["count(1)"] == row["max(transaction_id)"] + 1 for row in found)
+    return found, sum(killed_after)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 __all__ = ["CHROMIUM", "SCREENSHOTS", "open_browser", "open_page", "save_screenshot", "serious_problems"]
 
@@ -42,6 +42,7 @@ def open_page(browser: Browser, url: str, *, scheme: str = "light", phone: bool 
     context = browser.new_context(base_url=url, viewport=size, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
     page = context.new_page()
     page.set_default_timeout(30_000)
+    expect.set_options(timeout=30_000)  # five seconds otherwise, which are few on a busy machine
     foreign: list[str] = []
     complaints: list[str] = []
     page.on("request", lambda request: foreign.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None)

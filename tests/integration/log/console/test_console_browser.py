@@ -133,7 +133,7 @@ def test_a_transaction_found_by_its_payload_shows_the_lock_that_others_lost_on(
         page.get_by_role("button", name="Search").click()
         page.locator("#rows a.id").click()
         conflicts = page.locator("section", has=page.get_by_role("heading", name="Conflicts"))
-        for _ in range(40):  # the console surveys the servers every 0.2 s
+        for _ in range(240):  # the console surveys the servers every 0.2 s
             if digits in conflicts.inner_text():
                 break
             page.wait_for_timeout(250)
@@ -165,7 +165,7 @@ def test_a_live_tail_shows_what_comes_and_never_runs_it(browser: Browser, cluste
         page.get_by_role("button", name="Start live tail").click()
         expect(page.locator("#tail-state")).to_have_text("Waiting for transactions…")
         rows = page.locator("#rows tr", has_text="from the tail")
-        for number in range(40):
+        for number in range(300):
             client.append(5, b'from the tail <img src=x onerror="document.title=666">%d' % number)
             page.wait_for_timeout(200)
             if rows.count():
