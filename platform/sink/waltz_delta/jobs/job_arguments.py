@@ -240,6 +240,11 @@ def _parser(job: str, upsert: bool) -> JobParser:
         metavar="N",
         help="how often in a row to start again after a temporary failure; 0 if a supervisor restarts the job (10)",
     )
+    _add_metrics(parser)
+    return parser
+
+
+def _add_metrics(parser: JobParser) -> None:
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port for metrics in the format of Prometheus")
     parser.add_argument(
         "--metrics-host",
@@ -257,4 +262,3 @@ def _parser(job: str, upsert: bool) -> JobParser:
     )
     parser.add_argument("--insecure", action="store_true", help="serve the metrics as plain text at an address that other machines reach")
     parser.add_argument("--metrics-file", metavar="FILE", help="file to which metrics in the format of Prometheus are written every five seconds")
-    return parser
