@@ -28,7 +28,7 @@ NOW = {"waltz_log": 80.0, "pyspark_waltz": 66.6, "waltz_delta": 100.0}
 
 def test_a_recorded_share_is_of_a_package_and_in_percent() -> None:
     recorded = json.loads(RECORDED.read_text()).get("coverage", {})
-    assert set(recorded) <= set(PACKAGES)
+    assert set(recorded) == set(PACKAGES)
     assert all(0 < share <= 100 for share in recorded.values())
 
 
