@@ -44,7 +44,8 @@ outputs:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at-once", "after-a-dry-run"])
+@pytest.mark.long
+@pytest.mark.parametrize("dry_run", [False, True], ids=["at-once", "after-a-dry-run"])
 def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_environment: dict[str, str], tmp_path: Path, dry_run: bool) -> None:
     outputs = landing(tmp_path).model_dump()["outputs"][:1]
     Landing(landing(tmp_path, outputs=outputs, unrouted="skip"), KEY).write(raw(spark, ROWS))

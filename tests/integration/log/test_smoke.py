@@ -14,7 +14,7 @@ from verification.smoke.history import Reported, SmokeHistory
 from verification.smoke.plan import SmokePlan
 from verification.smoke.run import Report, run
 
-pytestmark = pytest.mark.timeout(290)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(290)]
 
 PLAN = SmokePlan(seed=5, transactions=0, seconds=28, pace=2.5, session_timeout_s=2)
 
