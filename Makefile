@@ -85,7 +85,7 @@ test: setup ## all tests but those marked long, slow or install
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
-	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/unit
+	$(BIN)/pytest -q -m $(QUICK) -n 4 --dist worksteal tests/unit # few of them share anything, and some wait
 
 test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
