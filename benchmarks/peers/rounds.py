@@ -68,18 +68,18 @@ class Rounds:
         by_side = {name: [each[place] for each in values] for name, values in self.found.items() if values}
         mine = by_side.pop(PLATFORM)
         best = (min if self.case.lower else max)(by_side, key=lambda name: median(by_side[name]))
-        ratios = [own / theirs for own, theirs in zip(mine, by_side[best], strict=True)]
+        ratios = _ratios(mine, by_side[best])
         own: dict[str, Any] = {
             "rounds": len(ratios),
             "warm_rounds": WARM_ROUNDS,
             "platform": _spread(mine),
             "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
-            "peers": {name: f"{_spread(values)}, ratio {_ratio(mine, values):.2f}" for name, values in by_side.items()},
+            "peers": {name: f"{_spread(values)}, ratio {median(_ratios(mine, values)):.2f}" for name, values in by_side.items()},
         }
         if self.dropped:
             own["could_not_hold"] = {name: _short(values[place]) for name, values in self.dropped.items()}
         what = f"{best}, {_short(median(by_side[best]))} {self.case.unit}"
-        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **own}, _ratio(mine, by_side[best]), what)
+        return Measurement(figure, median(mine), self.case.unit, {**conditions, **self.case.conditions, **own}, median(ratios), what)
 
 
 def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -91,8 +91,8 @@ def compared(cases: Sequence[Case], rounds: int, conditions: Mapping[str, Any]) 
     return [measurement for each in found for measurement in each.measurements(conditions)]
 
 
-def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
-    return median(own / their for own, their in zip(mine, theirs, strict=True))
+def _ratios(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [own / their for own, their in zip(mine, theirs, strict=True)]
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypedDict
 
+from waltz_log.core.locks.locks import ONE_WRITE
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
@@ -109,9 +110,6 @@ _lock_hashes = _LockHashes()
 def lock_hash(lock: tuple[str, str | int]) -> bytes:
     """The eight bytes that represent a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
     return _lock_hashes[lock]
-
-
-ONE_WRITE = b"\1\0\0"
 
 
 def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
