@@ -13,14 +13,12 @@ from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
 from benchmarks.load import Load, lock_cycle, offered, pipelined, prepare, single
 from benchmarks.measurement import Measurement, percentile
-from benchmarks.setting import DATA_BYTES, Workload
+from benchmarks.setting import RECORD_BYTES, Workload
 from waltz_log.client import WaltzClient
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run"]
 
-RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 CASES = (
     ("append.in_flight_8", 8, 1),
     ("append.in_flight_64", 64, 1),

@@ -15,10 +15,9 @@ from typing import Any
 from benchmarks.load import pipelined
 from benchmarks.measurement import Measurement
 from benchmarks.processor import processor_s
-from benchmarks.setting import DATA_BYTES, Workload
+from benchmarks.setting import DATA_BYTES, RECORD_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.ports import Channel
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport import methods
@@ -59,7 +58,7 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
         used = {name: round(processor_s(cluster.processes[name]) - began, 2) for name, began in before.items()}
     finally:
         await channel.close()
-    record_mb = (DATA_BYTES + RECORD_OVERHEAD_BYTES) / 1e6
+    record_mb = RECORD_BYTES / 1e6
     own = {**conditions, "transactions": load.count, "processor_s": used, "memory_of_owner_mb": CACHE_BYTES >> 20}
     own |= {"until_first_s": round(first_s - began_s, 2), "mb_s_after_first": round((last - first) * record_mb / (ended_s - first_s), 1)}
     return [Measurement("catch_up.mb_s", last * record_mb / (ended_s - began_s), "MB/s", own).compared_with(100, "100 MB/s")]

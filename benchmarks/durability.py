@@ -18,7 +18,7 @@ from uuid import UUID
 
 from benchmarks.load import Load, pipelined, prepare
 from benchmarks.measurement import Measurement, percentile
-from benchmarks.setting import DATA_BYTES, Workload
+from benchmarks.setting import DATA_BYTES, RECORD_BYTES, Workload
 from verification.crashes.storage_model import silent_logs
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -46,7 +46,6 @@ BLOCK_RECORDS = 20
 """The size of a block when a few clients wait for their answers."""
 
 IN_FLIGHT = 8
-RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 LEARNT_S = 30.0
 
 SYNC_BYTES = 4096

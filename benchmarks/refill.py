@@ -15,11 +15,10 @@ from typing import Any
 
 from benchmarks.load import pipelined
 from benchmarks.measurement import Measurement
-from benchmarks.setting import DATA_BYTES, Workload
+from benchmarks.setting import RECORD_BYTES, Workload
 from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange
@@ -86,7 +85,7 @@ async def _fill(cluster: LocalCluster, coordinator: Coordinator, client: WaltzCl
     before, sessions, began_s = await client.high_water_mark(0), await _session(coordinator), time.perf_counter()
     await _change(cluster, coordinator, ReplicaChange(0, add=name))
     seconds, mark = time.perf_counter() - began_s, await client.high_water_mark(0)
-    megabytes = (mark + 1) * (DATA_BYTES + RECORD_OVERHEAD_BYTES) / 1e6
+    megabytes = (mark + 1) * RECORD_BYTES / 1e6
     return _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - before)
 
 
@@ -104,7 +103,7 @@ async def _fill_beside_appends(cluster: LocalCluster, coordinator: Coordinator, 
     cluster.resume(name)
     await adding
     seconds, mark = time.perf_counter() - resumed_s, await client.high_water_mark(0)
-    megabytes = (mark + 1) * (DATA_BYTES + RECORD_OVERHEAD_BYTES) / 1e6
+    megabytes = (mark + 1) * RECORD_BYTES / 1e6
     return (reached - before) / (resumed_s - began_s), _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - reached)
 
 

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+
 __all__ = ["FULL", "QUICK", "Workload", "machine_conditions"]
 
 DATA_BYTES = 200
+RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 LOCK_NAME = "account"
 LOCKS = 10_000
 

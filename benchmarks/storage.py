@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from benchmarks.measurement import Measurement
-from benchmarks.setting import DATA_BYTES, Workload
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from benchmarks.setting import DATA_BYTES, RECORD_BYTES, Workload
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids
 from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
@@ -30,7 +30,7 @@ __all__ = ["run"]
 
 KEY = UUID(int=1)
 BLOCK_BYTES = 64 * 1024
-RECORDS = BLOCK_BYTES // (DATA_BYTES + RECORD_OVERHEAD_BYTES)
+RECORDS = BLOCK_BYTES // RECORD_BYTES
 TURNS = 8
 IN_FLIGHT = 8
 READ_BYTES = 1024 * 1024

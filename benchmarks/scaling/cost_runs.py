@@ -27,14 +27,13 @@ from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
 from benchmarks.scaling.queueing import Service, simulate
-from benchmarks.setting import DATA_BYTES, machine_conditions
+from benchmarks.setting import DATA_BYTES, RECORD_BYTES, machine_conditions
 from waltz_log.client import WaltzClient
 from waltz_log.client.append.append_window import HALVED_BYTES
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
 from waltz_log.client.append.rows import LOCK_BYTES
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
@@ -54,7 +53,6 @@ MIB = 1024 * 1024
 FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 """The size of a transaction of these runs in a client's window and frames."""
 
-RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 SYNCS = 200
 SEEDS = 5
 """Runs of the simulation. Their median counts, as that of the measured rounds does: a few long delays decide a p99."""

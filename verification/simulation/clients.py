@@ -219,7 +219,7 @@ async def run_client(actor: Actor) -> None:
 
 
 def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
-    """Three corrupt frames in a row end a feed (docs/decisions/0032). Only the fault that corrupts messages produces so many."""
+    """Three corrupt frames in a row end a feed (docs/decisions/0032). Only the fault that corrupts messages produces that many."""
     return isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
 
 

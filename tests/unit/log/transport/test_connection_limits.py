@@ -56,7 +56,7 @@ async def stranger(port: int, said: bytes = b"") -> float:
 
 
 async def closed_at_once(port: int, strangers: int, most: int) -> None:
-    """Of so many strangers at a port that ends no handshake, at most `most` are not closed. Their connections are over when this returns."""
+    """At a port that ends no handshake, all of these strangers but at most `most` are closed. Their connections are over when this returns."""
     crowd = {asyncio.ensure_future(stranger(port)) for _ in range(strangers)}
     waiting = crowd
     try:
