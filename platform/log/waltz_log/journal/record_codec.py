@@ -23,8 +23,8 @@ from itertools import repeat
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, Literal, NamedTuple, TypeAlias
-from zlib import crc32
 
+from waltz_log.core.formats.crc import crc32
 from waltz_log.errors import InvalidRequest
 
 __all__ = [

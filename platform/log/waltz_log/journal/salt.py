@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
 

@@ -7,10 +7,10 @@ Record by record with struct and zlib, so that a service that follows the log ne
 from __future__ import annotations
 
 import struct
-from zlib import crc32
 
 from waltz_log.client.transactions.transaction import Transaction
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.crc import crc32
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 

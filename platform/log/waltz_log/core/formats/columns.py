@@ -3,7 +3,7 @@
 `lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back. Nothing here makes an object per record.
 
 How a block is verified (`verify_records`): the closing checksums determine the checksum of the whole block (`crc_algebra`), so one pass of
-`zlib.crc32` over all its bytes checks them together. A record's closing checksum and header determine its data checksum, so that one is checked
+`crc32` over all its bytes checks them together. A record's closing checksum and header determine its data checksum, so that one is checked
 without the data. Damage within one record is found whenever the record's own checksum finds it, including every burst of up to 32 bits. Damage in
 several records at once is missed with a probability of 2**-32, as with one checksum. If something is wrong, a loop over the records finds the first
 damaged one.
@@ -16,12 +16,12 @@ from functools import cache
 from itertools import accumulate
 from struct import Struct, pack, unpack
 from typing import Any, Final  # Any: dtypes that are made at run time
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, fold, shift
 from waltz_log.errors import CorruptData
 

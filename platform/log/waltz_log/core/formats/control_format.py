@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeVar
 from uuid import UUID
-from zlib import crc32
 
+from waltz_log.core.formats.crc import crc32
 from waltz_log.errors import CorruptData
 
 __all__ = [

@@ -15,10 +15,11 @@ from __future__ import annotations
 import sys
 from functools import cache, lru_cache
 from typing import Any  # what a ufunc returns
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+
+from waltz_log.core.formats.crc import crc32
 
 __all__ = ["crc_of_words", "fold", "shift"]
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from waltz_log.core.formats.control_format import CONTROL_HEADER_BYTES, ENTRY_BYTES, SessionMark
+from waltz_log.core.formats.crc import crc32
 
 __all__ = ["JAVA_ENTRY_BYTES", "JavaEntry", "JavaStruct", "decode_java_entry", "encode_java_entry", "is_java_size"]
 

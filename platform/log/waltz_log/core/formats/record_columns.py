@@ -7,11 +7,11 @@ Only the checksum of its data reads a record by itself. Headers are made in colu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import numpy as np
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, shift
 
 __all__ = ["encode_record_columns"]

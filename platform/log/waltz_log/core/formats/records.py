@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.crc import crc32
 from waltz_log.errors import CorruptData
 
 __all__ = ["Record", "decode_record", "encode_record", "encode_records", "measure_records"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 from uuid import UUID
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words
 from waltz_log.errors import ClusterKeyMismatch, CorruptData
 

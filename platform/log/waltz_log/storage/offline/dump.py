@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import OutOfRange

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
+from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.segment_format import DATA, SegmentHeader, first_id_of
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
