@@ -13,7 +13,7 @@ __all__: list[str] = []
 @bug
 def replicated_records_not_verified() -> None:
     """A storage node writes what it received."""
-    change(partition_store, "verify_records", lambda *_, **__: None)
+    change(partition_store, "verify_block", lambda *_, **__: None)
 
 
 @bug

@@ -15,9 +15,10 @@ def message_of(block: Block) -> pb.Block:
 
 
 def replicated_message_of(block: Block) -> pb.Block:
-    """For a replica, with the traces."""
+    """For a replica, with the traces and the checksum."""
     message = message_of(block)
     message.traces = block.traces
+    message.checksum = block.checksum
     return message
 
 
@@ -30,4 +31,4 @@ def fill_message(message: pb.Block, block: Block) -> None:
 
 
 def block_of(message: pb.Block) -> Block:
-    return Block(message.first_transaction_id, message.lengths, message.records, message.append_time_ms, message.traces)
+    return Block(message.first_transaction_id, message.lengths, message.records, message.append_time_ms, message.traces, message.checksum)

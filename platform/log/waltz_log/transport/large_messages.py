@@ -31,6 +31,7 @@ __all__ = [
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+_UINT32_MAX = 2**32 - 1
 _VARINT_BYTES_MAX = 10
 
 _APPEND, _BLOCK = 2, 2
@@ -114,6 +115,7 @@ def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
             _bytes_field(2, block.lengths),
             _number_field(4, block.append_time_ms),
             _bytes_field(5, block.traces),
+            _number_field(6, block.checksum),
             _bytes_head(3, len(block.records)),
         ]
     )
@@ -164,10 +166,11 @@ def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessag
 
 def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateRequest:
     """Raises protobuf's `DecodeError`."""
-    fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int, 5: bytes})
-    if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX:
+    fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int, 5: bytes, 6: int})
+    if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX or fields.get(6, 0) > _UINT32_MAX:
         return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
-    return ReceivedBlock(Block(fields.get(1, 0), fields.get(2, b""), fields.get(3, b""), fields.get(4, 0), fields.get(5, b"")))
+    get = fields.get
+    return ReceivedBlock(Block(get(1, 0), get(2, b""), get(3, b""), get(4, 0), get(5, b""), get(6, 0)))
 
 
 def _only_field(data: memoryview, number: int, kinds: dict[int, type]) -> dict[int, Any] | None:

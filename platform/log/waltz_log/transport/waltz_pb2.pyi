@@ -93,6 +93,7 @@ class Block(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     first_transaction_id: _builtins.int
     lengths: _builtins.bytes
     """i4[n]: the whole length of each record, 40 + data"""
@@ -102,6 +103,8 @@ class Block(_message.Message):
     """one time for the block; never below that of the block before"""
     traces: _builtins.bytes
     """from an owner to its replicas: the spans of records, never stored; empty: no record is traced"""
+    checksum: _builtins.int
+    """from an owner to its replicas: the CRC-32 of fields 1, 4, 2 and 3, whose records it has verified; 0: verify each record"""
     def __init__(
         self,
         *,
@@ -110,10 +113,11 @@ class Block(_message.Message):
         records: _builtins.bytes = ...,
         append_time_ms: _builtins.int = ...,
         traces: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "first_transaction_id", b"first_transaction_id", "lengths", b"lengths", "records", b"records", "traces", b"traces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "checksum", b"checksum", "first_transaction_id", b"first_transaction_id", "lengths", b"lengths", "records", b"records", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

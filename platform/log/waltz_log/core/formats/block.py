@@ -20,13 +20,15 @@ RECORD_OVERHEAD_BYTES = 40
 @dataclass(frozen=True, slots=True)
 class Block:
     """`lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back; one append time for all. `traces`: the
-    contexts beside the records, on the way from an owner to its replicas; a block that is read from a disk has none."""
+    contexts beside the records, on the way from an owner to its replicas; a block that is read from a disk has none. `checksum`:
+    `block_checksum` of a block whose records its owner verified; 0: there is none."""
 
     first_transaction_id: int
     lengths: bytes
     records: bytes
     append_time_ms: int
     traces: bytes = field(default=b"", compare=False)
+    checksum: int = field(default=0, compare=False)
 
     @property
     def count(self) -> int:

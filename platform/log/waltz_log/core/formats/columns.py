@@ -32,6 +32,7 @@ __all__ = [
     "header_bytes",
     "headers_array",
     "index_entries",
+    "least_and_sum",
     "lengths_array",
     "offsets_array",
     "senders",
@@ -104,6 +105,15 @@ def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, 
     for length in _each(lengths):
         yield _SENDER.unpack_from(records, start)
         start += length
+
+
+def least_and_sum(lengths: bytes) -> tuple[int, int]:
+    """The smallest length and the sum of all. n > 0."""
+    if len(lengths) // 4 < FEW_RECORDS:
+        each = _each(lengths)
+        return min(each), sum(each)
+    found = np.frombuffer(lengths, dtype=">i4")
+    return int(found.min()), int(found.sum(dtype=np.int64))
 
 
 def _each(lengths: bytes) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block_checksum import block_checksum
 from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
 from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
 from waltz_log.core.quotas import Meter, Refusal
@@ -150,7 +151,8 @@ class Sequencer:
             self._remember_conflicts(result, append_time_ms)
         if records:
             joined, columns = records[0] if len(records) == 1 else b"".join(records), b"".join(lengths)
-            result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
+            numbered = assign_ids(joined, columns, first)
+            result.block = Block(first, columns, numbered, append_time_ms, checksum=block_checksum(first, columns, numbered, append_time_ms))
         return result
 
     def _remember_conflicts(self, result: Sequenced, append_time_ms: int) -> None:

@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import slice_block, verify_records
+from waltz_log.core.formats.block_checksum import verify_block
+from waltz_log.core.formats.columns import slice_block
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
@@ -331,9 +332,7 @@ class PartitionStore:
         if not block.lengths or first < 0:
             raise ProtocolViolation(reason=f"empty block partition={self.partition} first_transaction_id={first}")
         expect_to_fit(block, self._log.segment_bytes)
-        verify_records(
-            block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
-        )
+        verify_block(block, self.partition, where=f"block for partition {self.partition}")
         rounds = self._rounds
         if first <= rounds.queued_last:
             known = await self._tasks.whole(self._skip_known(appender, block))

@@ -1,0 +1,46 @@
+"""One checksum over a whole block, from the owner that verified its records to the replicas that store it.
+
+The owner verifies both checksums of every record when a client's frame arrives, gives the records their ids, and takes the checksum of the block in
+the same step. A replica then verifies what it receives in one pass over the bytes. Verifying every record again took most of a storage node's time
+for a block. A block without a checksum, such as one that is copied from another replica, is verified record by record. The records keep their own
+checksums, which every reader verifies (docs/decisions, 44).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import least_and_sum, verify_records
+from waltz_log.core.formats.crc import crc32
+from waltz_log.errors import CorruptData
+
+__all__ = ["block_checksum", "verify_block"]
+
+_ID_AND_TIME = Struct(">qq")
+_ID_AND_PARTITION = Struct(">q8xi")
+
+
+def block_checksum(first_transaction_id: int, lengths: bytes, records: bytes, append_time_ms: int) -> int:
+    """CRC-32 of the id and the time (i8 each, big-endian), the lengths and the records, in this order."""
+    return crc32(records, crc32(lengths, crc32(_ID_AND_TIME.pack(first_transaction_id, append_time_ms))))
+
+
+def verify_block(block: Block, partition: int, where: str) -> None:
+    """For a block that holds records. Raises `CorruptData` unless it has the checksum that it names, its lengths add up to its bytes, and its first
+    and last record have the right ids and partition; without a checksum, as `verify_records`."""
+    first, lengths, records = block.first_transaction_id, block.lengths, block.records
+    if not block.checksum:
+        verify_records(records, lengths, first_transaction_id=first, partition=partition, where=where)
+        return
+    found = block_checksum(first, lengths, records, block.append_time_ms)
+    if found != block.checksum:
+        raise CorruptData(where=where, offset=0, transaction_id=first, reason=f"block checksum does not match: found={found} sent={block.checksum}")
+    least, total = (0, 0) if len(lengths) % 4 else least_and_sum(lengths)
+    if least < RECORD_OVERHEAD_BYTES or total != len(records):
+        raise CorruptData(where=where, offset=0, transaction_id=first, reason=f"bad lengths: least={least} sum={total} bytes={len(records)}")
+    for start, expected in ((0, first), (total - int.from_bytes(lengths[-4:], "big"), block.last_transaction_id)):
+        transaction_id, owner = _ID_AND_PARTITION.unpack_from(records, start)
+        if (transaction_id, owner) != (expected, partition):
+            reason = f"unexpected record: found={transaction_id} partition={owner} expected={expected} partition={partition}"
+            raise CorruptData(where=where, offset=start, transaction_id=expected, reason=reason)
