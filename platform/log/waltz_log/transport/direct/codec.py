@@ -222,20 +222,21 @@ class Wire(asyncio.BufferedProtocol):
             self._receiver.set_result(None)
 
     def _write(self, kind: int, *pieces: bytes) -> None:
-        """One frame. Its first pieces may be small; a large one is not copied."""
+        """One frame. Small pieces are joined; a large one is not copied. All is handed over in one call, because uvloop writes at once what it is
+        given: a head that is written before its block wakes the peer for nothing."""
         if self._transport.is_closing():
             return
         small = HEAD.pack(kind, sum(map(len, pieces)))
+        parts: list[bytes] = []
         for piece in pieces:
             if len(piece) <= JOINED_BYTES:
                 small += piece
-                continue
-            if small:
-                self._transport.write(small)
-            self._transport.write(piece)
-            small = b""
+            else:
+                parts += (small, piece) if small else (piece,)
+                small = b""
         if small:
-            self._transport.write(small)
+            parts.append(small)
+        self._transport.writelines(parts)
 
     def _check_silence(self) -> None:
         """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
