@@ -13,10 +13,10 @@ from functools import cached_property, partial
 from typing import Any, Protocol  # Any: JSON values
 
 from waltz_log.core import metadata as paths
-from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
+from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
 from waltz_log.core.replica_status import ReplicaStatus, can_commit, surveyed_status
-from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics, RecoveringPartitionStatistics, ReplicaStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import worker_of
@@ -54,7 +54,7 @@ class SurveyedReplica:
 @dataclass(frozen=True)
 class PartitionState:
     """`high_water_mark` is None if no owner answers for it. `replicas`: those assigned, and others that the owner's session still has.
-    `accepts_appends`: an append can be committed now."""
+    `accepts_appends`: an append can be committed now. `unserved`: why no owner answers for it; None if one does."""
 
     partition: int
     server_id: int | None
@@ -64,6 +64,7 @@ class PartitionState:
     high_water_mark: int | None
     replicas: tuple[SurveyedReplica, ...]
     accepts_appends: bool
+    unserved: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Survey:
     def missing(self) -> str:
         """Why it is not complete, in words; empty if it is."""
         parts = [
-            ("partitions without an owner", [str(each.partition) for each in self.partitions if each.high_water_mark is None]),
+            ("partitions without an owner", [f"{each.partition} ({each.unserved})" for each in self.partitions if each.high_water_mark is None]),
             ("partitions without a majority that can take appends", [_short_of(each) for each in self.partitions if _lacks_majority(each)]),
             ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
             ("storage nodes that do not answer", [each.name for each in self.storages if not each.answers]),
@@ -209,9 +210,24 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 bounds.get(partition),
                 shown,
                 can_commit(served=partition in bounds, replicas=deciding),
+                None if partition in bounds else _unserved(owned, owner, partition),
             )
         )
     return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages), assignment.drained)
+
+
+def _unserved(assigned: Ownership | None, owner: ServerState | None, partition: int) -> str:
+    if assigned is None or assigned.server_id is None:
+        return "assigned to no server"
+    server = f"server {assigned.server_id}"
+    if owner is None:
+        return f"assigned to {server}, which has left"
+    if not owner.answers:
+        return f"{server} does not answer"
+    found = owner.statistics.partitions.get(partition)
+    if isinstance(found, RecoveringPartitionStatistics):
+        return f"{server} recovers it: {found.error or 'waiting for replicas'}"
+    return f"{server} has not opened it" if found is None else f"{server} has just opened it"
 
 
 def _session_of(owner: ServerState | None, partition: int) -> Mapping[str, ReplicaStatistics]:

@@ -93,13 +93,16 @@ class Processes:
     def log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def last_words(self, name: str) -> str:
-        """The last line that the process wrote."""
+    def log_tail(self, name: str) -> str:
+        """The end of what the process wrote."""
         try:
-            output = self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+            return self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:
             return ""
-        return next((line for line in reversed(output.splitlines()) if line.strip()), "")
+
+    def last_words(self, name: str) -> str:
+        """The last line that the process wrote."""
+        return next((line for line in reversed(self.log_tail(name).splitlines()) if line.strip()), "")
 
     def close(self) -> None:
         """Kills the children that still run."""

@@ -276,7 +276,10 @@ class LocalCluster:
             finally:
                 waiting.kill()
         if waiting.returncode != 0:
-            raise ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
+            error = ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
+            for name in (*self.server_names, *self.storage_names):  # the directory, and the logs in it, may be gone when somebody reads the error
+                error.add_note(f"---- end of the log of {name}\n{self._processes.log_tail(name)}")
+            raise error
 
     def close(self) -> None:
         """Stops servers, then storage nodes, then ZooKeeper; kills a process that does not stop. Does nothing if none runs."""

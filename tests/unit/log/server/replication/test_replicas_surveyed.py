@@ -105,7 +105,7 @@ def test_a_replica_of_a_node_that_was_never_started_and_replicas_without_an_owne
         await cluster.stop_server("server-0")
         found = await _until(cluster, lambda states: states["storage-0"] == "waiting")
         assert not found.ready
-        assert found.missing.startswith("partitions without an owner: 0")
+        assert found.missing.startswith("partitions without an owner: 0 (assigned to ")
 
     _run(scenario)
 
