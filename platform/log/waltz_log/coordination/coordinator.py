@@ -120,6 +120,11 @@ class ZooKeeperCoordinator:
         return self._address
 
     @property
+    def ended(self) -> bool:
+        """Whether the session has ended."""
+        return self._over.is_set()
+
+    @property
     def session(self) -> tuple[int, bytes] | None:
         """ZooKeeper's id and password of the session, for tests that attach to the session to end it."""
         session: tuple[int, bytes] | None = self._client.client_id

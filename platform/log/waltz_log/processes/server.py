@@ -91,8 +91,8 @@ async def _lives(life: Callable[[], Awaitable[None]], monitored: Monitored, stop
 
 
 async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event, access: AccessControl, recorded: AdministrationAudit) -> str:
-    """One server from its session's start to its end; returns the address it served at. If it is asked to stop, it hands its partitions over
-    first. `access`: the rules that the life before knew, so that a change in between is recorded."""
+    """One server from its session's start to its end; returns the address it served at, or was to serve at if the session ended before. If it is
+    asked to stop, it hands its partitions over first. `access`: the rules that the life before knew, so that a change in between is recorded."""
     coordinator = await ZooKeeperCoordinator.connect(
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
@@ -101,7 +101,13 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
         async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
             secret = os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
-            await server.start()
+            try:
+                await server.start()
+            except ClusterUnavailable:
+                await server.abort()
+                if not coordinator.ended:
+                    raise
+                return settings.listen
             subscribers = SubscriberLag(coordinator)
             address = server.address
 
@@ -167,6 +173,9 @@ async def _life_of_workers(
             lost.cancel()
             await subscribers.close()
             await every.close()
+    except ClusterUnavailable:
+        if not coordinator.ended:
+            raise
     finally:
         await coordinator.close()
 
