@@ -277,7 +277,7 @@ class LocalCluster:
                 waiting.kill()
         if waiting.returncode != 0:
             error = ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
-            for name in (*self.server_names, *self.storage_names):  # the directory, and the logs in it, may be gone when somebody reads the error
+            for name in (*self.server_names, *self.storage_names):  # the directory, and the logs in it, may be gone when the error is read
                 error.add_note(f"---- end of the log of {name}\n{self._processes.log_tail(name)}")
             raise error
 

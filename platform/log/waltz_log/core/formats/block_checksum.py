@@ -1,9 +1,9 @@
 """One checksum over a whole block, from the owner that verified its records to the replicas that store it.
 
-The owner verifies both checksums of every record when a client's frame arrives, gives the records their ids, and takes the checksum of the block in
-the same step. A replica then verifies what it receives in one pass over the bytes. Verifying every record again took most of a storage node's time
-for a block. A block without a checksum, such as one that is copied from another replica, is verified record by record. The records keep their own
-checksums, which every reader verifies (docs/decisions, 44).
+When a client's frame arrives, the owner verifies both checksums of every record and assigns the ids. In the same step it computes the checksum of the
+block. A replica verifies this one in a single pass over the bytes. Verifying every record again was most of a storage node's work for a block. A
+block without a checksum, such as one that is copied from another replica, is verified record by record. The records keep their own checksums, which
+every reader verifies (docs/decisions, 44).
 """
 
 from __future__ import annotations
