@@ -210,18 +210,18 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 bounds.get(partition),
                 shown,
                 can_commit(served=partition in bounds, replicas=deciding),
-                None if partition in bounds else _unserved(owned, owner, partition),
+                None if partition in bounds else _unserved_reason(owned, owner, partition),
             )
         )
     return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages), assignment.drained)
 
 
-def _unserved(assigned: Ownership | None, owner: ServerState | None, partition: int) -> str:
+def _unserved_reason(assigned: Ownership | None, owner: ServerState | None, partition: int) -> str:
     if assigned is None or assigned.server_id is None:
         return "assigned to no server"
     server = f"server {assigned.server_id}"
     if owner is None:
-        return f"assigned to {server}, which has left"
+        return f"assigned to {server}, which is not in the cluster"
     if not owner.answers:
         return f"{server} does not answer"
     found = owner.statistics.partitions.get(partition)

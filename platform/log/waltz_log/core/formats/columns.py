@@ -32,10 +32,10 @@ __all__ = [
     "header_bytes",
     "headers_array",
     "index_entries",
-    "least_and_sum",
     "lengths_array",
     "offsets_array",
     "senders",
+    "shortest_and_sum",
     "slice_block",
     "verify_records",
 ]
@@ -107,8 +107,8 @@ def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, 
         start += length
 
 
-def least_and_sum(lengths: bytes) -> tuple[int, int]:
-    """The smallest length and the sum of all. n > 0."""
+def shortest_and_sum(lengths: bytes) -> tuple[int, int]:
+    """The shortest length and the sum of all. n > 0."""
     if len(lengths) // 4 < FEW_RECORDS:
         each = _each(lengths)
         return min(each), sum(each)

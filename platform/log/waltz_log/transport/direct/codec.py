@@ -222,8 +222,8 @@ class Wire(asyncio.BufferedProtocol):
             self._receiver.set_result(None)
 
     def _write(self, kind: int, *pieces: bytes) -> None:
-        """One frame. Small pieces are joined; a large one is not copied. All is handed over in one call, because uvloop writes at once what it is
-        given: a head that is written before its block wakes the peer for nothing."""
+        """Writes one frame; drops it if the connection is closing. Small pieces are joined; a large one is not copied. There is one call, because
+        uvloop writes at once what it is given, and a header that is sent alone wakes the peer before there is anything to process."""
         if self._transport.is_closing():
             return
         small = HEAD.pack(kind, sum(map(len, pieces)))

@@ -70,8 +70,10 @@ def test_an_owner_that_computed_the_checksum_of_something_else_is_refused() -> N
     block = block_of(3)
     with pytest.raises(CorruptData, match="lengths"):
         verify(sealed(replace(block, records=block.records + bytes(8))))
-    with pytest.raises(CorruptData, match="lengths"):
+    with pytest.raises(CorruptData, match="lengths are cut off"):
         verify(sealed(replace(block, lengths=block.lengths[:-1])))
+    with pytest.raises(CorruptData, match="lengths are cut off"):
+        verify(sealed(replace(block, lengths=b"")))
     with pytest.raises(CorruptData, match="lengths"):
         verify(sealed(replace(block, lengths=struct.pack(">3i", 0, 0, len(block.records)))))
     with pytest.raises(CorruptData, match="unexpected record"):
