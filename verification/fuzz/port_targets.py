@@ -89,6 +89,7 @@ def replicated_block(data: bytes) -> None:
             records=block.records,
             append_time_ms=block.append_time_ms,
             traces=block.traces,
+            checksum=block.checksum,
         )
     else:
         assert found == plain
