@@ -45,6 +45,7 @@ from waltz_log.storage.node.served_node import MeasureRoundTrips
 from waltz_log.storage.node.service import service_of
 from waltz_log.storage.replica.partition_store import PartitionStore, Shared
 from waltz_log.storage.replica.range_reads import ReadShare
+from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.views.views import Views
@@ -93,7 +94,10 @@ class StorageNode:
         self._write_latency = Latency()
         self._sync_latency = Latency()
         self._memory = WriterMemory(settings.writer_bytes_max)
-        self._opening: dict[int, asyncio.Lock] = {}
+        self._tasks = ShieldedTasks(lambda error: log.error("opening a partition failed unexpectedly", error=repr(error), exc_info=error))
+        self._opening: dict[int, asyncio.Task[PartitionStore]] = {}
+        """The partitions that are being opened. An opening goes on if the request that began it is cancelled, because its disk calls do: a second one
+        beside it would remove files that the first one has just made."""
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
         self.access = ReadAccess(access or AccessControl(enforced=False))
@@ -189,33 +193,38 @@ class StorageNode:
             raise InvalidRequest(reason=f"no such partition partition={partition} partitions={control.header.partitions}")
         if not self._shard.owns(partition):
             raise NotOwner(partition=partition, reason=f"of another worker than {self._shard.worker} of {self._shard.workers}")
-        async with self._opening.setdefault(partition, asyncio.Lock()):
-            if partition in self._stopped:
-                raise self._stopped[partition]
-            if partition not in self._partitions:
-                try:
-                    shared = Shared(
-                        self.settings,
-                        self._files,
-                        self._clock,
-                        control,
-                        self._space,
-                        self._offload,
-                        self._reads,
-                        self._control_turn,
-                        self._memory,
-                        self.corruption,
-                        self._write_latency,
-                        self._sync_latency,
-                        self._tracer,
-                    )
-                    self._partitions[partition] = await PartitionStore.open(partition, shared)
-                except StorageFull:
-                    raise  # the next request tries again
-                except WaltzError as error:
-                    self._stopped[partition] = error
-                    raise
-            return self._partitions[partition]
+        if partition in self._stopped:
+            raise self._stopped[partition]
+        opening = self._opening.get(partition)
+        if opening is None:
+            opening = self._opening[partition] = self._tasks.start(self._open_store(partition, control))
+            opening.add_done_callback(lambda _: self._opening.pop(partition))
+        return await asyncio.shield(opening)
+
+    async def _open_store(self, partition: int, control: ControlFiles) -> PartitionStore:
+        shared = Shared(
+            self.settings,
+            self._files,
+            self._clock,
+            control,
+            self._space,
+            self._offload,
+            self._reads,
+            self._control_turn,
+            self._memory,
+            self.corruption,
+            self._write_latency,
+            self._sync_latency,
+            self._tracer,
+        )
+        try:
+            found = self._partitions[partition] = await PartitionStore.open(partition, shared)
+        except StorageFull:
+            raise  # the next request tries again
+        except WaltzError as error:
+            self._stopped[partition] = error
+            raise
+        return found
 
     async def grow_control_file(self, partitions: int) -> None:
         """Adds space for this many partitions, if there was space for fewer. Raises `InvalidRequest` for more than a log can have,
@@ -227,6 +236,9 @@ class StorageNode:
         if self._request_growth is not None:
             self._request_growth(partitions)
             raise Unavailable(reason=f"the control file is being extended: partitions={partitions}")
+        await self._tasks.whole(self._grow(partitions))
+
+    async def _grow(self, partitions: int) -> None:
         async with self._control_turn:
             if partitions <= self.control.header.partitions:
                 return  # added while this call waited
@@ -299,6 +311,7 @@ class StorageNode:
         if self._scrubbing:
             await asyncio.wait(self._scrubbing)
         await self.views.close()
+        await self._tasks.all_ended()
         partitions, self._partitions = self._partitions, {}
         control, self._control = self._control, None
         results: list[object] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
