@@ -59,7 +59,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(directory: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(directory, partitions=2, session_timeout_s=2) as cluster:
+    with LocalCluster(directory, partitions=2, session_timeout_s=4) as cluster:  # long enough to reconnect on a busy machine
         yield cluster
 
 
