@@ -143,6 +143,7 @@ MEANINGS: dict[str, str] = {
     # ---- storage node
     "storage node open": "The node has read its control file and serves.",
     "room for more partitions": "The control file was extended after `waltz cluster grow`.",
+    "opening a partition failed unexpectedly": "An unexpected error; the next request tries again. Report the stack trace as a defect.",
     "partition open": "The node has opened a partition and knows where its log ends.",
     "partition does not open": "The files of a partition cannot be used. The node serves the others; `waltz storage verify` shows what is damaged.",
     "partition did not close": "Files of a partition were not closed cleanly. The next start recovers them.",

@@ -27,7 +27,7 @@ class FixedClock:
 
 
 class Held:
-    """A call that waits on its thread until it is let go, and counts how many run at once."""
+    """A call that waits on its thread until `go` is set, and counts how many run at once."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
