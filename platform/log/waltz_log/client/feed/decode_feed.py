@@ -1,6 +1,6 @@
 """From a feed frame to transactions, one at a time and all checked: framing, checksum, density. Pure.
 
-Record by record with struct and zlib, so that a service that follows the log needs no numpy; bulk readers decode whole blocks
+Record by record with struct, so that a service that follows the log needs no numpy; bulk readers decode whole blocks
 (`core.formats.columns`).
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,10 @@ async def opened_node(directory: Path) -> AsyncIterator[StorageNode]:
         offload.close()
 
 
-async def cancel(task: asyncio.Task[Any]) -> None:
+async def begin_and_cancel(request: Coroutine[Any, Any, Any], held: Held) -> None:
+    """Returns while the call that the request made is still held on its thread."""
+    task = asyncio.create_task(request)
+    assert await asyncio.to_thread(held.begun.wait, 20)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
@@ -71,9 +74,7 @@ async def test_a_partition_whose_opening_was_cancelled_is_opened_once_for_the_ne
     async with opened_node(tmp_path) as node:
         held = Held(SegmentLog.open)
         monkeypatch.setattr(SegmentLog, "open", held)
-        first = asyncio.create_task(node.partition(1))
-        assert await asyncio.to_thread(held.begun.wait, 20)
-        await cancel(first)
+        await begin_and_cancel(node.partition(1), held)
         second = asyncio.create_task(node.partition(1))
         await asyncio.sleep(0.1)
         held.go.set()
@@ -87,9 +88,7 @@ async def test_a_node_that_closes_waits_for_an_opening_whose_request_was_cancell
     async with opened_node(tmp_path) as node:
         held = Held(SegmentLog.open)
         monkeypatch.setattr(SegmentLog, "open", held)
-        first = asyncio.create_task(node.partition(1))
-        assert await asyncio.to_thread(held.begun.wait, 20)
-        await cancel(first)
+        await begin_and_cancel(node.partition(1), held)
         closing = asyncio.create_task(node.close())
         assert not (await asyncio.wait([closing], timeout=0.2))[0], "the directory is still in use"
         held.go.set()
@@ -101,9 +100,7 @@ async def test_control_files_that_grow_for_a_cancelled_request_are_changed_by_no
         store = await node.partition(0)
         held = Held(ControlFiles.grow)
         monkeypatch.setattr(node.control, "grow", lambda partitions: held(node.control, partitions))
-        growing = asyncio.create_task(node.grow_control_file(9))
-        assert await asyncio.to_thread(held.begun.wait, 20)
-        await cancel(growing)
+        await begin_and_cancel(node.grow_control_file(9), held)
         fencing = asyncio.create_task(store.open_session(4))
         assert not (await asyncio.wait([fencing], timeout=0.2))[0], "the fence waits for its turn"
         held.go.set()
