@@ -28,8 +28,7 @@ from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
 from benchmarks.scaling.queueing import Service, simulate
 from benchmarks.setting import DATA_BYTES, RECORD_BYTES, machine_conditions
-from waltz_log.client import WaltzClient
-from waltz_log.client.append.append_window import HALVED_BYTES
+from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
 from waltz_log.client.append.rows import LOCK_BYTES
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -240,7 +239,8 @@ def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float]) -> Servi
         sync=syncs.record_ms,
         sync_transaction=max(0.0, syncs.block_ms - syncs.record_ms) * RECORD_BYTES / BLOCK_BYTES,
         frame_transactions=MIB // FRAME_RECORD_BYTES,
-        halved_transactions=HALVED_BYTES // FRAME_RECORD_BYTES,
+        linger=ClientSettings().linger_ms,
+        overlap_transactions=ClientSettings().overlap_bytes // FRAME_RECORD_BYTES,
         delays_ms=[max(0.0, each - half) for each in singles_ms],
         delay_every_ms=sum(singles_ms) / len(singles_ms),
         client_large=per_ms["client"][2],

@@ -3,9 +3,10 @@
 Pure and deterministic by its seed. Each process does one thing at a time, in order of arrival, and needs a processor for it. Processes that are ready
 use the processors in turns, `SLICE_MS` each. Transactions wait in three places, by the platform's own rules:
 
-- At the client, for a frame. A frame is sent at once while fewer than two are unanswered, otherwise with the next answer or after `linger`. It holds
-  at most half of what is pending where that is much.
-- At the server, for a block. Two blocks are in flight at most; frames that wait become one block.
+- At the client, for a frame. A frame is sent at once if nothing is in flight. Otherwise it waits for the answer, at most `linger`, or until there is
+  enough for another frame. If everything pending waits and is enough for two frames, the frame holds half of it.
+- At the server, for a block. Two blocks are in flight at most, and a small one waits until nothing is in flight. Frames that wait become
+  one block.
 - At each storage node, for a write round. A node syncs one round at a time (which needs no processor, and longer for more bytes); blocks that wait
   are written together.
 
@@ -28,7 +29,6 @@ from benchmarks.scaling.costs import large_share
 
 __all__ = ["Service", "Simulated", "simulate", "simulate_single"]
 
-FRAMES_UNANSWERED = 2
 BLOCKS_IN_FLIGHT = 2
 MAJORITY = 2
 TICK_MS = 1.0
@@ -60,11 +60,11 @@ class Service:
     sync: float
     """Of a round with one transaction."""
     sync_transaction: float = 0.0
-    linger: float = 2.0
+    linger: float = 3.0
     frame_transactions: int = 4096
     """In one frame, and in one block."""
-    halved_transactions: int = 250
-    """A frame of more than these holds no more than half of what is pending."""
+    overlap_transactions: int = 480
+    """In a second frame or block, at least."""
     storages: int = 3
     processors: int = 2
     delays_ms: Sequence[float] = (0.0,)
@@ -212,7 +212,7 @@ class _Storage:
 
 
 class _Server:
-    """The owner: frames that wait become a block while fewer than two are in flight; answers come in order."""
+    """The owner: frames that wait become a block if nothing is in flight, or if they are enough for a second block; answers come in order."""
 
     def __init__(self, machine: _Machine, service: Service, rng: random.Random) -> None:
         self._machine = machine
@@ -232,7 +232,7 @@ class _Server:
         self._order()
 
     def _order(self) -> None:
-        if self._ordering or not self._frames or len(self._in_flight) >= BLOCKS_IN_FLIGHT:
+        if self._ordering or not self._frames or not self._may_order():
             return
         self._ordering = True
         service, block = self._service, _Block()
@@ -256,6 +256,12 @@ class _Server:
                 storage.append(block.count, lambda: self._acknowledged(block))
 
         self._process.enqueue_batch(begin, ordered)
+
+    def _may_order(self) -> bool:
+        if not self._in_flight:
+            return True
+        waiting = sum(len(frame) for frame, _ in self._frames)
+        return len(self._in_flight) < BLOCKS_IN_FLIGHT and waiting >= self._service.overlap_transactions
 
     def _delay_ms(self) -> float:
         """The longest delay since the last block."""
@@ -297,7 +303,6 @@ class _Path:
         self.queue: deque[tuple[int, float]] = deque()
         """Transactions that wait for a frame: their number and when they were due."""
         self.unanswered = 0
-        self._in_flight = 0
         self._packing = False
         self._lingering = 0
         """The number of the current linger; 0 if there is none."""
@@ -314,12 +319,16 @@ class _Path:
     def send(self) -> None:
         if not self.queue or self._packing:
             return
-        if self.unanswered < FRAMES_UNANSWERED or len(self.queue) >= self.service.frame_transactions or not self.service.linger:
+        if not self._holds_back() or not self.service.linger:
             self._pack()
         elif not self._lingering:
             self._lingers += 1
             self._lingering = number = self._lingers
             self.timer(self.service.linger, lambda: self._lingered(number))
+
+    def _holds_back(self) -> bool:
+        enough = self.service.overlap_transactions if self.unanswered == 1 else self.service.frame_transactions
+        return self.unanswered > 0 and len(self.queue) < enough
 
     def _lingered(self, number: int) -> None:
         if self._lingering == number:
@@ -330,11 +339,11 @@ class _Path:
     def _pack(self) -> None:
         self._lingering, self._packing = 0, True
         service = self.service
-        half = max(service.halved_transactions, (len(self.queue) + self._in_flight) // 2)
-        frame = [self.queue.popleft() for _ in range(min(len(self.queue), service.frame_transactions, half))]
-        count = len(frame)
+        count = min(len(self.queue), service.frame_transactions)
+        if not self.unanswered and len(self.queue) >= 2 * service.overlap_transactions:
+            count = min(count, len(self.queue) // 2)
+        frame = [self.queue.popleft() for _ in range(count)]
         self.unanswered += 1
-        self._in_flight += count
         self.found.frames += 1
         self.found.transactions += count
         block_ms = service.client_ms(count)
@@ -349,12 +358,9 @@ class _Path:
 
         def answered() -> None:
             self.unanswered -= 1
-            self._in_flight -= count
             now = self.machine.now
             self.found.latencies_ms += [now - due for number, due in frame if number % SAMPLE_EVERY == 0]
             self.answered(now)
-            if self._lingering and not self._packing:  # an answer ends a linger
-                self._pack()
             self.send()
 
         # Accepting a transaction is charged where it is submitted; here is the rest of the client's share.

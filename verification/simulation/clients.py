@@ -52,6 +52,7 @@ SETTINGS = ClientSettings(
     append_timeout_s=8.0,
     close_timeout_s=1.0,
     frame_bytes=4096,
+    overlap_bytes=128,
     max_pending=32,
 )
 

@@ -138,6 +138,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
             "mount_wait_s": rng.choice((0.2, 1.0)),
             "memory_wait_s": 0.5,
             "hand_over_after_s": Random(f"hand over {seed}").choice((0.4, 1.0)),
+            "overlap_bytes": Random(f"overlap {seed}").choice((0, 0, 0, 256, 1 << 17)),
         },
         segment_bytes=rng.choice((4096, 4096, 16384, 1 << 20)),
         session_timeout_s=rng.choice((0.3, 1.0)),

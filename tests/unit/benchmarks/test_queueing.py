@@ -100,10 +100,10 @@ def test_a_long_sync_is_shared_by_what_arrives_meanwhile() -> None:
     assert max(found.latencies_ms) < 2 * 20 + 25
 
 
-@pytest.mark.parametrize(("halved", "frames"), [(10_000, 2), (1_000, 3)])
-def test_a_frame_holds_half_of_what_is_pending_where_that_is_much(halved: int, frames: int) -> None:
-    """Of 4,001 that are due at once: one, then all the others, or two halves."""
-    service = Service(**{**vars(SERVICE), "halved_transactions": halved})
+@pytest.mark.parametrize(("overlap", "frames"), [(10_000, 2), (1_000, 3)])
+def test_what_is_enough_for_two_frames_is_sent_in_halves(overlap: int, frames: int) -> None:
+    """Of 4,001 transactions, the first is sent and answered. Then all others are due, and are sent as one frame or as two halves."""
+    service = Service(**{**vars(SERVICE), "overlap_transactions": overlap})
     assert simulate(service, rate_per_s=1e9, count=4_001).frames == frames
 
 

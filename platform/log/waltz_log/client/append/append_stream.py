@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from waltz_log.client.append.append_window import AppendWindow
@@ -23,10 +24,6 @@ from waltz_log.transport.large_messages import AppendColumns, append_message
 from waltz_log.transport.methods import MountStream
 
 __all__ = ["AppendStream", "Mounted", "Signals"]
-
-FRAMES_UNANSWERED = 2
-"""If the last frames, this many, have no answer, the next one waits until it is full or `linger_ms` has passed. Otherwise many small frames fill the
-window, and throughput falls tenfold."""
 
 FRAMES_PER_RECORD_MAX = 8
 """The number of full frames that a durable client records on disk with one write."""
@@ -60,7 +57,7 @@ class Signals:
         self.work = asyncio.Event()
         """The window's queue has appends."""
         self.paced = asyncio.Event()
-        """A full frame is ready, or nothing is in flight any more."""
+        """There is enough for another frame, or the owner has answered."""
 
 
 class AppendStream:
@@ -115,20 +112,14 @@ class AppendStream:
     # ---- sending -------------------------------------------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        window, stream, work, paced = self._window, self._stream, self._signals.work, self._signals.paced
-        frame_bytes, linger_s = self._settings.frame_bytes, self._settings.linger_ms / 1000
+        window, stream, work = self._window, self._stream, self._signals.work
         while True:
             if not window.queue:
                 work.clear()
                 await work.wait()
                 continue
-            if window.lacks_answers(FRAMES_UNANSWERED) and window.queue_bytes < frame_bytes and linger_s:
-                paced.clear()
-                try:
-                    async with asyncio.timeout(linger_s):
-                        await paced.wait()
-                except TimeoutError:
-                    paced.set()
+            if window.holds_back() and self._settings.linger_ms:
+                await self._linger()
             if self._resume_at > self._loop.time():
                 await asyncio.sleep(self._resume_at - self._loop.time())
                 continue
@@ -141,6 +132,15 @@ class AppendStream:
                 await stream.send(append_message(frame))
             else:
                 await self._send_recorded(frame, self._sending)
+
+    async def _linger(self) -> None:
+        """Waits until the next frame is to be sent, at most `linger_ms`."""
+        window, paced = self._window, self._signals.paced
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.linger_ms / 1000):
+                while window.holds_back():
+                    paced.clear()
+                    await paced.wait()
 
     def _pack(self) -> AppendColumns | None:
         window, mounted = self._window, self._mounted

@@ -30,9 +30,6 @@ from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["STORAGE_FULL", "AppendWindow"]
 
-HALVED_BYTES = 64 * 1024
-"""If more than twice this is pending, a frame holds at most half of the pending bytes."""
-
 AWAITED_PART = 8
 """If there is no room for rows, they wait until an eighth of the window is free, so they are not admitted one by one."""
 
@@ -43,11 +40,12 @@ STORAGE_FULL = "storage is full"
 
 
 class AppendWindow:
-    def __init__(self, partition: int, *, max_pending: int, max_pending_bytes: int, frame_bytes: int) -> None:
+    def __init__(self, partition: int, *, max_pending: int, max_pending_bytes: int, frame_bytes: int, overlap_bytes: int) -> None:
         self.partition = partition
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         self._frame_bytes = frame_bytes
+        self._overlap_bytes = min(overlap_bytes, frame_bytes)
         self.queue: deque[Unsent] = deque()
         self.queue_bytes = 0
         self.frames: deque[SentFrame] = deque()
@@ -86,6 +84,13 @@ class AppendWindow:
     def lacks_answers(self, count: int) -> bool:
         """Whether none of the last `count` frames has an answer. A frame that only waits for turns at locks does not count."""
         return len(self.frames) >= count and self.frames[-count].first_sequence > self._answered_sequence
+
+    def holds_back(self) -> bool:
+        """Whether the next frame should wait for an answer, so that more appends share it: the last frame has no answer and there is little to send,
+        or the last two have none and there is less than a full frame."""
+        if not self.lacks_answers(1):
+            return False
+        return self.queue_bytes < (self._frame_bytes if self.lacks_answers(2) else self._overlap_bytes)
 
     def raise_known_mark(self, mark: int) -> None:
         if mark > self.known_mark:
@@ -185,8 +190,11 @@ class AppendWindow:
 
     def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
         """The contents of the next frame, single appends in runs, and its size. Drops appends that their caller gave up, and those whose deadline
-        has passed."""
-        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES), self._batch_bytes or self._frame_bytes)
+        has passed. If everything pending waits here and is enough for two frames, the frame holds half of it: an application may wait for answers
+        before it submits more, and then the client and the owner would wait for each other."""
+        queue, limit = self.queue, min(self._frame_bytes, self._batch_bytes or self._frame_bytes)
+        if not self.lacks_answers(1) and self.pending_bytes >= 2 * self._overlap_bytes:
+            limit = min(limit, self.pending_bytes // 2)
         left = self._batch_transactions or self._max_pending + 1
         runs: list[list[PendingAppend] | UnsentRows] = []
         total = 0

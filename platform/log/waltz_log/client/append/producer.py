@@ -108,6 +108,7 @@ class Producer:
             max_pending=settings.max_pending,
             max_pending_bytes=settings.max_pending_bytes,
             frame_bytes=settings.frame_bytes,
+            overlap_bytes=settings.overlap_bytes,
         )
         self.record_bytes_max = settings.record_bytes_max
         self.locks_max = settings.locks_max
@@ -137,7 +138,7 @@ class Producer:
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = math.inf
         """When the timer ends, on the loop's clock."""
-        self._frame_bytes = settings.frame_bytes
+        self._frame_bytes, self._overlap_bytes = settings.frame_bytes, settings.overlap_bytes
         self._reason: WaltzError = Unavailable(reason="not mounted yet")
         self._end_error: WaltzError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -164,7 +165,8 @@ class Producer:
             return False
         if len(window.queue) == 1:  # with work in the queue, the sending task does not wait
             self._signals.work.set()
-        if window.queue_bytes - append.size < self._frame_bytes <= window.queue_bytes:
+        before, queued = window.queue_bytes - append.size, window.queue_bytes
+        if before < self._overlap_bytes <= queued or before < self._frame_bytes <= queued:
             self._signals.paced.set()
         if append.deadline < self._deadline:
             self._watch_deadline(append.deadline)
@@ -201,7 +203,7 @@ class Producer:
             self._end(self._end_error, "the client was closed")
             return
         self._signals.work.set()
-        if self.window.queue_bytes >= self._frame_bytes:
+        if self.window.queue_bytes >= min(self._overlap_bytes, self._frame_bytes):
             self._signals.paced.set()
         if deadline < self._deadline:
             self._watch_deadline(deadline)

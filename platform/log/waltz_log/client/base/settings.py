@@ -42,10 +42,16 @@ class ClientSettings(Settings):
         description="Largest append frame; only a backlog fills it. Smaller frames cost throughput, because each frame has a fixed cost.",
     )
     linger_ms: float = Field(
-        default=2.0,
+        default=3.0,
         ge=0,
         le=1000,
-        description="How long a frame that is not full can wait while two others are in flight. A single frame never waits.",
+        description="How long appends can wait for the answer to the frame before them. If nothing is in flight, they never wait.",
+    )
+    overlap_bytes: int = Field(
+        default=128 * 1024,
+        ge=0,
+        description="While one frame is in flight, another one is sent only if it has this many bytes, or after `linger_ms`. Each frame has a fixed "
+        "cost, so fewer frames need less processor time. If the servers are far away, choose less: latency falls, and processor time rises.",
     )
     max_pending: int = Field(
         default=32_768,

@@ -65,6 +65,12 @@ class ServerSettings(NodeSettings):
     blocks_in_flight: int = Field(
         default=2, ge=1, le=16, description="Blocks that wait for their majority at once. With more, blocks are smaller and throughput falls."
     )
+    overlap_bytes: int = Field(
+        default=128 * 1024,
+        ge=0,
+        description="While a block is in flight, another one is ordered only if this many bytes wait. Each block has a fixed cost, so fewer blocks "
+        "need less processor time. If the storage nodes are far away, choose less: latency falls, and processor time rises.",
+    )
     queue_bytes_max: int = Field(
         default=16 * 1024 * 1024,
         ge=1024 * 1024,

@@ -1,8 +1,9 @@
 """The append task of a partition: a bounded queue of frames, one loop that orders them into blocks, one that answers them (Waltz Server, Partition
 Object).
 
-A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is answered only when that block is
-committed: a client must never wait for an id that might not be committed. Rejections for a contended lock are answered one at a time (`lock_queues`).
+A few blocks are in flight while the queue builds the next one; a small one waits until nothing is in flight. A rejection whose winner is still in
+flight is answered only when that block is committed: a client must never wait for an id that might not be committed. Rejections for a contended lock
+are answered one at a time (`lock_queues`).
 Barriers pass through the same queue and report when everything before them is decided.
 
 A topic may want its appends answered when a majority has received them (`StoreSession.received`). Only these answers are sent before the block is on
@@ -144,7 +145,9 @@ class AppendTask:
             return True
         if len(self._above_log) >= UNCONFIRMED_MAX:
             return False
-        return not self._held and len(self._in_flight) - self._received < self._settings.blocks_in_flight
+        in_flight = len(self._in_flight) - self._received
+        enough = not in_flight or (in_flight < self._settings.blocks_in_flight and self._queue_bytes >= self._settings.overlap_bytes)
+        return enough and not self._held
 
     async def hold(self) -> None:
         """Orders no more blocks, until `release`, and returns once none is in flight. What clients send waits in the queue."""

@@ -187,7 +187,7 @@ def _started(start: Callable[[], Awaitable[None]], coordinator: Callable[[], Awa
 
 
 async def test_another_process_with_the_same_client_id_has_the_last_word(connect: Connect, cluster: ScriptedCluster) -> None:
-    client = await connect(linger_ms=1000, frame_bytes=4096)
+    client = await connect(linger_ms=1000, frame_bytes=4096, overlap_bytes=0)
     await client.append(0, b"mounted")
     cluster.logs[0].gate.clear()
     sent = []

@@ -96,7 +96,7 @@ def test_an_outbox_goes_on_with_its_search_where_the_connection_broke() -> None:
 
 def test_a_part_of_the_log_settles_what_it_holds_and_is_not_searched_again_for_the_rest() -> None:
     async def main() -> None:
-        window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000)
+        window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000, overlap_bytes=1000)
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in range(3)]
         for future in futures:

@@ -71,7 +71,7 @@ async def test_a_turn_that_does_not_come_in_time_is_nothing_unknown(connect: Con
 
 def test_a_turn_request_that_was_never_sent_is_no_append_in_the_statistics() -> None:
     """It does count as pending, because it uses room in the window until it has an answer."""
-    window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000)
+    window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000, overlap_bytes=0)
     for mark in (TURN_MARK, 5):
         append = PendingAppend()
         append.future, append.mark, append.size, append.deadline = _Future(), mark, 10, 1.0  # type: ignore[assignment]

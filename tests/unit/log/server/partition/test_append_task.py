@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,8 @@ from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
-from waltz_log.server.ordering.sequencer import Answers, Sequencer
+from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
 from waltz_log.server.partition.append_task import AppendTask
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -95,10 +96,12 @@ async def _settled() -> None:
 
 
 @pytest.fixture
-async def bench() -> Any:
+async def bench(request: pytest.FixtureRequest) -> Any:
+    """Its parameter: `overlap_bytes`, 0 if there is none."""
     store = _Store()
     sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000)
-    task: Any = AppendTask(store, sequencer, _Clock(), ServerSettings(cluster="x"), 0, Totals())  # type: ignore[arg-type]
+    settings = ServerSettings(cluster="x", overlap_bytes=getattr(request, "param", 0))
+    task: Any = AppendTask(store, sequencer, _Clock(), settings, 0, Totals())  # type: ignore[arg-type]
     loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None)), asyncio.ensure_future(task.watch_space())]
     yield task, store
     assert not any(loop.done() for loop in loops), "a loop of the partition ended"
@@ -191,6 +194,25 @@ async def test_blocks_in_flight_are_bounded_and_the_queue_builds_the_next(bench:
     store.commit(10)
     await _settled()
     assert [block.count for block in store.blocks] == [1, 1, 4]
+
+
+@pytest.mark.parametrize("bench", [3 * ReceivedFrame(cast(Mount, _Mount()), _frame(0)).size], indirect=True)
+async def test_a_small_block_waits_until_nothing_is_in_flight_and_a_large_one_does_not(bench: Any) -> None:
+    task, store = bench
+    for sequence, blocks in enumerate([[1], [1], [1], [1, 3], [1, 3], [1, 3], [1, 3]]):
+        await task.submit(_Mount(), _frame(sequence, lock=sequence))
+        await _settled()
+        assert [block.count for block in store.blocks] == blocks
+    store.commit(10)
+    await _settled()
+    assert [block.count for block in store.blocks] == [1, 3, 3]
+    await task.submit(_Mount(), _frame(7, lock=7))
+    store.commit(13)
+    await _settled()
+    assert [block.count for block in store.blocks] == [1, 3, 3]
+    store.commit(16)
+    await _settled()
+    assert [block.count for block in store.blocks] == [1, 3, 3, 1]
 
 
 async def test_while_moving_appends_are_refused_with_an_answer_and_corruption_ends_its_stream_alone(bench: Any) -> None:
