@@ -60,7 +60,7 @@ class Service:
     sync: float
     """Of a round with one transaction."""
     sync_transaction: float = 0.0
-    linger: float = 3.0
+    linger: float = 5.0
     frame_transactions: int = 4096
     """In one frame, and in one block."""
     overlap_transactions: int = 480

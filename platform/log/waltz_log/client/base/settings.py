@@ -42,7 +42,7 @@ class ClientSettings(Settings):
         description="Largest append frame; only a backlog fills it. Smaller frames cost throughput, because each frame has a fixed cost.",
     )
     linger_ms: float = Field(
-        default=3.0,
+        default=5.0,
         ge=0,
         le=1000,
         description="How long appends can wait for the answer to the frame before them. If nothing is in flight, they never wait.",
