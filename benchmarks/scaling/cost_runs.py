@@ -26,7 +26,7 @@ from benchmarks.load import DATA, Load, offered, pipelined, prepare, single
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
-from benchmarks.scaling.queueing import Service, simulate
+from benchmarks.scaling.queueing import Service, simulate, with_single_latency
 from benchmarks.setting import DATA_BYTES, RECORD_BYTES, machine_conditions
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
@@ -229,7 +229,7 @@ def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float]) -> Servi
         role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000, model[role].per_large_block / 1000)
         for role in ("client", "server", "storage")
     }
-    return Service(
+    service = Service(
         client_block=per_ms["client"][0],
         client_transaction=per_ms["client"][1],
         server_block=per_ms["server"][0],
@@ -247,6 +247,7 @@ def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float]) -> Servi
         server_large=per_ms["server"][2],
         storage_large=per_ms["storage"][2] / 3,
     )
+    return with_single_latency(service, half)
 
 
 def _queueing(model: Model, made: list[Made], syncs: Syncs, conditions: Mapping[str, Any]) -> list[Measurement]:

@@ -12,9 +12,11 @@ use the processors in turns, `SLICE_MS` each. Transactions wait in three places,
 
 A block is committed after the second of three storage nodes, and the server answers blocks in order.
 
-`Service` holds measured service times. `delays_ms` are measured too: how much later than at the median the answer to one transaction comes that has
-the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block is delayed by the longest of
-those that fall into the time since the block before it, and what follows waits behind it. The client's timers ring up to `TIMER_MS` late.
+`Service` holds measured service times. A process does a share of its work on a block (`after`) when it has passed the block on. The share is the one
+with which one transaction in flight takes as long as measured. `delays_ms` are measured too: how much later than at the median the answer to one
+transaction comes that has the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block
+is delayed by the longest of those that fall into the time since the block before it, and what follows waits behind it. The client's timers ring up
+to `TIMER_MS` late.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from benchmarks.measurement import percentile
 from benchmarks.scaling.costs import large_share
 
-__all__ = ["Service", "Simulated", "simulate", "simulate_single"]
+__all__ = ["Service", "Simulated", "simulate", "simulate_single", "with_single_latency"]
 
 BLOCKS_IN_FLIGHT = 2
 MAJORITY = 2
@@ -44,6 +47,9 @@ SLICE_MS = 0.05
 """Short against what is done at once, so that processors are shared evenly, as the scheduler of the operating system intends."""
 
 SAMPLE_EVERY = 50
+
+BISECTIONS = 10
+SINGLES = 1_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Service:
     delays_ms: Sequence[float] = (0.0,)
     delay_every_ms: float = 0.0
     """The mean latency of the transactions that `delays_ms` are of: a block that comes later meets more of them. 0: one for each block."""
+    after: float = 0.0
+    """The share of its work on a block that a process does after it has passed the block on: it delays only what comes next."""
     client_large: float = 0.0
     server_large: float = 0.0
     storage_large: float = 0.0
@@ -166,6 +174,11 @@ class _Process:
     def enqueue(self, spent: float, done: Callable[[], None]) -> None:
         self.enqueue_batch(lambda: spent, done)
 
+    def enqueue_rest(self, spent: float) -> None:
+        """Work after something was passed on."""
+        if spent:
+            self.enqueue(spent, lambda: None)
+
     def enqueue_batch(self, spent: Callable[[], float], done: Callable[[], None]) -> None:
         """Work that begins by collecting everything that waits."""
         self._work.append((spent, done))
@@ -202,13 +215,19 @@ class _Storage:
         written = sum(count for count, _ in batch)
         sync_ms = service.sync + service.sync_transaction * (written - 1)
 
+        block_ms = service.storage_ms(written)
+
+        def written_there() -> None:
+            self._machine.at(self._machine.now + sync_ms, synced)
+            self._process.enqueue_rest(service.after * block_ms)
+
         def synced() -> None:
             self._writing = False
             for _, acknowledged in batch:
                 acknowledged()
             self._write()
 
-        self._process.enqueue(service.storage_ms(written), lambda: self._machine.at(self._machine.now + sync_ms, synced))
+        self._process.enqueue((1 - service.after) * block_ms, written_there)
 
 
 class _Server:
@@ -242,13 +261,14 @@ class _Server:
                 frame, answered = self._frames.popleft()
                 block.count += len(frame)
                 block.answers.append(answered)
-            return service.server_ms(block.count) / 2 + service.server_transaction * block.count
+            return (1 - service.after) * service.server_ms(block.count) / 2 + service.server_transaction * block.count
 
         def ordered() -> None:
             self._ordering = False
             self._in_flight.append(block)
             self._undelayed_ms = max(self._undelayed_ms, self._machine.now + self._delay_ms())
             self._machine.at(self._undelayed_ms, send)
+            self._process.enqueue_rest(service.after * service.server_ms(block.count) / 2)
             self._order()
 
         def send() -> None:
@@ -274,7 +294,9 @@ class _Server:
         block.acknowledged += 1
         while self._in_flight and self._in_flight[0].acknowledged >= MAJORITY:
             committed = self._in_flight.popleft()
-            self._process.enqueue(self._service.server_ms(committed.count) / 2, committed.answer)
+            half_ms, after = self._service.server_ms(committed.count) / 2, self._service.after
+            self._process.enqueue((1 - after) * half_ms, committed.answer)
+            self._process.enqueue_rest(after * half_ms)
         self._order()
 
 
@@ -351,10 +373,12 @@ class _Path:
         def packed() -> None:
             self._packing = False
             self.server.receive(frame, committed)
+            self.client.enqueue_rest(service.after * block_ms / 2)
             self.send()
 
         def committed() -> None:
-            self.client.enqueue(block_ms / 2, answered)
+            self.client.enqueue((1 - service.after) * block_ms / 2, answered)
+            self.client.enqueue_rest(service.after * block_ms / 2)
 
         def answered() -> None:
             self.unanswered -= 1
@@ -364,7 +388,7 @@ class _Path:
             self.send()
 
         # Accepting a transaction is charged where it is submitted; here is the rest of the client's share.
-        self.client.enqueue(block_ms / 2 + service.client_transaction / 2 * count, packed)
+        self.client.enqueue((1 - service.after) * block_ms / 2 + service.client_transaction / 2 * count, packed)
 
     def answered(self, now: float) -> None:
         """For a closed loop."""
@@ -396,6 +420,19 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
 
     path.machine.at(0.0, tick)
     return path.run()
+
+
+def with_single_latency(service: Service, single_ms: float) -> Service:
+    """The service with the share `after` with which one transaction in flight takes this long at the median, as near as a share can bring it."""
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        found = replace(service, after=middle)
+        if percentile(simulate_single(found, SINGLES).latencies_ms, 0.5) > single_ms:
+            low = middle
+        else:
+            high = middle
+    return replace(service, after=(low + high) / 2)
 
 
 def simulate_single(service: Service, count: int, seed: int = 1) -> Simulated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measurement import percentile
-from benchmarks.scaling.queueing import Service, simulate, simulate_single
+from benchmarks.scaling.queueing import Service, simulate, simulate_single, with_single_latency
 
 SERVICE = Service(
     client_block=0.2,
@@ -113,3 +113,19 @@ def test_delays_come_with_time() -> None:
     rare = Service(**{**vars(late), "delay_every_ms": 0.0})
     often, seldom = (simulate(each, rate_per_s=100, count=5_000).latencies_ms for each in (late, rare))
     assert sum(each > 3 for each in often) > 4 * sum(each > 3 for each in seldom)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_work_after_a_block_was_passed_on_does_not_delay_it_and_the_share_is_found_from_one_in_flight(share: float) -> None:
+    """A block takes 0.7 ms of work. Nothing waits for the share, except that the client's 0.1 ms for the answer delay the next transaction."""
+    known = Service(**{**vars(SERVICE), "after": share})
+    single_ms = percentile(simulate_single(known, 200).latencies_ms, 0.5)
+    assert single_ms == pytest.approx(percentile(simulate_single(SERVICE, 200).latencies_ms, 0.5) - share * 0.6)
+    assert with_single_latency(SERVICE, single_ms).after == pytest.approx(share, abs=0.01)
+
+
+def test_work_after_a_block_delays_what_comes_next() -> None:
+    """The processors do the same work, so no higher rate is held."""
+    later = Service(**{**vars(SERVICE), "after": 0.5, "processors": 1})
+    over = simulate(later, rate_per_s=250_000, count=100_000).latencies_ms
+    assert over[-1] > 200
