@@ -1,6 +1,6 @@
 """What a transaction costs each role, as four numbers: a part of each transaction, a part of each block however small it is, more of a large block,
 and a part of each KiB. A block here is what a replica writes and syncs together: under load, often two blocks of the log, which share wakeups,
-messages and a sync. A large block is one of `FEW_RECORDS` records or more: code in columns handles it, with a price that hardly depends on how many.
+messages and a sync. A large block is one of `LARGE_TRANSACTIONS` or more: code in columns handles it, with a price that hardly depends on how many.
 A loop handles smaller blocks, so they have a share of that price, which grows with their records.
 
 Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and which resource runs out
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waltz_log.core.formats.columns import FEW_RECORDS
-
 __all__ = ["Cost", "Model", "Node", "Plan", "Run", "fitted", "large_share", "plan"]
 
 KIB = 1024
@@ -24,6 +22,9 @@ CLIENT, SERVER, STORAGE, NETWORK, DISK = "client", "server", "storage", "network
 """What is measured: processor time in us per transaction of each role (all storage nodes together), bytes on the network and on all disks."""
 
 MEASURED = (CLIENT, SERVER, STORAGE, NETWORK, DISK)
+
+LARGE_TRANSACTIONS = 448
+"""A block of so many has the whole price of a large block. Of the numbers from 192 to 448, the one with the smallest errors in four measurements."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ Model = Mapping[str, Cost]
 
 def large_share(block_transactions: float) -> float:
     """The share of the price of a large block that a block has."""
-    return min(1.0, block_transactions / FEW_RECORDS)
+    return min(1.0, block_transactions / LARGE_TRANSACTIONS)
 
 
 def fitted(runs: Sequence[Run]) -> Model:
