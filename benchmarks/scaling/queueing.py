@@ -13,7 +13,7 @@ use the processors in turns, `SLICE_MS` each. Transactions wait in three places,
 A block is committed after the second of three storage nodes, and the server answers blocks in order.
 
 `Service` holds measured service times. A process does a share of its work on a block (`after`) when it has passed the block on. The share is the one
-with which one transaction in flight takes as long as measured. `delays_ms` are measured too: how much later than at the median the answer to one
+with which one transaction in flight has the measured latency. `delays_ms` are measured too: how much later than at the median the answer to one
 transaction comes that has the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block
 is delayed by the longest of those that fall into the time since the block before it, and what follows waits behind it. The client's timers ring up
 to `TIMER_MS` late.
@@ -423,7 +423,7 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
 
 
 def with_single_latency(service: Service, single_ms: float) -> Service:
-    """The service with the share `after` with which one transaction in flight takes this long at the median, as near as a share can bring it."""
+    """The service with the share `after` with which one transaction in flight has this median latency, as near as a share can bring it."""
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

@@ -82,7 +82,7 @@ class AppendWindow:
         self.next_sequence, self._answered_sequence = 1, 0
 
     def lacks_answers(self, count: int) -> bool:
-        """Whether none of the last `count` frames has an answer. A frame that only waits for turns at locks does not count."""
+        """Whether none of the last `count` frames has an answer. A frame that only waits for turns at locks counts until a later one is answered."""
         return len(self.frames) >= count and self.frames[-count].first_sequence > self._answered_sequence
 
     def holds_back(self) -> bool:
