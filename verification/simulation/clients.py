@@ -52,7 +52,7 @@ SETTINGS = ClientSettings(
     append_timeout_s=8.0,
     close_timeout_s=1.0,
     frame_bytes=4096,
-    overlap_bytes=128,
+    overlap_bytes=0,  # appends are small, and several frames must be in flight
     max_pending=32,
 )
 
