@@ -124,8 +124,8 @@ def test_work_after_a_block_was_passed_on_does_not_delay_it_and_the_share_is_fou
     assert with_single_latency(SERVICE, single_ms).after == pytest.approx(share, abs=0.01)
 
 
-def test_work_after_a_block_delays_what_comes_next() -> None:
-    """The processors do the same work, so no higher rate is held."""
-    later = Service(**{**vars(SERVICE), "after": 0.5, "processors": 1})
-    over = simulate(later, rate_per_s=250_000, count=100_000).latencies_ms
-    assert over[-1] > 200
+def test_work_after_a_block_is_done_all_the_same() -> None:
+    """One processor that has more to do than it can needs as long for it, whenever it does it."""
+    small = {**vars(SERVICE), "processors": 1, "frame_transactions": 50, "overlap_transactions": 50}
+    at_once, later = (simulate(Service(**{**small, "after": share}), rate_per_s=250_000, count=20_000).latencies_ms[-1] for share in (0.0, 0.5))
+    assert later == pytest.approx(at_once, rel=0.02)
