@@ -204,7 +204,7 @@ MEANINGS: dict[str, str] = {
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
     "ZooKeeper is open to every certificate. Name it there.",
-    "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
+    "direct connections are refused": "A node has as many direct connections as it allows. Further appends and blocks use gRPC, which is slower.",
     "connection not accepted": (
         "The system refused to accept a connection at the direct port or the console, usually because the process has too many open files."
     ),
@@ -212,7 +212,10 @@ MEANINGS: dict[str, str] = {
         "More connections than the limit have not finished their TLS handshake at this direct port or console. The oldest is closed. Keep strangers "
         "out with a firewall."
     ),
-    "peer cannot be reached directly": "The direct port of a storage node does not answer; blocks go over gRPC. Check firewalls for `direct_port`.",
+    "peer cannot be reached directly": (
+        "The direct port of a node does not answer. For a minute, new streams of appends or blocks to it use gRPC, which is slower. Check firewalls "
+        "for `direct_port`, or set it to -1 at the node."
+    ),
     "worker does not answer": "A call that was forwarded to another worker of the node failed. The caller tries again.",
     "status of a node cannot be read": "A node did not answer `waltz cluster status`.",
     "event loop closed": "A ZooKeeper notification arrived after the application's event loop ended. Harmless.",

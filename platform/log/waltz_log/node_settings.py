@@ -68,6 +68,14 @@ class NodeSettings(Settings):
         "the ports from this one on; 0: free ports; -1: none, all calls use the shared port. Choose -1 if only the shared port "
         "can be reached.",
     )
+    direct_port: int = Field(
+        default=0,
+        ge=-1,
+        le=65_000,
+        description="Port for appends from clients to a log server, and for blocks from log servers to a storage node, on separate connections that "
+        "cost less than gRPC: this port, and with several workers the next ones too. 0: free ports; -1: none, everything "
+        "arrives at `listen`. Choose -1 if only `listen` can be reached, and a fixed port if a firewall must allow it.",
+    )
     tls: TlsSettings | None = Field(
         default=None,
         description="Mutual TLS on every connection. Required where other machines can reach `listen`, unless `insecure` says otherwise. The "

@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from tests.integration.log.console.served_console import serve_console
 from tests.integration.log.test_zookeeper_access import zookeeper
 from waltz_delta.pipelines.metrics_port import MetricsSettings, serve_metrics
+from waltz_log.core.ports import AnyMethod, StreamMethod
 from waltz_log.core.topics.sharding import Shard
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
@@ -39,6 +40,7 @@ from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import ReservedAddress
 from waltz_log.transport.admitted import Gate
+from waltz_log.transport.connection_limits import ConnectionLimits
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.forwarding import WorkerNetwork
 from waltz_log.transport.grpc import GrpcNetwork
@@ -47,6 +49,9 @@ ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1"
 PROMETHEUS = "spiffe://waltz/reader/prometheus"
 WAITS = b"the port waits for more"
+
+PATIENT = ConnectionLimits(handshake_s=600)
+"""Ends no connection while a test waits."""
 
 
 class Peer(StrEnum):
@@ -96,7 +101,7 @@ async def _ping(_request: Any) -> pb.PingResponse:
     return pb.PingResponse()
 
 
-async def _replicate(stream: Any) -> None:
+async def _read_all(stream: Any) -> None:
     while await stream.receive() is not None:
         pass
 
@@ -125,15 +130,17 @@ async def _worker(tls: TlsSettings, _: Path) -> AsyncIterator[int]:
             await listener.close()
 
 
-@asynccontextmanager
-async def _direct(tls: TlsSettings, _: Path) -> AsyncIterator[int]:
-    gate = Gate(Certificates(tls))
-    listener = DirectListener(f"{HOST}:0", 0, [methods.REPLICATE.served_by(_replicate)], gate, handshake_s=600)  # it ends none while a test waits
-    await listener.open()
-    try:
-        yield listener._port
-    finally:
-        await listener.close()
+def _direct(method: StreamMethod[Any, Any]) -> Callable[[TlsSettings, Path], AbstractAsyncContextManager[int]]:
+    @asynccontextmanager
+    async def opened(tls: TlsSettings, _: Path) -> AsyncIterator[int]:
+        listener = DirectListener(f"{HOST}:0", 0, [method.served_by(_read_all)], Gate(Certificates(tls)), PATIENT)
+        await listener.open()
+        try:
+            yield listener._port
+        finally:
+            await listener.close()
+
+    return opened
 
 
 @asynccontextmanager
@@ -177,12 +184,18 @@ def _is_frame_of_settings(answer: bytes) -> bool:
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-NAME = methods.REPLICATE.name.encode()
-GREETING = b"\x57" + (len(NAME) + 1).to_bytes(4, "big") + b"\x01" + NAME
+
+
+def _greeting(method: AnyMethod) -> bytes:
+    name = method.name.encode()
+    return b"\x57" + (len(name) + 1).to_bytes(4, "big") + b"\x01" + name
+
 
 TRANSPORT = "tests/unit/log/transport"
 EACH_ROLE = CoveredBy(f"{TRANSPORT}/test_tls_ports.py::test_each_role_is_served_what_the_table_permits_and_denied_the_rest")
 EACH_RULE = CoveredBy(f"{TRANSPORT}/test_permissions_at_ports.py::test_every_procedure_is_refused_without_a_rule_and_served_with_one")
+ROLE_OF_A_MOUNT = CoveredBy(f"{TRANSPORT}/test_direct_appends.py::test_a_direct_mount_is_judged_by_the_name_in_the_certificate")
+RULE_OF_A_MOUNT = CoveredBy(f"{TRANSPORT}/test_direct_appends.py::test_a_direct_mount_needs_a_rule_as_one_over_grpc_does")
 PAYLOADS = CoveredBy("tests/integration/log/console/test_console_access.py::test_a_reader_sees_payloads_of_the_topics_that_it_may_read")
 METADATA = CoveredBy("tests/integration/log/test_zookeeper_access.py::test_certificates_decide_who_changes_the_metadata_of_a_cluster")
 
@@ -192,13 +205,21 @@ ROWS = {
     "grpc": Row(_grpc, PREFACE, _is_frame_of_settings, APPLICATION, EACH_ROLE, EACH_RULE),
     "grpc of a worker": Row(_worker, PREFACE, _is_frame_of_settings, APPLICATION, EACH_ROLE, EACH_RULE),
     "direct": Row(
-        _direct, GREETING, WAITS.__eq__, Certificate("node", "b"), APPLICATION, CannotBe("only nodes are admitted, and no rule restricts a node")
+        _direct(methods.REPLICATE),
+        _greeting(methods.REPLICATE),
+        WAITS.__eq__,
+        Certificate("node", "b"),
+        APPLICATION,
+        CannotBe("only nodes are admitted, and no rule restricts a node"),
     ),
+    "direct of a log server": Row(_direct(methods.MOUNT), _greeting(methods.MOUNT), WAITS.__eq__, APPLICATION, ROLE_OF_A_MOUNT, RULE_OF_A_MOUNT),
     "metrics": Row(_metrics, _get("/metrics"), _is_page, READER, APPLICATION, OTHER_READER),
     "metrics of pipelines": Row(_pipelines, _get("/metrics"), _is_page, READER, APPLICATION, OTHER_READER),
     "console": Row(_console, _get("/livez"), _is_page, READER, APPLICATION, PAYLOADS),
     "zookeeper": Row(_zookeeper, b"srvr", lambda answer: b"Zookeeper version" in answer, Certificate("operator", "a"), METADATA, METADATA),
 }
+
+DIRECT = {"direct", "direct of a log server"}
 
 SIBLINGS = "siblings of a worker"
 """A unix socket, without TLS: who may open its folder is a process of the same node."""
@@ -208,9 +229,9 @@ OPENED_BY = {
     "log/waltz_log/coordination/embedded.py": {"zookeeper"},
     "log/waltz_log/monitoring/endpoint.py": {"metrics"},
     "log/waltz_log/monitoring/http_server.py": {"metrics", "metrics of pipelines"},
-    "log/waltz_log/transport/accepting.py": {"direct", "console"},
+    "log/waltz_log/transport/accepting.py": {*DIRECT, "console"},
     "log/waltz_log/transport/addresses.py": {"grpc of a worker"},
-    "log/waltz_log/transport/direct/connection.py": {"direct"},
+    "log/waltz_log/transport/direct/connection.py": DIRECT,
     "log/waltz_log/transport/grpc_channels.py": {"grpc", "grpc of a worker", SIBLINGS},
     "sink/waltz_delta/pipelines/metrics_port.py": {"metrics of pipelines"},
 }
@@ -315,7 +336,7 @@ async def test_a_port_serves_the_right_peer_and_no_other(kind: str, tmp_path: Pa
             decided = {Peer.WRONG_ROLE: row.wrong_role, Peer.NO_PERMISSION: row.no_permission}.get(peer)
             if not isinstance(decided, CoveredBy | CannotBe):
                 files = _files(peer, row, authority, elsewhere)
-                wait_s = 1.0 if peer is Peer.RIGHT and row.said == GREETING else 20.0
+                wait_s = 1.0 if peer is Peer.RIGHT and row.served == WAITS.__eq__ else 20.0
                 answer = await asyncio.to_thread(_ask, port, row.said, files, authority.certificate, wait_s)
                 found[peer] = "served" if row.served(answer) else answer
     assert found.pop(Peer.RIGHT) == "served"

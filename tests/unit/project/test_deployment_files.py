@@ -76,8 +76,9 @@ def test_the_settings_of_a_service_are_accepted_and_name_its_own_host(name: str)
     assert settings.listen.partition(":")[0] == name == service["hostname"]
     assert settings.http.address == "0.0.0.0:9100"
     assert settings.cluster.startswith("zookeeper:2181/")
+    assert settings.direct_port == {"storage": 5002, "server": 5102}[service["command"]]
     if isinstance(settings, StorageSettings):
-        assert (settings.name, str(settings.directory), settings.direct_port) == (name, "/var/lib/waltz", 5002)
+        assert (settings.name, str(settings.directory)) == (name, "/var/lib/waltz")
 
 
 def test_the_cluster_is_created_for_the_storage_nodes_of_the_file() -> None:
@@ -170,8 +171,8 @@ def test_a_node_is_asked_whether_it_lives_and_is_ready_where_the_image_answers(n
     settings = load(NODES[name], environment_of(name))
     assert settings.http.address == f"0.0.0.0:{ports['http']}"
     assert settings.listen == f"10.1.2.3:{ports['grpc']}"
+    assert settings.direct_port == ports["direct"]
     if isinstance(settings, StorageSettings):
-        assert settings.direct_port == ports["direct"]
         assert "/var/lib/waltz" in [mount["mountPath"] for mount in container["volumeMounts"]]
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
         assert container[probe]["httpGet"] == {"path": path, "port": "http"}

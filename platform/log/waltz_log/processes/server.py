@@ -97,7 +97,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
         settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
-        network = GrpcNetwork(limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
+        network = GrpcNetwork(settings.direct_port, limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
         async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
             secret = os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)

@@ -112,7 +112,7 @@ def _network(orders: Orders, settings: NodeSettings) -> WorkerNetwork:
         shared,
         orders.siblings,
         partial(_describe, orders),
-        direct_port=getattr(settings, "direct_port", -1),
+        direct_port=settings.direct_port,
         limits=settings.connection_limits,
         beside=health_handler(partial(_ready, orders)),
         tls=settings.tls,

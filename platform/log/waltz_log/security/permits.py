@@ -29,6 +29,7 @@ MOUNT: Final = "/waltz.Server/Mount"
 PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
     {
         MOUNT: _READERS,
+        "/waltz.Server/Direct": _READERS,
         "/waltz.Server/Bound": _READERS,
         "/waltz.Server/Resolve": _WRITERS,
         "/waltz.Server/Transactions": _READERS,

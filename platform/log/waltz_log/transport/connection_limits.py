@@ -54,10 +54,17 @@ class PrincipalConnections:
         self._limit = limit
         self._calls: dict[str, Counter[str]] = {}
 
+    def is_full(self, identity: Identity | None) -> bool:
+        """Whether a call from one more connection would be refused."""
+        return self._counts(identity) and identity is not None and len(self._calls.get(identity.principal, ())) >= self._limit
+
+    def _counts(self, identity: Identity | None) -> bool:
+        return bool(self._limit) and identity is not None and Role.NODE not in identity.roles
+
     @contextmanager
     def call(self, identity: Identity | None, peer: str) -> Iterator[None]:
         """For the time of one call from the connection `peer`. Raises `QuotaExceeded`."""
-        if not self._limit or identity is None or Role.NODE in identity.roles:
+        if identity is None or not self._counts(identity):
             yield
             return
         principal = identity.principal

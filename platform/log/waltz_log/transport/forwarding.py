@@ -99,7 +99,7 @@ class WorkerNetwork(GrpcNetwork):
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         server = grpc.aio.server(options=server_options(self._limits, share_port=True))
-        direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, handshake_s=self._limits.handshake_s)
+        direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, self._limits)
         offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._limits.streams, self._gate)
         grouped = calls.grouped()

@@ -197,6 +197,8 @@ class _GrpcChannel:
         self._address = address
         self._current = GrpcChannels(address, certificates)
         self._direct = DirectConnections(self, certificates)
+        self._has_token = certificates is not None and certificates.settings.token is not None
+        """A direct connection shows its peer the certificate alone."""
 
     @property
     def _channel(self) -> grpc.aio.Channel:
@@ -227,7 +229,7 @@ class _GrpcChannel:
         return _CallStream(self._address, self._started(reader, request), half_closed=True)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        if method in DIRECTLY:
+        if method in DIRECTLY and not self._has_token:
             return ChosenStream(method, self._direct, lambda: self._stream(method))
         return self._stream(method)
 
@@ -340,7 +342,7 @@ class GrpcNetwork:
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` if the address cannot be bound."""
         server = grpc.aio.server(options=server_options(self._limits))
-        direct = DirectListener(address, self._direct_port, service, self._gate, handshake_s=self._limits.handshake_s)
+        direct = DirectListener(address, self._direct_port, service, self._gate, self._limits)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         make = {
             "call": grpc.unary_unary_rpc_method_handler,

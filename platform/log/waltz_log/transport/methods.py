@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias  # Any: messages of any method
 
 from waltz_log.core.ports import CallMethod, ReadMethod, Stream, StreamMethod
 from waltz_log.transport import waltz_pb2 as pb
@@ -13,7 +15,6 @@ __all__ = [
     "BOUND",
     "COMPACT",
     "DESCRIBE",
-    "DIRECT",
     "DIRECTLY",
     "DROP_VIEW",
     "KEEP_PROGRESS",
@@ -28,8 +29,10 @@ __all__ = [
     "READ_VIEW",
     "REPLICATE",
     "RESOLVE",
+    "SERVER_DIRECT",
     "SERVER_STATUS",
     "SET_LOW_WATER_MARK",
+    "STORAGE_DIRECT",
     "STORAGE_STATUS",
     "TRACES",
     "TRANSACTIONS",
@@ -39,6 +42,7 @@ __all__ = [
     "ReplicateStream",
     "ServedMountStream",
     "ServedReplicateStream",
+    "may_be_direct",
 ]
 
 PROTOCOL_VERSION = SPOKEN.highest
@@ -49,6 +53,7 @@ ends with an error before memory is allocated."""
 
 # offered by the log server
 MOUNT = StreamMethod("/waltz.Server/Mount", pb.ClientMessage, pb.ServerMessage)
+SERVER_DIRECT = CallMethod("/waltz.Server/Direct", pb.ClientMessage, pb.DirectResponse)
 BOUND = CallMethod("/waltz.Server/Bound", pb.BoundRequest, pb.BoundResponse)
 RESOLVE = CallMethod("/waltz.Server/Resolve", pb.ResolveRequest, pb.ResolveResponse)
 TRANSACTIONS = CallMethod("/waltz.Server/Transactions", pb.TransactionRequest, pb.TransactionResponse)
@@ -61,7 +66,7 @@ SET_LOW_WATER_MARK = CallMethod("/waltz.Storage/SetLowWaterMark", pb.LowWaterMar
 KEEP_PROGRESS = CallMethod("/waltz.Storage/KeepProgress", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
 TRUNCATE = CallMethod("/waltz.Storage/Truncate", pb.TruncateRequest, pb.TruncateResponse)
 REPLICATE = StreamMethod("/waltz.Storage/Replicate", pb.ReplicateRequest, pb.ReplicateResponse)
-DIRECT = CallMethod("/waltz.Storage/Direct", pb.ReplicateRequest, pb.DirectResponse)
+STORAGE_DIRECT = CallMethod("/waltz.Storage/Direct", pb.ReplicateRequest, pb.DirectResponse)
 READ = ReadMethod("/waltz.Storage/Read", pb.ReadRequest, pb.ReadResponse)
 LOCATE = CallMethod("/waltz.Storage/Locate", pb.LocateRequest, pb.LocateResponse)
 PING = CallMethod("/waltz.Storage/Ping", pb.PingRequest, pb.PingResponse)
@@ -83,5 +88,16 @@ ReplicateStream: TypeAlias = Stream[pb.ReplicateRequest, pb.ReplicateResponse]
 """The owner's end of `REPLICATE`."""
 ServedReplicateStream: TypeAlias = Stream[pb.ReplicateResponse, pb.ReplicateRequest]
 
-DIRECTLY = frozenset({REPLICATE})
-"""Streams that may use a direct connection instead of gRPC (`direct`). `DIRECT` asks for it with the first message of one of them."""
+DIRECTLY: Final[Mapping[StreamMethod[Any, Any], CallMethod[Any, pb.DirectResponse]]] = MappingProxyType(
+    {REPLICATE: STORAGE_DIRECT, MOUNT: SERVER_DIRECT}
+)
+"""Streams that may use a direct connection instead of gRPC (`direct`), and the call that asks for it with the first message of the stream."""
+
+
+def may_be_direct(opening: Any) -> bool:
+    """Whether the stream that begins with this message should ask for a direct connection. Of mounts, those that append: readers and mounts that only
+    ask for outcomes would use up the connections of a node and gain little."""
+    if not isinstance(opening, pb.ClientMessage):
+        return True
+    mount = opening.mount
+    return bool(mount.client_id) and not mount.appends_nothing and mount.feed == pb.FEED_NONE

@@ -22,9 +22,9 @@ async def ensemble() -> MemoryEnsemble:
     return MemoryEnsemble()
 
 
-@pytest.fixture
-async def cluster(ensemble: MemoryEnsemble) -> AsyncIterator[ScriptedCluster]:
-    made = ScriptedCluster(GrpcNetwork(), ensemble.session(), partitions=2, address="127.0.0.1:0")
+@pytest.fixture(params=[0, -1], ids=["direct", "grpc"])
+async def cluster(request: pytest.FixtureRequest, ensemble: MemoryEnsemble) -> AsyncIterator[ScriptedCluster]:
+    made = ScriptedCluster(GrpcNetwork(request.param), ensemble.session(), partitions=2, address="127.0.0.1:0")
     await made.start()
     yield made
     await made.stop()

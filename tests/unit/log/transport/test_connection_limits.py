@@ -122,14 +122,14 @@ async def test_a_direct_port_ends_handshakes_that_last_too_long_and_closes_those
     authority = DevelopmentAuthority(tmp_path)
     tls = authority.issue("node", "a")
     service = [methods.REPLICATE.served_by(replicate)]
-    patient = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), handshake_s=600)
+    patient = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), ConnectionLimits(handshake_s=600))
     await patient.open()
     try:
         await closed_at_once(patient._port, 100, most=8)
         assert await stranger(patient._port, b"\x16\x03\x01garbage") < 60
     finally:
         await patient.close()
-    listener = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), handshake_s=0.8)
+    listener = DirectListener("127.0.0.1:0", 0, service, Gate(Certificates(tls)), ConnectionLimits(handshake_s=0.8))
     await listener.open()
     try:
         assert max(await asyncio.gather(*(stranger(listener._port) for _ in range(100)))) < 60

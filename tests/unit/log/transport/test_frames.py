@@ -17,6 +17,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import block_of
+from waltz_log.transport.connection_limits import ConnectionLimits
 from waltz_log.transport.direct import codec as frames
 from waltz_log.transport.direct import connection as direct
 from waltz_log.transport.direct.codec import Wire
@@ -60,7 +61,7 @@ async def _port(listener: DirectListener) -> int:
 @asynccontextmanager
 async def _listening(handshake_s: float = frames.HANDSHAKE_S) -> AsyncIterator[tuple[_Node, int]]:
     node = _Node()
-    listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(node.replicate)], handshake_s=handshake_s)
+    listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(node.replicate)], limits=ConnectionLimits(handshake_s=handshake_s))
     await listener.open()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -201,7 +202,7 @@ def _judged_streams() -> None:
             await asyncio.sleep(0.3)
             (served,) = listener._wires
             assert not sending.done()
-            assert len(served._buffer) == frames.UNTRUSTED_BYTES < 300
+            assert len(served._buffer) == frames.UNTRUSTED_BYTES < 1100
             assert served._large is None, "memory for a frame of a stranger"
             assert (len(served._messages), served._held) == (0, 0)
             judge.accept.set()

@@ -110,7 +110,7 @@ def test_a_field_that_comes_twice_is_merged_by_protobuf() -> None:
 def test_only_the_two_procedures_that_carry_records_are_read_by_hand() -> None:
     assert decoder_of(methods.MOUNT) is received_append
     assert decoder_of(methods.REPLICATE) is received_block
-    assert decoder_of(methods.DIRECT) is received_block
+    assert decoder_of(methods.STORAGE_DIRECT) is received_block
     assert decoder_of(methods.READ)(pb.ReadRequest(partition=3).SerializeToString()) == pb.ReadRequest(partition=3)
 
 

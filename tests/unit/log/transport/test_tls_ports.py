@@ -45,7 +45,7 @@ class _Node:
         self.principals: list[str] = []
 
     def service(self) -> list[Any]:
-        return [method.served_by(self._handler(method)) for method in METHODS if method != methods.DIRECT]  # type: ignore[attr-defined]
+        return [method.served_by(self._handler(method)) for method in METHODS if method not in methods.DIRECTLY.values()]  # type: ignore[attr-defined]
 
     def _handler(self, method: AnyMethod) -> Any:
         async def call(request: Any) -> Any:
@@ -192,7 +192,7 @@ async def test_a_client_refuses_a_server_whose_certificate_names_another_host(au
 async def _direct_port(address: str, authority: DevelopmentAuthority) -> int:
     channel = GrpcNetwork(tls=authority.issue("node", "asks")).connect(address)
     try:
-        return int((await channel.call(methods.DIRECT, pb.ReplicateRequest(), timeout_s=10)).port)
+        return int((await channel.call(methods.STORAGE_DIRECT, pb.ReplicateRequest(), timeout_s=10)).port)
     finally:
         await channel.close()
 

@@ -20,14 +20,6 @@ class StorageSettings(NodeSettings):
         description="The name of this node in the cluster. Keep it for the life of the directory; the address can change.",
     )
     directory: Path = Field(description="Directory of segments and control files, for one node only. Use a separate disk if there is one.")
-    direct_port: int = Field(
-        default=0,
-        ge=-1,
-        le=65_000,
-        description="Port for blocks from log servers, on separate connections that cost less than gRPC: this port, and with several "
-        "workers the next ones too. 0: free ports; -1: none, blocks arrive at `listen`. Choose -1 if only `listen` can be "
-        "reached, and a fixed port if a firewall must allow it.",
-    )
     segment_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=4096,

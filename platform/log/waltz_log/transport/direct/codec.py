@@ -1,5 +1,5 @@
 """The codec of a direct stream: frames on one TCP connection that carries one message stream and nothing else. Blocks are sent to replicas on such
-streams (decision 20).
+streams (decision 20), and appends to log servers (decision 46).
 
 A frame is a kind (1 byte), a length (4 bytes, big-endian) and that many bytes. The calling end begins with a greeting that names the procedure.
 Then messages go both ways until the caller sends END, after which it only receives. The serving end closes with a STATUS. Flow control is that of
@@ -35,8 +35,9 @@ BUFFER_BYTES = 16 * 1024
 
 GREETING_BYTES_MAX = 256
 
-OPENING_BYTES_MAX = 256
-"""Of a stream's first message. The opening of a replication stream is about 40 bytes; a caller with a larger first message uses gRPC."""
+OPENING_BYTES_MAX = 1024
+"""Of a stream's first message. The opening of a replication stream has about 40 bytes, that of a mount 50 and the names of principal and topics. A
+caller with a larger first message uses gRPC."""
 
 UNTRUSTED_BYTES = HEAD.size + max(GREETING_BYTES_MAX, OPENING_BYTES_MAX)
 """All that a connection holds of what its peer sent until the handler accepts the opening."""

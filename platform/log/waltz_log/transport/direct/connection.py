@@ -1,6 +1,6 @@
-"""Streams over dedicated connections, without gRPC. Blocks are sent to replicas on them, thousands a second from one log server.
+"""Streams over dedicated connections, without gRPC. Clients send appends on them, and log servers send blocks to replicas, thousands a second.
 
-A call over gRPC asks the peer for the port of its direct connections (`methods.DIRECT`, routed to the worker that owns the partition like any other
+A call over gRPC asks the peer for the port of its direct connections (`methods.DIRECTLY`, routed to the worker that owns the partition like any other
 call). The request is the stream's first message. If the peer accepts no direct connections or cannot be reached at that port, the stream uses gRPC.
 So a network that forwards only the node's one port is sufficient, but slower. Errors, half close, cancellation and back-pressure are those of every
 stream (`core.ports.Stream`).
@@ -23,15 +23,17 @@ from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, WaltzError
 from waltz_log.loggers import get_logger
-from waltz_log.security.callers import calling
+from waltz_log.security.callers import caller, calling
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.identity import Identity
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.accepting import TlsAcceptor, listen
 from waltz_log.transport.addresses import listen_error
-from waltz_log.transport.admitted import Gate
+from waltz_log.transport.admitted import AdmittedStream, Gate
 from waltz_log.transport.cancelled import task_is_cancelled
-from waltz_log.transport.direct.codec import HANDSHAKE_S, OPENING_BYTES_MAX, Wire
+from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits, PrincipalConnections
+from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
 from waltz_log.transport.large_messages import decoder_of
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
@@ -39,7 +41,8 @@ __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 log = get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
-CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 1.0
+"""Where a firewall drops what is sent to the port, the first append waits this long."""
 
 CONNECTIONS_MAX = 256
 """The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
@@ -124,16 +127,18 @@ class DirectListener:
     """Accepts connections for the procedures of a service that are offered directly, if there are any. `address` is the node's. Connections are
     accepted at the same host: at `port`, at a free port if that is 0, or not at all below 0."""
 
-    def __init__(self, address: str, port: int, service: Service, gate: Gate | None = None, *, handshake_s: float = HANDSHAKE_S) -> None:
+    def __init__(self, address: str, port: int, service: Service, gate: Gate | None = None, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
         self._gate = gate or Gate(None)
-        self.handshake_s = handshake_s
+        self._principals = PrincipalConnections(limits.per_principal)
+        self.handshake_s = limits.handshake_s
         """For the handshake of TLS, and for greeting and opening together."""
         self._acceptor: TlsAcceptor | None = None
         self._host = address.rpartition(":")[0].strip("[]")
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
         self._port = 0
-        self._service = {each.method.name: (each.method, each.handler) for each in service if each.method in methods.DIRECTLY}
+        self._methods = [each.method for each in service if isinstance(each.method, StreamMethod) and each.method in methods.DIRECTLY]
+        self._service = {each.method.name: (each.method, each.handler) for each in service if each.method in self._methods}
         self._tasks: set[asyncio.Task[None]] = set()
         self._promised: deque[float] = deque()
         """When the places that are kept are free again."""
@@ -158,7 +163,7 @@ class DirectListener:
     @property
     def service(self) -> Service:
         """What the node offers over gRPC for it."""
-        return [methods.DIRECT.served_by(self._offer_port)] if self._service else []
+        return [methods.DIRECTLY[method].served_by(self._offer_port) for method in self._methods]
 
     def connected(self, wire: Wire) -> None:
         if self._promised:
@@ -175,11 +180,11 @@ class DirectListener:
     def disconnected(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
 
-    async def _offer_port(self, _request: pb.ReplicateRequest) -> pb.DirectResponse:
+    async def _offer_port(self, _opening: pb.ReplicateRequest | pb.ClientMessage) -> pb.DirectResponse:
         now = asyncio.get_running_loop().time()
         while self._promised and self._promised[0] < now:
             self._promised.popleft()
-        if not self._port or len(self._wires) + len(self._promised) >= CONNECTIONS_MAX:
+        if not self._port or len(self._wires) + len(self._promised) >= CONNECTIONS_MAX or self._principals.is_full(caller()):
             return pb.DirectResponse()
         self._promised.append(now + PROMISE_S)
         return pb.DirectResponse(port=self._port)
@@ -192,19 +197,27 @@ class DirectListener:
         ssl_object = wire.ssl_object if isinstance(wire, _ServedWire) else None
         with calling(None):  # the callbacks of several connections share a context
             try:
-                self._gate.admit(found[0], self._gate.identity_of_connection(ssl_object))
+                identity = self._gate.identity_of_connection(ssl_object)
+                self._gate.admit(found[0], identity)
             except PermissionDenied as error:
                 wire.end(errors.encode(error).encode())
                 return
-            task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
+            task = asyncio.get_running_loop().create_task(self._serve(wire, identity, *found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         wire.when_lost = task.cancel
 
-    async def _serve(self, wire: Wire, method: AnyMethod, handler: Handler) -> None:
+    async def _serve(self, wire: Wire, identity: Identity | None, method: AnyMethod, handler: Handler) -> None:
         stream: Stream[Any, Any] = _ServedDirectStream(wire, "the caller", decoder_of(method), method.name)
+        if not self._gate.is_open:
+            stream = AdmittedStream(stream, partial(self._gate.admit, method, identity))
+
+        async def work() -> None:
+            with self._principals.call(identity, f"direct connection {id(wire)}"):
+                await handler(stream)
+
         try:
-            wire.end(await _status_of(method, handler(stream)))
+            wire.end(await _status_of(method, work()))
         finally:
             wire.when_lost = None
 
@@ -257,11 +270,16 @@ class DirectConnections:
     async def open(self, method: StreamMethod[Request, Response], opening: Request | Encoded[Request]) -> Stream[Request, Response] | None:
         """None if the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
         loop = asyncio.get_running_loop()
-        data = serialized(opening)
+        asking, data = methods.DIRECTLY[method], serialized(opening)
         if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
             return None
-        question = pb.ReplicateRequest.FromString(data)  # `REPLICATE` is the one method of `DIRECTLY`
-        port = (await self._channel.call(methods.DIRECT, question, timeout_s=ASK_TIMEOUT_S)).port
+        question = asking.request.FromString(data)
+        if not methods.may_be_direct(question):
+            return None
+        try:
+            port = (await self._channel.call(asking, question, timeout_s=ASK_TIMEOUT_S)).port
+        except ProtocolViolation:
+            return None  # a peer of an older version does not know the question
         if port <= 0:
             return None
         host = self._channel.address.rpartition(":")[0].strip("[]")
