@@ -67,14 +67,14 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def _cluster(directory: Path, storages: int, storage_ports: int) -> LocalCluster:
-    """Clients know the server's one address alone, so that half of their streams are passed on."""
+    """Clients know the server's one port alone, so that half of their streams are passed on."""
     return LocalCluster(
         directory,
         partitions=PARTITIONS,
         storages=storages,
         servers=1,
         session_timeout_s=2,
-        server_settings={"workers": WORKERS, "worker_ports": -1},
+        server_settings={"workers": WORKERS, "worker_ports": -1, "direct_port": -1},
         storage_settings={"workers": WORKERS, "worker_ports": storage_ports},
     )
 

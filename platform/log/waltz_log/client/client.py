@@ -250,7 +250,7 @@ class WaltzClient:
         timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         loop = producer.loop
         future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)
-        append = pack_append(future, producer, draft, loop.time() + timeout_s)
+        append = pack_append(future, producer, draft, producer.clock() + timeout_s)
         if timeout_s <= 0:
             raise NotAppended(partition=partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
         if not producer.try_enqueue(append):

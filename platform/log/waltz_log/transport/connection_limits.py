@@ -54,9 +54,9 @@ class PrincipalConnections:
         self._limit = limit
         self._calls: dict[str, Counter[str]] = {}
 
-    def is_full(self, identity: Identity | None) -> bool:
-        """Whether a call from one more connection would be refused."""
-        return self._counts(identity) and identity is not None and len(self._calls.get(identity.principal, ())) >= self._limit
+    def is_full(self, identity: Identity | None, expected: int) -> bool:
+        """Whether a call from one more connection would be refused, if as many as `expected` come before it."""
+        return self._counts(identity) and identity is not None and len(self._calls.get(identity.principal, ())) + expected >= self._limit
 
     def _counts(self, identity: Identity | None) -> bool:
         return bool(self._limit) and identity is not None and Role.NODE not in identity.roles

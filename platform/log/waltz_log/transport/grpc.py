@@ -42,10 +42,10 @@ from waltz_log.transport.admitted import AdmittedStream, Gate
 from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
-from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
+from waltz_log.transport.direct.connection import DirectConnections, DirectListener, DirectOrGrpcStream
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
 from waltz_log.transport.large_messages import decoder_of
-from waltz_log.transport.methods import DIRECTLY
+from waltz_log.transport.methods import DIRECT_PORT_CALLS
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -229,8 +229,8 @@ class _GrpcChannel:
         return _CallStream(self._address, self._started(reader, request), half_closed=True)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        if method in DIRECTLY and not self._has_token:
-            return ChosenStream(method, self._direct, lambda: self._stream(method))
+        if method in DIRECT_PORT_CALLS and not self._has_token:
+            return DirectOrGrpcStream(method, self._direct, lambda: self._stream(method))
         return self._stream(method)
 
     def _stream(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:

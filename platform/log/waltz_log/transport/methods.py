@@ -15,7 +15,7 @@ __all__ = [
     "BOUND",
     "COMPACT",
     "DESCRIBE",
-    "DIRECTLY",
+    "DIRECT_PORT_CALLS",
     "DROP_VIEW",
     "KEEP_PROGRESS",
     "LOAD_VIEW",
@@ -48,8 +48,8 @@ __all__ = [
 PROTOCOL_VERSION = SPOKEN.highest
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest message any port accepts. Senders stay far below (frames of 64 KiB to 1 MiB, one record up to the record limit); above it the connection
-ends with an error before memory is allocated."""
+"""Largest message that any port accepts. Senders stay far below: frames are cut at 64 KiB to 1 MiB, and a larger record travels alone. Above it the
+receiver ends the connection with an error, before it allocates memory."""
 
 # offered by the log server
 MOUNT = StreamMethod("/waltz.Server/Mount", pb.ClientMessage, pb.ServerMessage)
@@ -88,15 +88,16 @@ ReplicateStream: TypeAlias = Stream[pb.ReplicateRequest, pb.ReplicateResponse]
 """The owner's end of `REPLICATE`."""
 ServedReplicateStream: TypeAlias = Stream[pb.ReplicateResponse, pb.ReplicateRequest]
 
-DIRECTLY: Final[Mapping[StreamMethod[Any, Any], CallMethod[Any, pb.DirectResponse]]] = MappingProxyType(
+DIRECT_PORT_CALLS: Final[Mapping[StreamMethod[Any, Any], CallMethod[Any, pb.DirectResponse]]] = MappingProxyType(
     {REPLICATE: STORAGE_DIRECT, MOUNT: SERVER_DIRECT}
 )
-"""Streams that may use a direct connection instead of gRPC (`direct`), and the call that asks for it with the first message of the stream."""
+"""Streams that may use a direct connection instead of gRPC (package `direct`), and the call that asks for its port with the first message of the
+stream."""
 
 
 def may_be_direct(opening: Any) -> bool:
-    """Whether the stream that begins with this message should ask for a direct connection. Of mounts, those that append: readers and mounts that only
-    ask for outcomes would use up the connections of a node and gain little."""
+    """Whether the stream that begins with this message should ask for a direct connection. A mount only if it appends: readers, and mounts that only
+    ask for outcomes, would use up the connections of a node and gain little."""
     if not isinstance(opening, pb.ClientMessage):
         return True
     mount = opening.mount

@@ -378,7 +378,7 @@ async def test_a_node_accepts_a_limited_number_and_serves_the_rest_over_grpc(mon
 
 async def test_a_reserved_place_that_was_not_used_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(direct, "PROMISE_S", 0.2)
+    monkeypatch.setattr(direct, "OFFER_S", 0.2)
     listener = direct.DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(_count)])
     await listener.open()
     (offered,) = listener.service

@@ -146,6 +146,15 @@ async def test_a_principal_has_a_limited_number_of_direct_connections_and_a_node
             await channel.close()
 
 
+async def test_mounts_that_begin_together_share_the_limit_and_none_fails(tmp_path: Path) -> None:
+    authority = DevelopmentAuthority(tmp_path)
+    async with _served(authority.issue("node", "a"), ConnectionLimits(per_principal=2)) as (server, listener):
+        client = GrpcNetwork(tls=authority.issue("application", "orders")).connect(listener.address)
+        await asyncio.gather(*(_mounted(client, APPENDS) for _ in range(6)))
+        assert sorted(server.ways) == ["direct"] * 2 + ["grpc"] * 4
+        await client.close()
+
+
 async def test_a_principal_that_connects_without_asking_is_held_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = DevelopmentAuthority(tmp_path)
     async with _served(authority.issue("node", "a"), ConnectionLimits(per_principal=1)) as (server, listener):

@@ -37,7 +37,7 @@ OF_NODES = frozenset(each.name for each in METHODS if PERMITTED[each.name] == {R
 """Refused to every other role, whatever the rules say (`test_tls_ports.py`)."""
 
 SAYS_A_PORT = frozenset({methods.SERVER_DIRECT.name})
-"""Needs no rule: it tells the number of a port, and the mount that is made there needs one."""
+"""Needs no rule: it returns the number of a port, and the mount that is made there needs one."""
 
 ROLES = (Role.APPLICATION, Role.READER)
 PARTITION = next(each for each in range(100) if worker_of(each, 2) == 1)

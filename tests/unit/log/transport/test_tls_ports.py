@@ -45,7 +45,7 @@ class _Node:
         self.principals: list[str] = []
 
     def service(self) -> list[Any]:
-        return [method.served_by(self._handler(method)) for method in METHODS if method not in methods.DIRECTLY.values()]  # type: ignore[attr-defined]
+        return [method.served_by(self._handler(method)) for method in METHODS if method not in methods.DIRECT_PORT_CALLS.values()]  # type: ignore[attr-defined]
 
     def _handler(self, method: AnyMethod) -> Any:
         async def call(request: Any) -> Any:

@@ -116,6 +116,7 @@ class AppendStream:
         while True:
             if not window.queue:
                 work.clear()
+                window.awaited_bytes = 0
                 await work.wait()
                 continue
             if window.holds_back() and self._settings.linger_ms:
@@ -140,6 +141,7 @@ class AppendStream:
             async with asyncio.timeout(self._settings.linger_ms / 1000):
                 while window.holds_back():
                     paced.clear()
+                    window.awaited_bytes = window.sendable_bytes
                     await paced.wait()
 
     def _pack(self) -> AppendColumns | None:

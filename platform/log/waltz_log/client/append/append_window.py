@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import Any  # Future is invariant
 
@@ -40,8 +40,25 @@ STORAGE_FULL = "storage is full"
 
 
 class AppendWindow:
-    def __init__(self, partition: int, *, max_pending: int, max_pending_bytes: int, frame_bytes: int, overlap_bytes: int) -> None:
+    def __init__(
+        self,
+        partition: int,
+        *,
+        max_pending: int,
+        max_pending_bytes: int,
+        frame_bytes: int,
+        overlap_bytes: int,
+        awaited: Callable[[], None] = lambda: None,
+        due: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`awaited`: called when the queue has reached `awaited_bytes`. `due`: called with a deadline that is before `next_deadline`."""
         self.partition = partition
+        self._awaited = awaited
+        self._due = due
+        self.awaited_bytes: float = 0
+        """How many bytes the sending task waits for in the queue; infinity if it does not wait for any. Set by the task before it waits."""
+        self.next_deadline = math.inf
+        """When `expire` is called next, on the loop's clock. Kept by the owner of the window."""
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         self._frame_bytes = frame_bytes
@@ -85,12 +102,17 @@ class AppendWindow:
         """Whether none of the last `count` frames has an answer. A frame that only waits for turns at locks counts until a later one is answered."""
         return len(self.frames) >= count and self.frames[-count].first_sequence > self._answered_sequence
 
-    def holds_back(self) -> bool:
-        """Whether the next frame should wait for an answer, so that more appends share it: the last frame has no answer and there is little to send,
-        or the last two have none and there is less than a full frame."""
+    @property
+    def sendable_bytes(self) -> int:
+        """From how many bytes in the queue on the next frame is sent before an answer: any if the last frame has its answer, otherwise enough for a
+        frame that overlaps with it, and a full frame if the last two have none."""
         if not self.lacks_answers(1):
-            return False
-        return self.queue_bytes < (self._frame_bytes if self.lacks_answers(2) else self._overlap_bytes)
+            return 0
+        return self._frame_bytes if self.lacks_answers(2) else self._overlap_bytes
+
+    def holds_back(self) -> bool:
+        """Whether the next frame should wait for an answer, so that more appends share it."""
+        return self.queue_bytes < self.sendable_bytes
 
     def raise_known_mark(self, mark: int) -> None:
         if mark > self.known_mark:
@@ -107,7 +129,9 @@ class AppendWindow:
         self.pending = pending + 1
         self.pending_bytes = pending_bytes
         self.queue.append(append)
-        self.queue_bytes += size
+        self.queue_bytes = queued = self.queue_bytes + size
+        if queued >= self.awaited_bytes or append.deadline < self.next_deadline:
+            self._queued(append.deadline)
         return True
 
     async def enqueue(self, append: PendingAppend) -> None:
@@ -115,6 +139,14 @@ class AppendWindow:
         await self._wait((1, append.size), append.deadline)
         self.queue.append(append)
         self.queue_bytes += append.size
+        self._queued(append.deadline)
+
+    def _queued(self, deadline: float) -> None:
+        if self.queue_bytes >= self.awaited_bytes:
+            self.awaited_bytes = math.inf
+            self._awaited()
+        if deadline < self.next_deadline:
+            self._due(deadline)
 
     @property
     def room(self) -> tuple[int, int]:
@@ -148,6 +180,7 @@ class AppendWindow:
     def _queue_rows(self, pending: PendingRows) -> None:
         self.queue.append(UnsentRows(pending, pending.start, pending.stop, pending.mark))
         self.queue_bytes += pending.size
+        self._queued(pending.deadline)
 
     async def _wait(self, amount: tuple[int, int], deadline: float) -> None:
         try:
@@ -219,23 +252,30 @@ class AppendWindow:
 
     def _pop_appends(self, limit: int, total: int, count: int, now: float) -> tuple[list[PendingAppend], int]:
         """A run of single appends from the head of the queue, at most `count`, and the size of the frame with them; `total`: without them."""
-        queue = self.queue
+        queue, popleft = self.queue, self.queue.popleft
         appends: list[PendingAppend] = []
-        while len(appends) < count and queue and type(append := queue[0]) is PendingAppend:
-            size = append.size
-            if total and total + size > limit:
+        take = appends.append
+        for _ in range(min(count, len(queue))):
+            append = queue[0]
+            if type(append) is not PendingAppend:
                 break
-            queue.popleft()
-            future = append.future
-            if append.deadline <= now and not future.done():
-                future.set_exception(self._expired_error(EXPIRED_UNSENT))
-            if future.done():  # late, or given up by its caller
-                self.queue_bytes -= size
-                self._release(1, size)
-                continue
-            total += size
-            appends.append(append)
+            size = append.size
+            if total + size > limit and total:
+                break
+            popleft()
+            if append.deadline <= now or append.future.done():
+                self._drop(append)
+            else:
+                total += size
+                take(append)
         return appends, total
+
+    def _drop(self, append: PendingAppend) -> None:
+        """Of an append that left the queue late, or was given up by its caller."""
+        if not append.future.done():
+            append.future.set_exception(self._expired_error(EXPIRED_UNSENT))
+        self.queue_bytes -= append.size
+        self._release(1, append.size)
 
     def _expired_error(self, reason: str) -> NotAppended:
         """The error of a transaction that was not sent before its deadline."""

@@ -34,7 +34,10 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
     if mark is not None:
         append.mark, append.own_writes_known = integer_mark(mark), False
     elif locks:
-        append.mark, append.own_writes_known = producer.default_mark()
+        if producer.followers or not producer.mounts:
+            append.mark, append.own_writes_known = producer.default_mark()
+        else:  # as `default_mark` answers it, without the call
+            append.mark, append.own_writes_known = producer.window.known_mark, True
     else:
         append.mark, append.own_writes_known = None, True
     append.size = len(data) + len(locks) + FRAME_OVERHEAD_BYTES

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -109,7 +110,12 @@ class Producer:
             max_pending_bytes=settings.max_pending_bytes,
             frame_bytes=settings.frame_bytes,
             overlap_bytes=settings.overlap_bytes,
+            awaited=self._wake,
+            due=self._watch_deadline,
         )
+        self.try_enqueue: Callable[[PendingAppend], bool] = self.window.try_enqueue
+        """Enqueues an append if there is room now, and returns whether there is. It is settled by its deadline at the latest. Raises the error that
+        ended the producer."""
         self.record_bytes_max = settings.record_bytes_max
         self.locks_max = settings.locks_max
         self.sequence_max = SEQUENCE_MAX
@@ -117,13 +123,15 @@ class Producer:
         self._incidents = Incidents() if incidents is None else incidents
         self._lost_s: float | None = None
         """When the connection ended, until it is restored."""
-        self._followers = followers
+        self.followers = followers
         self._topic = topic
         self._needs_client_id = own_client_id
         self._doubtful = False
         self._owners = owners
         self._settings = settings
         self.loop = asyncio.get_running_loop()
+        self.clock: Callable[[], float] = time.monotonic if type(self.loop).time is asyncio.BaseEventLoop.time else self.loop.time
+        """The loop's clock, without the call in between."""
         self._storm = ConflictStorm(self.loop.time())
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
@@ -136,9 +144,6 @@ class Producer:
         self._signals = Signals()
         self._mount_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = math.inf
-        """When the timer ends, on the loop's clock."""
-        self._frame_bytes, self._overlap_bytes = settings.frame_bytes, settings.overlap_bytes
         self._reason: WaltzError = Unavailable(reason="not mounted yet")
         self._end_error: WaltzError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -155,27 +160,10 @@ class Producer:
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
 
-    def try_enqueue(self, append: PendingAppend) -> bool:
-        """Enqueues the append if there is room now, and returns whether there is. It is settled by its deadline at the latest. Raises the error that
-        ended the producer."""
-        if self._end_error is not None:
-            raise self._unsent(self._end_error)
-        window = self.window
-        if not window.try_enqueue(append):
-            return False
-        if len(window.queue) == 1:  # with work in the queue, the sending task does not wait
-            self._signals.work.set()
-        before, queued = window.queue_bytes - append.size, window.queue_bytes
-        if before < self._overlap_bytes <= queued or before < self._frame_bytes <= queued:
-            self._signals.paced.set()
-        if append.deadline < self._deadline:
-            self._watch_deadline(append.deadline)
-        return True
-
     async def enqueue(self, append: PendingAppend) -> None:
         """Enqueues the append as soon as there is room, in the order of the calls. Raises `NotAppended` at its deadline."""
         await self.window.enqueue(append)
-        self._enqueued(append.deadline)
+        self._check_ended()
 
     def fitting(self, rows: Rows, start: int) -> int:
         """For how many rows from `start` there is room now. Raises the error that ended the producer."""
@@ -191,22 +179,24 @@ class Producer:
     def add_rows(self, pending: PendingRows) -> None:
         """Enqueues rows that fit now. They are settled by their deadline at the latest."""
         self.window.add_rows(pending)
-        self._enqueued(pending.deadline)
+        self._check_ended()
 
     async def enqueue_rows(self, pending: PendingRows) -> None:
         """Enqueues the rows as soon as there is room for all of them, in the order of the calls. Raises `NotAppended` at their deadline."""
         await self.window.enqueue_rows(pending)
-        self._enqueued(pending.deadline)
+        self._check_ended()
 
-    def _enqueued(self, deadline: float) -> None:
+    def _check_ended(self) -> None:
         if self._end_error is not None:  # it ended after there was room
             self._end(self._end_error, "the client was closed")
-            return
+
+    def _refuse(self, _append: PendingAppend) -> bool:
+        assert self._end_error is not None
+        raise self._unsent(self._end_error)
+
+    def _wake(self) -> None:
         self._signals.work.set()
-        if self.window.queue_bytes >= min(self._overlap_bytes, self._frame_bytes):
-            self._signals.paced.set()
-        if deadline < self._deadline:
-            self._watch_deadline(deadline)
+        self._signals.paced.set()
 
     @property
     def ready(self) -> bool:
@@ -216,8 +206,8 @@ class Producer:
     def default_mark(self) -> tuple[int | None, bool]:
         """The mark of an append whose caller gives none: the last transaction that all followers have applied, or the highest that this client knows
         to be committed. And whether the client's own writes count as known (`PendingAppend`)."""
-        if self._followers:
-            return min(follower.applied for follower in self._followers), False
+        if self.followers:
+            return min(follower.applied for follower in self.followers), False
         return self.window.known_mark if self.mounts else None, True
 
     @property
@@ -292,6 +282,7 @@ class Producer:
 
     def _end(self, error: WaltzError, reason: str) -> None:
         self._end_error = self._end_error or error
+        self.try_enqueue = self._refuse
         self._give_up(Unavailable(reason=reason) if isinstance(error, InvalidRequest) else error)
 
     def _unsent(self, error: WaltzError) -> WaltzError:
@@ -309,17 +300,17 @@ class Producer:
                 waiter.set_exception(error)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer, self._deadline = None, math.inf
+            self._timer, self.window.next_deadline = None, math.inf
 
     # ---- deadlines -----------------------------------------------------------------------------------------------------------------------------
 
     def _watch_deadline(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._deadline = self.loop.call_at(deadline, self._expire), deadline
+        self._timer, self.window.next_deadline = self.loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer, self._deadline = None, math.inf
+        self._timer, self.window.next_deadline = None, math.inf
         earliest = self.window.expire(self.loop.time(), self.client_id, str(self._reason) if self._serving is None else "no answer yet")
         if earliest < math.inf:
             self._watch_deadline(max(earliest, self.loop.time() + EXPIRE_PAUSE_S))
@@ -330,6 +321,7 @@ class Producer:
         while True:
             if not self.window.pending and not self._mount_waiters:
                 self._signals.work.clear()
+                self.window.awaited_bytes = 0
                 await self._signals.work.wait()
             if self._sending is not None and self._used_up:
                 # Its creator creates another producer with another client id.

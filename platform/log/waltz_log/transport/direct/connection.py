@@ -1,9 +1,10 @@
-"""Streams over dedicated connections, without gRPC. Clients send appends on them, and log servers send blocks to replicas, thousands a second.
+"""Streams over dedicated connections, without gRPC. Clients send appends on them, and log servers send blocks to replicas, thousands of
+messages per second.
 
-A call over gRPC asks the peer for the port of its direct connections (`methods.DIRECTLY`, routed to the worker that owns the partition like any other
-call). The request is the stream's first message. If the peer accepts no direct connections or cannot be reached at that port, the stream uses gRPC.
-So a network that forwards only the node's one port is sufficient, but slower. Errors, half close, cancellation and back-pressure are those of every
-stream (`core.ports.Stream`).
+A call over gRPC asks the peer for the port of its direct connections (`methods.DIRECT_PORT_CALLS`, routed to the worker that owns the partition like
+any other call). The request is the stream's first message. If the peer accepts no direct connections or cannot be reached at that port, the stream
+uses gRPC. So a network that forwards only the gRPC port is sufficient, but slower. Errors, half close, cancellation and back-pressure are those of
+every stream (`core.ports.Stream`).
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimi
 from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
 from waltz_log.transport.large_messages import decoder_of
 
-__all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
+__all__ = ["DirectConnections", "DirectListener", "DirectOrGrpcStream"]
 
 log = get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 1.0
-"""Where a firewall drops what is sent to the port, the first append waits this long."""
+"""For name lookup, TCP and TLS together. Where a firewall drops what is sent to the port, the first append or block waits this long."""
 
 CONNECTIONS_MAX = 256
 """The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
 is closed at once. The streams of further partitions share gRPC's connections."""
 
-PROMISE_S = 10.0
-"""How long a place is reserved for a peer that was sent the port."""
+OFFER_S = 10.0
+"""How long a port that was offered counts as a connection if its peer does not connect."""
 
 AGAIN_S = 60.0
-"""If a peer could not be reached directly, a direct connection is not tried again for this long: waiting for it would delay each recovery."""
+"""If a peer could not be reached directly, the channel does not try again for this long: waiting would delay each mount and each recovery."""
 
 
 class _DirectStream(Generic[Sent, Received]):
-    """What both ends have in common."""
+    """Shared by both ends."""
 
     def __init__(self, wire: Wire, address: str, decode: Callable[[Any], Received], name: str) -> None:
-        # `decode` of Any: protobuf reads a bytearray too, which its types do not say.
+        # `decode` of Any: protobuf accepts a bytearray too, but its type stubs do not.
         self._wire = wire
         self._address = address
         self._decode = decode
@@ -137,11 +138,11 @@ class DirectListener:
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
         self._port = 0
-        self._methods = [each.method for each in service if isinstance(each.method, StreamMethod) and each.method in methods.DIRECTLY]
+        self._methods = [each.method for each in service if isinstance(each.method, StreamMethod) and each.method in methods.DIRECT_PORT_CALLS]
         self._service = {each.method.name: (each.method, each.handler) for each in service if each.method in self._methods}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._promised: deque[float] = deque()
-        """When the places that are kept are free again."""
+        self._offered: deque[tuple[float, str | None]] = deque()
+        """Offers whose peer has not connected yet: when each expires, and the peer's principal."""
         self._wires: dict[Wire, None] = {}
         self._refusing = False
 
@@ -162,12 +163,10 @@ class DirectListener:
 
     @property
     def service(self) -> Service:
-        """What the node offers over gRPC for it."""
-        return [methods.DIRECTLY[method].served_by(self._offer_port) for method in self._methods]
+        """The gRPC calls that return the port."""
+        return [methods.DIRECT_PORT_CALLS[method].served_by(self._offer_port) for method in self._methods]
 
     def connected(self, wire: Wire) -> None:
-        if self._promised:
-            self._promised.popleft()
         if len(self._wires) < CONNECTIONS_MAX:
             self._wires[wire] = None
             self._refusing = False
@@ -182,12 +181,22 @@ class DirectListener:
 
     async def _offer_port(self, _opening: pb.ReplicateRequest | pb.ClientMessage) -> pb.DirectResponse:
         now = asyncio.get_running_loop().time()
-        while self._promised and self._promised[0] < now:
-            self._promised.popleft()
-        if not self._port or len(self._wires) + len(self._promised) >= CONNECTIONS_MAX or self._principals.is_full(caller()):
+        while self._offered and self._offered[0][0] < now:
+            self._offered.popleft()
+        peer = caller()
+        principal = _principal_of(peer)
+        of_principal = sum(each == principal for _, each in self._offered)
+        if not self._port or len(self._wires) + len(self._offered) >= CONNECTIONS_MAX or self._principals.is_full(peer, of_principal):
             return pb.DirectResponse()
-        self._promised.append(now + PROMISE_S)
+        self._offered.append((now + OFFER_S, principal))
         return pb.DirectResponse(port=self._port)
+
+    def _use_offer(self, identity: Identity | None) -> None:
+        """The oldest offer to this principal no longer counts."""
+        for place, (_, principal) in enumerate(self._offered):
+            if principal == _principal_of(identity):
+                del self._offered[place]
+                return
 
     def greeted(self, wire: Wire, name: str) -> None:
         found = self._service.get(name)
@@ -214,6 +223,7 @@ class DirectListener:
 
         async def work() -> None:
             with self._principals.call(identity, f"direct connection {id(wire)}"):
+                self._use_offer(identity)
                 await handler(stream)
 
         try:
@@ -238,8 +248,12 @@ class DirectListener:
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 
 
+def _principal_of(identity: Identity | None) -> str | None:
+    return None if identity is None else identity.principal
+
+
 async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
-    """As `network.answered`, for a stream that passes its errors to the caller unchanged."""
+    """Like `grpc.answered`, but for a stream that passes its errors to the caller unchanged."""
     try:
         await work
         return b""
@@ -258,7 +272,8 @@ async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
 
 
 class DirectConnections:
-    """The direct connections of one channel, to the host of its address."""
+    """The direct connections of one channel, to the host of its address. The peer identifies the caller by its certificate, so a channel of a client
+    with a token opens none (`transport.grpc`)."""
 
     def __init__(self, channel: Channel, certificates: Certificates | None = None) -> None:
         self._channel = channel
@@ -268,18 +283,18 @@ class DirectConnections:
         self._not_before = 0.0
 
     async def open(self, method: StreamMethod[Request, Response], opening: Request | Encoded[Request]) -> Stream[Request, Response] | None:
-        """None if the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
+        """None if the stream should use gRPC. Raises what the call for the port raises, except `ProtocolViolation`."""
         loop = asyncio.get_running_loop()
-        asking, data = methods.DIRECTLY[method], serialized(opening)
+        port_call, data = methods.DIRECT_PORT_CALLS[method], serialized(opening)
         if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
             return None
-        question = asking.request.FromString(data)
-        if not methods.may_be_direct(question):
+        request = port_call.request.FromString(data)
+        if not methods.may_be_direct(request):
             return None
         try:
-            port = (await self._channel.call(asking, question, timeout_s=ASK_TIMEOUT_S)).port
+            port = (await self._channel.call(port_call, request, timeout_s=ASK_TIMEOUT_S)).port
         except ProtocolViolation:
-            return None  # a peer of an older version does not know the question
+            return None  # a peer of an older version has no such call; if something else is wrong, the stream over gRPC finds it too
         if port <= 0:
             return None
         host = self._channel.address.rpartition(":")[0].strip("[]")
@@ -303,30 +318,30 @@ class DirectConnections:
             wire.abort("the channel was closed here")
 
 
-class ChosenStream(Generic[Sent, Received]):
-    """A stream whose way is chosen when its first message is known. `otherwise`: over gRPC, as is one that begins without a message."""
+class DirectOrGrpcStream(Generic[Sent, Received]):
+    """Decides at the first `send`, which must return before anything else is called. A stream that begins with another call uses gRPC: `fallback`."""
 
-    def __init__(self, method: StreamMethod[Sent, Received], connections: DirectConnections, otherwise: Callable[[], Stream[Sent, Received]]) -> None:
+    def __init__(self, method: StreamMethod[Sent, Received], connections: DirectConnections, fallback: Callable[[], Stream[Sent, Received]]) -> None:
         self._method = method
         self._connections = connections
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._stream: Stream[Sent, Received] | None = None
 
-    def _any(self) -> Stream[Sent, Received]:
+    def _decided(self) -> Stream[Sent, Received]:
         if self._stream is None:
-            self._stream = self._otherwise()
+            self._stream = self._fallback()
         return self._stream
 
     async def send(self, message: Sent | Encoded[Sent]) -> None:
         if self._stream is None:
-            self._stream = await self._connections.open(self._method, message) or self._otherwise()
+            self._stream = await self._connections.open(self._method, message) or self._fallback()
         await self._stream.send(message)
 
     async def receive(self) -> Received | None:
-        return await self._any().receive()
+        return await self._decided().receive()
 
     async def finish(self) -> None:
-        await self._any().finish()
+        await self._decided().finish()
 
     async def cancel(self) -> None:
         if self._stream is not None:
