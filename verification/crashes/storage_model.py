@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from verification.log_settings import kept_log_settings
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.control_format import SessionMark
@@ -55,12 +56,9 @@ class FixedClock:
 @contextmanager
 def silent_logs() -> Iterator[None]:
     """Thousands of openings log the same events. Writing the events takes longer than the openings."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
+    with kept_log_settings():
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         yield
-    finally:
-        structlog.configure(**before)
 
 
 def node_on(disk: Disk, **settings: Any) -> StorageNode:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from verification.log_settings import kept_log_settings
 from waltz_log.testing.virtual_time import current_process, world_time_s
 
 __all__ = ["Trace"]
@@ -56,9 +57,6 @@ class Trace:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Log lines go only to this trace."""
-        before = structlog.get_config()
-        structlog.configure(processors=[self._process], wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-        try:
+        with kept_log_settings():
+            structlog.configure(processors=[self._process], wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
             yield
-        finally:
-            structlog.configure(**before)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import structlog
 
+from verification.log_settings import kept_log_settings
 from waltz_log.loggers import get_logger
 from waltz_log.processes.logs import configure_logs
 
@@ -20,11 +20,11 @@ FULL = Path("/dev/full")
 
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
-    kept, root = structlog.get_config(), logging.getLogger()
+    root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    configure_logs("info")
-    yield
-    structlog.configure(**kept)
+    with kept_log_settings():
+        configure_logs("info")
+        yield
     root.handlers[:], root.level = handlers, level
 
 
