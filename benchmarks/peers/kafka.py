@@ -59,7 +59,7 @@ def _measure_group(directory: Path, group: str, rounds: int, work: Work, jars: P
             def confluent(name: str, settings: ProducerSettings) -> ConfluentLoads:
                 return ConfluentLoads.connect(kafka.addresses, name, settings)
 
-            sides = Sides(platform.cluster, confluent, stack.enter_context(java_tool(jars, kafka)))
+            sides = Sides(platform.cluster, confluent, stack.enter_context(java_tool(jars, kafka)), kafka.suspended)
             pace = pace_ns()
             found = compared(cases(group, sides, work), rounds, machine_conditions(quick=quick))
             pace = round(median([pace, pace_ns()]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.peers import kafka_cases, kafka_clients
 from benchmarks.peers.kafka_cases import GROUPS, LINGERS_MS, OFFERED_PER_S, SIZES, Sides, Work, cases
 from benchmarks.peers.kafka_clients import ConfluentLoads, Produced, ProducerSettings
 from benchmarks.peers.rounds import WARM_ROUNDS, Case, Rounds, compared
+from waltz_log.client import WaltzClient
 
 WORK = Work(throughput=500, singles=20, offered_s=0.01)
 FOUND = Load(5, 1.0, [1.0, 2.0, 3.0])
@@ -40,13 +42,12 @@ class Recorder:
             self.ours.append(("single", count))
             return FOUND
 
-        async def in_bulk(cluster: str, source: list[Any]) -> float:
-            self.ours.append(("bulk", sum(map(len, source))))
-            return 5.0
-
         for name, load in (("pipelined", pipelined), ("offered", offered), ("single", single)):
             monkeypatch.setattr(kafka_cases, name, load)
-        monkeypatch.setattr(bulk, "rate", in_bulk)
+
+    def in_bulk(self, batches: list[Any]) -> float:
+        self.ours.append(("bulk", sum(map(len, batches))))
+        return 5.0
 
     def on_platform(self, load: Callable[[Any], Any]) -> Load:
         running = load(None)
@@ -85,7 +86,8 @@ class Recorder:
 def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     sides = Sides("", recorder.confluent, recorder)  # type: ignore[arg-type]
-    monkeypatch.setattr(sides, "on_platform", recorder.on_platform)
+    for name in ("on_platform", "in_bulk", "confluent"):
+        monkeypatch.setattr(sides, name, getattr(recorder, name))
     for case in cases(group, sides, WORK):
         recorder.ours.clear()
         recorder.theirs.clear()
@@ -104,6 +106,50 @@ def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatc
     for settings in recorder.java_settings:
         assert settings["acks"] == "all"
         assert "linger.ms" in settings, "not left to a default that differs between versions"
+
+
+def test_brokers_are_suspended_exactly_while_the_platform_runs_and_each_side_begins_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def suspended() -> Iterator[None]:
+        said.append("suspended")
+        yield
+        said.append("resumed")
+
+    @asynccontextmanager
+    async def opened(_: str) -> AsyncIterator[str]:
+        yield "platform"
+
+    async def single(client: str, count: int) -> Load:
+        said.append(f"{client}: {count} one by one")
+        return FOUND
+
+    async def load(_: Any) -> Load:
+        said.append("platform: load")
+        return FOUND
+
+    async def rate(_cluster: str, _batches: list[Any]) -> float:
+        said.append("platform: bulk")
+        return 5.0
+
+    class Loads:
+        def single(self, count: int) -> Load:
+            said.append(f"kafka: {count} one by one")
+            return FOUND
+
+    monkeypatch.setattr(WaltzClient, "open", opened)
+    monkeypatch.setattr(kafka_cases, "single", single)
+    monkeypatch.setattr(bulk, "rate", rate)
+    sides = Sides("", lambda *_: Loads(), None, suspended)  # type: ignore[arg-type]
+    sides.on_platform(load)
+    sides.in_bulk([])
+    sides.confluent("topic", ProducerSettings(5, None))
+    assert said == [
+        *("suspended", "platform: 50 one by one", "platform: load", "resumed"),
+        *("suspended", "platform: bulk", "resumed"),
+        "kafka: 50 one by one",
+    ]
 
 
 def test_latencies_are_measured_at_each_linger_and_rate() -> None:
