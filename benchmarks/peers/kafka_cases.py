@@ -29,11 +29,12 @@ from benchmarks.peers.rounds import Case, Run
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import WaltzClient
 
-__all__ = ["DURABILITY", "GROUPS", "LINGERS_MS", "OFFERED_PER_S", "PARTITIONS", "Sides", "Work", "cases"]
+__all__ = ["DIFFERENCES", "GROUPS", "LINGERS_MS", "OFFERED_PER_S", "PARTITIONS", "Sides", "Work", "cases"]
 
-DURABILITY = {
+DIFFERENCES = {
     "platform_durability": "fdatasync at 2 of 3 replicas",
     "kafka_durability": "acks=all: every in-sync replica, 3 of 3 while none lags; flush.messages=1: each syncs; min.insync.replicas=2",
+    "brokers": "suspended while the platform is measured",
 }
 GROUPS = ("throughput", "single", "offered", "sizes")
 PARTITIONS = {"throughput": 1, "single": 1, "offered": 1, "sizes": 16}
@@ -125,7 +126,7 @@ def _throughput(sides: Sides, work: Work) -> list[Case]:
         return [sides.in_bulk(batches(locked))]
 
     tuned, default = peers(TUNED, "tuned"), peers(DEFAULT, "default")
-    own = {"count": count, **DURABILITY}
+    own = {"count": count, **DIFFERENCES}
     locked, free = {"locks": "1 write each", **own}, {"locks": "none", **own}
     many = {"in_flight": WINDOW, "kafka": TUNED.document()}
     return [
@@ -148,7 +149,7 @@ def _single(sides: Sides, work: Work) -> list[Case]:
         return _percentiles(sides.confluent(topic(1), ProducerSettings(linger_ms, None)).single(work.singles))
 
     peers = {f"confluent-kafka linger {linger_ms}": partial(confluent, linger_ms) for linger_ms in LINGERS_MS}
-    own = {"in_flight": 1, "count": work.singles, "locks": "1 write each", **DURABILITY}
+    own = {"in_flight": 1, "count": work.singles, "locks": "1 write each", **DIFFERENCES}
     return [Case(["kafka.single_p50_ms", "kafka.single_p99_ms"], "ms", platform, peers, own, lower=True)]
 
 
@@ -176,7 +177,7 @@ def _offered_at(sides: Sides, rate: int, count: int) -> Case:
         "locks": "1 write each",
         "latency": "since due; ProducerPerformance since sent",
         "ended_when_behind_s": BEHIND_S,
-        **DURABILITY,
+        **DIFFERENCES,
     }
     return Case([f"kafka.p50_ms_at_{rate // 1000}k", f"kafka.p99_ms_at_{rate // 1000}k"], "ms", platform, peers, own, lower=True)
 
@@ -197,5 +198,5 @@ def _size(sides: Sides, partitions: int, size: int, count: int) -> Case:
     def confluent() -> Sequence[float]:
         return [sides.confluent(topic(partitions), TUNED).pipelined(count, window=window, partitions=partitions, data=data).rate]
 
-    own = {"partitions": partitions, "bytes": size, "count": count, "in_flight": window, "locks": "none", "kafka": TUNED.document(), **DURABILITY}
+    own = {"partitions": partitions, "bytes": size, "count": count, "in_flight": window, "locks": "none", "kafka": TUNED.document(), **DIFFERENCES}
     return Case([f"kafka.append_{partitions}p_{size}b"], "txn/s", platform, {"confluent-kafka tuned": confluent}, own)

@@ -56,18 +56,20 @@ class PrincipalConnections:
 
     def is_full(self, identity: Identity | None, expected: int) -> bool:
         """Whether a call from one more connection would be refused, if as many as `expected` come before it."""
-        return self._counts(identity) and identity is not None and len(self._calls.get(identity.principal, ())) + expected >= self._limit
+        principal = self._limited(identity)
+        return principal is not None and len(self._calls.get(principal, ())) + expected >= self._limit
 
-    def _counts(self, identity: Identity | None) -> bool:
-        return bool(self._limit) and identity is not None and Role.NODE not in identity.roles
+    def _limited(self, identity: Identity | None) -> str | None:
+        """The principal whose connections count; None if those of this peer do not."""
+        return None if not self._limit or identity is None or Role.NODE in identity.roles else identity.principal
 
     @contextmanager
     def call(self, identity: Identity | None, peer: str) -> Iterator[None]:
         """For the time of one call from the connection `peer`. Raises `QuotaExceeded`."""
-        if identity is None or not self._counts(identity):
+        principal = self._limited(identity)
+        if principal is None:
             yield
             return
-        principal = identity.principal
         peers = self._calls.setdefault(principal, Counter())
         if peer not in peers and len(peers) >= self._limit:
             raise QuotaExceeded(partition=-1, quota="connections_per_principal", principal=principal, topic="", retry_after_s=RETRY_S)

@@ -197,8 +197,6 @@ class _GrpcChannel:
         self._address = address
         self._current = GrpcChannels(address, certificates)
         self._direct = DirectConnections(self, certificates)
-        self._has_token = certificates is not None and certificates.settings.token is not None
-        """A direct connection shows its peer the certificate alone."""
 
     @property
     def _channel(self) -> grpc.aio.Channel:
@@ -229,7 +227,7 @@ class _GrpcChannel:
         return _CallStream(self._address, self._started(reader, request), half_closed=True)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        if method in DIRECT_PORT_CALLS and not self._has_token:
+        if method in DIRECT_PORT_CALLS:
             return DirectOrGrpcStream(method, self._direct, lambda: self._stream(method))
         return self._stream(method)
 

@@ -19,7 +19,8 @@ from typing import Any  # Future is invariant
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.pending_rows import PendingRows, RowOutcomes, UnsentRows
 from waltz_log.client.append.rows import Rows
-from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart, SentRows, Unknown, Unsent
+from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart, SentRows, Unknown
+from waltz_log.client.append.unsent import Unsent, count_of, counted, fail, is_done
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.locks.locks import TURN_MARK
@@ -254,7 +255,6 @@ class AppendWindow:
         """A run of single appends from the head of the queue, at most `count`, and the size of the frame with them; `total`: without them."""
         queue, popleft = self.queue, self.queue.popleft
         appends: list[PendingAppend] = []
-        take = appends.append
         for _ in range(min(count, len(queue))):
             append = queue[0]
             if type(append) is not PendingAppend:
@@ -267,13 +267,12 @@ class AppendWindow:
                 self._drop(append)
             else:
                 total += size
-                take(append)
+                appends.append(append)
         return appends, total
 
     def _drop(self, append: PendingAppend) -> None:
         """Of an append that left the queue late, or was given up by its caller."""
-        if not append.future.done():
-            append.future.set_exception(self._expired_error(EXPIRED_UNSENT))
+        fail(append, self._expired_error(EXPIRED_UNSENT))
         self.queue_bytes -= append.size
         self._release(1, append.size)
 
@@ -398,7 +397,7 @@ class AppendWindow:
         again_bytes = sum(unsent.size for unsent in again)
         self.queue.extendleft(reversed(again))
         self.queue_bytes += again_bytes
-        dropped = sum(frame.count for frame in frames) - sum(_count(unsent) for unsent in again)
+        dropped = sum(frame.count for frame in frames) - sum(count_of(unsent) for unsent in again)
         self._release(dropped, sum(frame.size for frame in frames) - again_bytes)
 
     # ---- giving up -----------------------------------------------------------------------------------------------------------------------------
@@ -409,10 +408,10 @@ class AppendWindow:
         earliest = math.inf
         late = 0
         for unsent in self.queue:
-            if not _done(unsent) and unsent.deadline <= now:
-                self.not_appended += _counted(unsent)
-                _fail(unsent, self._expired_error(f"{EXPIRED_UNSENT}: {reason}"))
-            if _done(unsent):
+            if not is_done(unsent) and unsent.deadline <= now:
+                self.not_appended += counted(unsent)
+                fail(unsent, self._expired_error(f"{EXPIRED_UNSENT}: {reason}"))
+            if is_done(unsent):
                 late += 1
             else:
                 earliest = min(earliest, unsent.deadline)
@@ -426,16 +425,16 @@ class AppendWindow:
     def refuse_unsent(self) -> None:
         """Fails all appends that were never sent with `NotAppended`, because the storage is full."""
         for unsent in self.queue:
-            self.not_appended += 0 if _done(unsent) else _counted(unsent)
-            _fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
+            self.not_appended += 0 if is_done(unsent) else counted(unsent)
+            fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         self._drop_done()
 
     def _drop_done(self) -> None:
         kept: deque[Unsent] = deque()
         count = dropped_bytes = 0
         for unsent in self.queue:
-            if _done(unsent):
-                count += _count(unsent)
+            if is_done(unsent):
+                count += count_of(unsent)
                 dropped_bytes += unsent.size
             else:
                 kept.append(unsent)
@@ -456,14 +455,14 @@ class AppendWindow:
         """`error` ends all appends: those in flight fail with `OutcomeUnknown`, those that were never sent with `unsent`."""
         frames, self.frames = self.frames, deque()
         queue, queue_bytes, self.queue, self.queue_bytes = self.queue, self.queue_bytes, deque(), 0
-        self.pending -= sum(map(_count, queue)) + sum(frame.count for frame in frames)
+        self.pending -= sum(map(count_of, queue)) + sum(frame.count for frame in frames)
         self.pending_bytes -= queue_bytes + sum(frame.size for frame in frames)
         for frame in frames:
             for part in frame.parts:
                 part.expire(math.inf, self.partition, self._unknown_of(client_id, frame.since, str(error)))
         for each in queue:
-            self.not_appended += _counted(each) if isinstance(unsent, NotAppended) and not _done(each) else 0
-            _fail(each, copy(unsent))
+            self.not_appended += counted(each) if isinstance(unsent, NotAppended) and not is_done(each) else 0
+            fail(each, copy(unsent))
         self._waiters.fail(unsent)
 
     def _unknown_of(self, client_id: int, since: int, reason: str) -> Unknown:
@@ -493,30 +492,9 @@ class AppendWindow:
 
     def undecided_unsent(self) -> Iterator[Unsent]:
         """The appends that wait to be sent, or to be sent again, in order."""
-        return (unsent for unsent in self.queue if not _done(unsent))
+        return (unsent for unsent in self.queue if not is_done(unsent))
 
     def undecided(self) -> list[asyncio.Future[Any]]:
         """Futures of all appends that have no outcome now, in order. Each is done when its append has one."""
         unsettled = (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())
         return [each.future if isinstance(each, PendingAppend) else each.pending.decided() for each in unsettled]
-
-
-def _done(unsent: Unsent) -> bool:
-    """Whether it must not be sent: it has an outcome, or was given up."""
-    return unsent.future.done() if isinstance(unsent, PendingAppend) else unsent.done
-
-
-def _count(unsent: Unsent) -> int:
-    return 1 if isinstance(unsent, PendingAppend) else unsent.count
-
-
-def _counted(unsent: Unsent) -> int:
-    """How many appends it is in the statistics of outcomes. A turn request does not count."""
-    return 0 if isinstance(unsent, PendingAppend) and unsent.mark == TURN_MARK else _count(unsent)
-
-
-def _fail(unsent: Unsent, error: WaltzError) -> None:
-    if isinstance(unsent, UnsentRows):
-        unsent.fail(error)
-    elif not unsent.future.done():
-        unsent.future.set_exception(error)

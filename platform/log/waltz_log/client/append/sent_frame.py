@@ -16,6 +16,7 @@ from waltz_log.client.append.pending_append import NO_LOCKS, PendingAppend
 from waltz_log.client.append.pending_rows import RowOutcomes, UnsentRows
 from waltz_log.client.append.record_encoding import encode_in_columns
 from waltz_log.client.append.row_ranges import RowRanges
+from waltz_log.client.append.unsent import Unsent
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.formats.traces import pack_traces
 from waltz_log.core.locks.locks import TURN_MARK
@@ -23,10 +24,7 @@ from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.transport.large_messages import AppendColumns
 
-__all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown", "Unsent"]
-
-Unsent: TypeAlias = PendingAppend | UnsentRows
-"""An entry of a window's queue."""
+__all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown"]
 
 Unknown: TypeAlias = Callable[[int, int], OutcomeUnknown]
 """Makes the error of a range: first sequence, and how many."""

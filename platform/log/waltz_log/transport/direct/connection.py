@@ -138,8 +138,11 @@ class DirectListener:
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
         self._port = 0
-        self._methods = [each.method for each in service if isinstance(each.method, StreamMethod) and each.method in methods.DIRECT_PORT_CALLS]
-        self._service = {each.method.name: (each.method, each.handler) for each in service if each.method in self._methods}
+        self._service = {
+            each.method.name: (each.method, each.handler)
+            for each in service
+            if isinstance(each.method, StreamMethod) and each.method in methods.DIRECT_PORT_CALLS
+        }
         self._tasks: set[asyncio.Task[None]] = set()
         self._offered: deque[tuple[float, str | None]] = deque()
         """Offers whose peer has not connected yet: when each expires, and the peer's principal."""
@@ -164,7 +167,7 @@ class DirectListener:
     @property
     def service(self) -> Service:
         """The gRPC calls that return the port."""
-        return [methods.DIRECT_PORT_CALLS[method].served_by(self._offer_port) for method in self._methods]
+        return [methods.DIRECT_PORT_CALLS[method].served_by(self._offer_port) for method, _ in self._service.values()]
 
     def connected(self, wire: Wire) -> None:
         if len(self._wires) < CONNECTIONS_MAX:
@@ -272,12 +275,13 @@ async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
 
 
 class DirectConnections:
-    """The direct connections of one channel, to the host of its address. The peer identifies the caller by its certificate, so a channel of a client
-    with a token opens none (`transport.grpc`)."""
+    """The direct connections of one channel, to the host of its address. The peer identifies the caller by its certificate, so a client with a token
+    has none."""
 
     def __init__(self, channel: Channel, certificates: Certificates | None = None) -> None:
         self._channel = channel
         self._certificates = certificates
+        self._has_token = certificates is not None and certificates.settings.token is not None
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = False
         self._not_before = 0.0
@@ -286,7 +290,7 @@ class DirectConnections:
         """None if the stream should use gRPC. Raises what the call for the port raises, except `ProtocolViolation`."""
         loop = asyncio.get_running_loop()
         port_call, data = methods.DIRECT_PORT_CALLS[method], serialized(opening)
-        if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
+        if self._has_token or loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
             return None
         request = port_call.request.FromString(data)
         if not methods.may_be_direct(request):
