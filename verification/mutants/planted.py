@@ -32,7 +32,7 @@ from waltz_log.client.append.producer import Producer
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
-from waltz_log.errors import NotAppended
+from waltz_log.errors import NotAppended, Unavailable
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.partition.open_partition import OpenPartition
@@ -230,6 +230,17 @@ def retention_past_a_subscriber() -> None:
         return {}
 
     change(Upkeep, "_subscribers", no_subscriber)
+
+
+@bug
+def replicas_followed_after_the_end() -> None:
+    """The tasks of a store session go on when it has ended."""
+
+    async def close(self: StoreSession) -> None:
+        self._end(Unavailable(reason="closed"))
+        self.memory.close()
+
+    change(StoreSession, "close", close)
 
 
 @bug

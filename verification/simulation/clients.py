@@ -12,7 +12,8 @@ Decides nothing about what is right, except what only a client can see: an answe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from verification.simulation.nodes import ClientProcess
     from verification.simulation.world import World
 
-__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "ended_by_the_network", "read_owners", "run_client"]
+__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "ended_by_the_network", "open_owners", "run_client"]
 
 LOCKS = 5
 """Names that clients of a partition share. They are few, so that clients conflict."""
@@ -224,7 +225,10 @@ def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
     return isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
 
 
-async def read_owners(actor: Actor) -> Owners:
+@asynccontextmanager
+async def open_owners(actor: Actor) -> AsyncIterator[Owners]:
+    """A view of the cluster with a new client id, open until the block ends."""
+
     async def coordinator() -> Coordinator:
         return actor.process.session()
 
@@ -234,10 +238,18 @@ async def read_owners(actor: Actor) -> Owners:
             await owners.open()
             actor.client_id = await owners.next_client_id()
         except Unavailable as error:
+            await owners.close()
             actor.announce(f"does not connect: {error}")
             await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            await owners.close()
+            raise
         else:
-            return owners
+            break
+    try:
+        yield owners
+    finally:
+        await owners.close()
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------------------------------------------

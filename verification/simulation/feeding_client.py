@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from verification.simulation.clients import Actor, client_kind, read_owners
+from verification.simulation.clients import Actor, client_kind, open_owners
 from verification.simulation.history import Attempt, number_of
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.mounting import ranges
@@ -134,30 +134,29 @@ class _Feeding:
 @client_kind("feeding")
 async def settle_by_feed(actor: Actor) -> None:
     """Breaks its streams repeatedly while appends are in flight."""
-    owners = await read_owners(actor)
-    feeding = _Feeding(actor, owners, actor.client_id)
-    while feeding.in_flight or (feeding.left > 0 and not actor.over.is_set()):
-        stream: MountStream | None = None
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            stream = owners.stream_channel(await owners.owner(actor.partition, 1.0)).open(methods.MOUNT)
-            async with asyncio.timeout(1.0):
-                await feeding.mount(stream)
-            tasks = [asyncio.ensure_future(feeding.send(stream)), asyncio.ensure_future(feeding.receive(stream))]
-            done, _ = await asyncio.wait(tasks, timeout=actor.rng.uniform(0.02, STREAM_S), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        except (TimeoutError, Unavailable):
-            await actor.pause(0.05)
-        except WaltzError as error:
-            changed_on_its_way = isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
-            if not changed_on_its_way and not error.retriable and error.outcome != "unknown":
-                raise
-            await actor.pause(0.05)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if stream is not None:
-                await stream.cancel()
-    await owners.close()
+    async with open_owners(actor) as owners:
+        feeding = _Feeding(actor, owners, actor.client_id)
+        while feeding.in_flight or (feeding.left > 0 and not actor.over.is_set()):
+            stream: MountStream | None = None
+            tasks: list[asyncio.Task[None]] = []
+            try:
+                stream = owners.stream_channel(await owners.owner(actor.partition, 1.0)).open(methods.MOUNT)
+                async with asyncio.timeout(1.0):
+                    await feeding.mount(stream)
+                tasks = [asyncio.ensure_future(feeding.send(stream)), asyncio.ensure_future(feeding.receive(stream))]
+                done, _ = await asyncio.wait(tasks, timeout=actor.rng.uniform(0.02, STREAM_S), return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            except (TimeoutError, Unavailable):
+                await actor.pause(0.05)
+            except WaltzError as error:
+                changed_on_its_way = isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
+                if not changed_on_its_way and not error.retriable and error.outcome != "unknown":
+                    raise
+                await actor.pause(0.05)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                if stream is not None:
+                    await stream.cancel()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from verification.simulation.clients import Actor, client_kind, read_owners
+from verification.simulation.clients import Actor, client_kind, open_owners
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
@@ -50,25 +50,24 @@ async def read_feeds(actor: Actor) -> None:
 @client_kind("bulk")
 async def read_replicas(actor: Actor) -> None:
     """As Spark's executors do: a bound from the owner, then ranges from any replica."""
-    owners = await read_owners(actor)
-    key = owners.parameters.key.bytes
-    while not actor.over.is_set():
-        await actor.pause(0.2)
-        coordinator = owners.coordinator
-        if coordinator is None:
-            continue
-        try:
-            bound = await owners.bound(actor.partition, 1.0)
-            node = await coordinator.get(f"{STORAGE_NODES}/{actor.rng.choice(actor.world.replicas[actor.partition])}")
-            if node is None or bound.high_water_mark < 0:
+    async with open_owners(actor) as owners:
+        key = owners.parameters.key.bytes
+        while not actor.over.is_set():
+            await actor.pause(0.2)
+            coordinator = owners.coordinator
+            if coordinator is None:
                 continue
-            actor.saw_mark(bound.high_water_mark)
-            await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
-        except SessionTooOld:
-            actor.announce("was refused by a replica of an older session")
-        except WaltzError as error:
-            actor.announce(f"reads elsewhere: {error}")
-    await owners.close()
+            try:
+                bound = await owners.bound(actor.partition, 1.0)
+                node = await coordinator.get(f"{STORAGE_NODES}/{actor.rng.choice(actor.world.replicas[actor.partition])}")
+                if node is None or bound.high_water_mark < 0:
+                    continue
+                actor.saw_mark(bound.high_water_mark)
+                await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
+            except SessionTooOld:
+                actor.announce("was refused by a replica of an older session")
+            except WaltzError as error:
+                actor.announce(f"reads elsewhere: {error}")
 
 
 async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -> None:
@@ -104,47 +103,46 @@ GUESSED_SESSION = 10**12
 @client_kind("stranger")
 async def come_from_elsewhere(actor: Actor) -> None:
     """Has the key of another cluster, or speaks another version: must be refused by name, everywhere."""
-    owners = await read_owners(actor)
-    other = b"\x99" * 16
-    while not actor.over.is_set():
-        await actor.pause(0.3)
-        address, storage = owners.address(actor.partition), actor.world.storages.get(actor.rng.choice(actor.world.storage_names))
-        if address is None or storage is None or storage.listener is None:
-            continue
-        session = 0
-        channel = actor.process.host.connect(storage.listener.address)
-        call = channel.call
-        opening = pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session)
-        cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
-        key = owners.parameters.key.bytes
-        ask = owners.call_channel(address).call
-        of_nodes = PermissionDenied if actor.world.mix.access else ClusterKeyMismatch
-        asked: list[tuple[str, type[WaltzError], Callable[[], Awaitable[object]]]] = [
-            ("open", of_nodes, partial(call, methods.OPEN, opening, timeout_s=1)),
-            ("truncate", of_nodes, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
-            ("bound", ClusterKeyMismatch, partial(ask, methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
-            ("mount of another version", ProtocolViolation, partial(_mount, owners, address, actor.partition, key, version=99)),
-            (
-                "mount of another cluster",
-                ClusterKeyMismatch,
-                partial(_mount, owners, address, actor.partition, other, version=methods.PROTOCOL_VERSION),
-            ),
-        ]
-        for what, refusal, answer in asked:
-            try:
-                await answer()
-            except refusal:
+    async with open_owners(actor) as owners:
+        other = b"\x99" * 16
+        while not actor.over.is_set():
+            await actor.pause(0.3)
+            address, storage = owners.address(actor.partition), actor.world.storages.get(actor.rng.choice(actor.world.storage_names))
+            if address is None or storage is None or storage.listener is None:
                 continue
-            except Unavailable as error:
-                actor.announce(f"{what}: {error}")
-                continue
-            except WaltzError as error:
-                reported = str(error)
-            else:
-                reported = "an answer"
-            actor.world.history.complaints.append(f"15: {what} of another cluster got {reported}: storage={storage.name} server={address}")
-        await _guess_a_session(actor, storage.name, channel, key)
-    await owners.close()
+            session = 0
+            channel = actor.process.host.connect(storage.listener.address)
+            call = channel.call
+            opening = pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session)
+            cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
+            key = owners.parameters.key.bytes
+            ask = owners.call_channel(address).call
+            of_nodes = PermissionDenied if actor.world.mix.access else ClusterKeyMismatch
+            asked: list[tuple[str, type[WaltzError], Callable[[], Awaitable[object]]]] = [
+                ("open", of_nodes, partial(call, methods.OPEN, opening, timeout_s=1)),
+                ("truncate", of_nodes, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
+                ("bound", ClusterKeyMismatch, partial(ask, methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
+                ("mount of another version", ProtocolViolation, partial(_mount, owners, address, actor.partition, key, version=99)),
+                (
+                    "mount of another cluster",
+                    ClusterKeyMismatch,
+                    partial(_mount, owners, address, actor.partition, other, version=methods.PROTOCOL_VERSION),
+                ),
+            ]
+            for what, refusal, answer in asked:
+                try:
+                    await answer()
+                except refusal:
+                    continue
+                except Unavailable as error:
+                    actor.announce(f"{what}: {error}")
+                    continue
+                except WaltzError as error:
+                    reported = str(error)
+                else:
+                    reported = "an answer"
+                actor.world.history.complaints.append(f"15: {what} of another cluster got {reported}: storage={storage.name} server={address}")
+            await _guess_a_session(actor, storage.name, channel, key)
 
 
 async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: bytes) -> None:

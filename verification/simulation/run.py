@@ -122,6 +122,7 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
     except Exception as error:  # a defect of the simulator: the range continues and names the seed
         trace.add("broken", traceback.format_exc())
         wrong = [f"no_client_complains: the run broke: {error!r}"]
+    wrong = wrong or _left_running()
     wrong += [f"no_client_complains: {defect}" for defect in world.network.defects] + broken
     history = world.history
     for each in wrong:
@@ -137,6 +138,12 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
         attempts=len(history.attempts),
         committed=sum(attempt.outcome == "committed" for attempt in history.attempts),
     )
+
+
+def _left_running() -> list[str]:
+    """Tasks of nodes and clients that have all ended. The code that began such a task has forgotten it."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    return sorted(f"nothing_runs_on: 32: {getattr(task.get_coro(), '__qualname__', task.get_coro())}" for task in left)
 
 
 def _where(world: World) -> str:

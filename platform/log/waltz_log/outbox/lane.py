@@ -162,8 +162,10 @@ class Lane:
             if self._mounting is not None:
                 self._mounting.cancel()
                 waits.append(self._mounting)
-            await asyncio.gather(*waits, return_exceptions=True)
-            await self.producer.close()
+            try:
+                await asyncio.gather(*waits, return_exceptions=True)
+            finally:
+                await self.producer.close()
 
     async def _producer_ended(self) -> None:
         raise await self.producer.ended()

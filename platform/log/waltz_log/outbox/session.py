@@ -101,8 +101,10 @@ class Session:
         finally:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._client.close()
+            try:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:
+                await self._client.close()
 
     def arrive(self, entries: list[Entry]) -> None:
         """Forwards intents that are owed from now on."""

@@ -31,6 +31,10 @@ FRAMES_PER_RECORD_MAX = 8
 MOVE_GRACE_S = 0.5
 """How long the client waits for answers from an owner that is no longer assigned. Then it leaves the stream."""
 
+QUOTA_REMEMBERED_S = 1.0
+"""For how long after a refusal an append that was not sent in time is said to have waited for its quota. A quota admits a part of a long queue
+between two refusals; the rest still waits for it."""
+
 REASON_WAIT_S = 0.2
 """How long to wait for the peer's reason after a write failed. Only the text of the error depends on it."""
 
@@ -106,8 +110,10 @@ class AppendStream:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._break_flushes()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                self._break_flushes()
 
     # ---- sending -------------------------------------------------------------------------------------------------------------------------------
 
@@ -199,7 +205,7 @@ class AppendStream:
             for first, count, transaction_id in ranges(result.committed, 3):
                 if count < 1 or transaction_id < 0:
                     raise ProtocolViolation(reason=f"impossible answer: count={count} transaction_id={transaction_id}")
-                if self._resume_at <= self._answered_at:
+                if self._resume_at + QUOTA_REMEMBERED_S <= self._answered_at:
                     window.over_quota = None
                 window.commit(first, count, transaction_id, result.append_time_ms, durability)
                 if result.in_memory:

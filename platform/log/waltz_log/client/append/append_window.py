@@ -77,7 +77,7 @@ class AppendWindow:
         self.known_mark = -1
         """The highest transaction id known to be committed."""
         self.over_quota: QuotaExceeded | None = None
-        """The refusal because of which nothing is sent now; None if no quota is exceeded."""
+        """The newest refusal, while it delays what is not sent yet: until the owner has accepted appends for a second without another one."""
         self._batch_transactions = self._batch_bytes = 0
         self.received_mark = -1
         """The highest transaction id that was reported as received by a majority before it was on disk."""

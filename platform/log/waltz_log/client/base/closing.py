@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from waltz_log.errors import Unavailable
+from waltz_log.uninterrupted import uninterrupted
 
 __all__ = ["close_in_time"]
 
@@ -20,20 +21,6 @@ async def close_in_time(flush: Callable[[], Awaitable[None]], end: Callable[[flo
     except (TimeoutError, Unavailable):
         pass  # each append reports it when it ends
     except asyncio.CancelledError:
-        await _whole(end(0.0))
+        await uninterrupted(end(0.0))
         raise
-    await _whole(end(wait_s))
-
-
-async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """Not left before it is done, however often its caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    task.result()
-    if cancelled:
-        raise asyncio.CancelledError
+    await uninterrupted(end(wait_s))

@@ -77,11 +77,13 @@ async def feed_batches(
             if not error.retriable:
                 raise
         finally:
-            if leaver is not None:
-                leaver.cancel()
-                await asyncio.gather(leaver, return_exceptions=True)
-            if stream is not None:
-                await stream.cancel()
+            try:
+                if leaver is not None:
+                    leaver.cancel()
+                    await asyncio.gather(leaver, return_exceptions=True)
+            finally:
+                if stream is not None:
+                    await stream.cancel()
         await owners.wait_changed(max(wait_s, backoff.next_s()))
 
 

@@ -220,10 +220,10 @@ class LogServer:
         partition = self._partitions[number]
         log.info("closing partition", partition=number, generation=partition.generation)
         await partition.drain(HAND_OVER_TIMEOUT_S)
-        task = self._running.pop(number)
+        task = self._running[number]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        del self._partitions[number]
+        del self._running[number], self._partitions[number]
 
     def _lacking(self) -> dict[int, Stranded | None]:
         return {number: partition.lacks_majority() for number, partition in sorted(self._partitions.items())}

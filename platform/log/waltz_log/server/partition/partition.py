@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from waltz_log.core.fill_pace import FillPace
@@ -56,6 +57,7 @@ from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import ServedMountStream
+from waltz_log.uninterrupted import uninterrupted
 
 __all__ = ["Partition"]
 
@@ -141,9 +143,7 @@ class Partition:
                 self._error = str(error)
                 log.warning("partition closed", partition=self.partition, generation=self.generation, error=str(error))
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-                await store.close()
+                await uninterrupted(_end_session(store, watching))
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._settings.replica_retry_max_s)
 
@@ -191,13 +191,16 @@ class Partition:
                 task.result()
         finally:
             self._serving = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for mount in list(serving.mounts):
-                mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
-            append.mount_failed()
-            await feed.close()
+            await uninterrupted(self._end_service(serving, tasks))
+
+    async def _end_service(self, serving: OpenPartition, tasks: Sequence[asyncio.Future[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for mount in list(serving.mounts):
+            mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
+        serving.append.mount_failed()
+        await serving.feed.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Stops ordering, waits until what is in flight is decided and answered, or the time is over, and records where the session closed."""
@@ -427,6 +430,12 @@ class Partition:
         if serving is None:
             return RecoveringPartitionStatistics(generation=self.generation, state="recovering", error=self._error)
         return serving.statistics()
+
+
+async def _end_session(store: StoreSession, watching: asyncio.Future[None]) -> None:
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await store.close()
 
 
 async def _last_append_time_ms(store: StoreSession, high_water_mark: int) -> int:

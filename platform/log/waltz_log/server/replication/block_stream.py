@@ -86,8 +86,10 @@ class BlockStream:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._stream.cancel()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                await self._stream.cancel()
 
     async def copy(self, runs: AsyncGenerator[list[Block], None]) -> None:
         """Everything that `runs` gives; returns once it is acknowledged."""

@@ -104,8 +104,10 @@ class ViewUpkeep:
         except (TimeoutError, WaltzError) as error:
             log.info("compacted view not copied, retried later", partition=partition, replica=target.name, error=str(error) or type(error).__name__)
         finally:
-            await reading.cancel()
-            await loading.cancel()
+            try:
+                await reading.cancel()
+            finally:
+                await loading.cancel()
 
     async def _in_time(self, step: Awaitable[T]) -> T:
         async with asyncio.timeout(self._settings.rpc_timeout_s):

@@ -11,7 +11,7 @@ import pytest
 
 from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, Receipt, WaltzClient
 from waltz_log.core.ports import Coordinator
-from waltz_log.errors import InvalidSetting, QuotaExceeded
+from waltz_log.errors import InvalidSetting, OutcomeUnknown, QuotaExceeded
 from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.settings import QuotaSettings, ServerSettings
 from waltz_log.server.partition.append_task import AppendTask
@@ -24,9 +24,9 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 Work = Callable[[MemoryCluster], Awaitable[Any]]
 
 
-def run(work: Work, *quotas: dict[str, Any], partitions: int = 2) -> None:
+def run(work: Work, *quotas: dict[str, Any], partitions: int = 2, delay_s: float = 0.0) -> None:
     async def whole() -> None:
-        cluster = MemoryCluster(partitions=partitions, servers=1, storages=1, settings={"quotas": quotas})
+        cluster = MemoryCluster(partitions=partitions, servers=1, storages=1, settings={"quotas": quotas}, delay_s=lambda: delay_s)
         await cluster.start()
         try:
             await work(cluster)
@@ -197,6 +197,22 @@ def test_an_outbox_over_its_quota_appends_each_intent_once_and_in_order() -> Non
         await asyncio.gather(client.close(), outbox.close())
 
     run(work, {"transactions_per_s": 50})
+
+
+@pytest.mark.parametrize("timeout_s", [0.2 + 0.015 * step for step in range(20)])
+def test_what_waited_for_a_quota_says_so_in_whichever_moment_its_deadline_is(timeout_s: float) -> None:
+    """A quota admits a few at a time: what is left at the deadline waited for it, also if some were just accepted."""
+
+    async def work(cluster: MemoryCluster) -> None:
+        client = await cluster.connect()
+        (await client.append_bulk(0, [b"x"] * 60)).raise_failed()
+        late = await client.append_bulk(0, [b"x"] * 600, timeout_s=timeout_s)
+        unsent = [failure.error for failure in late.failed if not isinstance(failure.error, OutcomeUnknown)]
+        assert unsent
+        assert all(isinstance(error, QuotaExceeded) for error in unsent), unsent
+        await client.close()
+
+    run(work, {"transactions_per_s": 200, "burst_s": 0.1}, delay_s=0.005)
 
 
 def test_a_blocking_client_waits_too() -> None:
