@@ -28,6 +28,7 @@ FAILED_ONCE = {
     136: "the last entry of the times of an open segment rotted, which nothing tells from a write that a crash tore",
     294: "a storage node met a full disk while it made room for more partitions, and nobody started it anew",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
+    222: "a replica that its session no longer had was asked for ever, because a read of it failed after it was removed",
     300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
     300417: "an acknowledgment was taken for one of when its owner had room for it, not of when it was made",
     302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",

@@ -16,6 +16,7 @@ class Restless(ServerSettings):
 FAILED_ONCE = {
     2378: "a replica was marked clean by a session that died before recording it, and was to be cut below that mark",
     2240: "a replica that was clean and waited for a majority had come back at another address",
+    713: "a partition was closed in the moment in which its session was fenced, and the tasks of that session were left",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

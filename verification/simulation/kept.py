@@ -11,7 +11,7 @@ from contextlib import aclosing
 from random import Random
 from typing import TYPE_CHECKING
 
-from verification.simulation.clients import Actor
+from verification.simulation.clients import Actor, ended_by_the_network
 from verification.simulation.kept_evidence import KeptEvidence, ViewSeen
 from verification.simulation.nodes import ClientProcess
 from waltz_log.client import Lock, Receipt, WaltzClient
@@ -19,7 +19,7 @@ from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.recovery import majority
-from waltz_log.errors import OutOfRange, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, OutOfRange, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import decode_view_page
@@ -146,6 +146,9 @@ class KeptTopics:
                     return
                 except Unavailable:
                     continue
+                except CorruptData as error:
+                    if not ended_by_the_network(actor, error):
+                        raise
             elif self._healed.is_set():
                 break
             if actor.rng.random() < 0.5:

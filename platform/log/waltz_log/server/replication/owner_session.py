@@ -30,6 +30,8 @@ __all__ = ["BlockSource", "OwnerSession"]
 class BlockSource(Protocol):
     """A replica from which another one is copied."""
 
+    name: str
+
     def runs(
         self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
     ) -> AsyncGenerator[list[Block], None]: ...
@@ -82,6 +84,10 @@ class OwnerSession(Protocol):
     # ---- other replicas
 
     def source(self, name: str) -> BlockSource: ...
+    def follows(self, reads: BlockSource) -> bool:
+        """Whether they are the reads of a replica that this session has now."""
+        ...
+
     def runs(self, first: int, last: int) -> AsyncGenerator[list[Block], None]:
         """Committed blocks, from any replica of this session."""
         ...

@@ -51,13 +51,14 @@ class ReplicaReads:
             self.current -= 1
 
     def check_reachable(self) -> None:
-        """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers."""
-        if self._asking is None or self._asking.done():
+        """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers, or
+        is no replica of this session any more."""
+        if self._store.follows(self) and (self._asking is None or self._asking.done()):
             self._asking = asyncio.ensure_future(self._ask_until_answered())
 
     async def _ask_until_answered(self) -> None:
         store = self._store
-        while store.failed is None:
+        while store.follows(self):
             try:
                 await self._calls.open_session()
             except WaltzError as error:

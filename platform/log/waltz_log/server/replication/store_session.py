@@ -44,6 +44,7 @@ from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.confirmation import confirmed_by_majority
 from waltz_log.server.replication.fence_evidence import FenceEvidence
 from waltz_log.server.replication.memory import PartitionMemory
+from waltz_log.server.replication.owner_session import BlockSource
 from waltz_log.server.replication.replica_reads import ReplicaReads
 from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.server.replication.session_reads import committed_runs
@@ -343,6 +344,11 @@ class StoreSession:
 
     def source(self, name: str) -> ReplicaReads:
         return self._replicas[name].reads
+
+    def follows(self, reads: BlockSource) -> bool:
+        """Whether they are the reads of a replica that this session has now."""
+        found = self._replicas.get(reads.name)
+        return self.failed is None and found is not None and found.reads is reads
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
