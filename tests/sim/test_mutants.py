@@ -35,7 +35,6 @@ NOTICED_BY = {
 
 COMPLAINTS = {
     "progress_forgotten": (98, "sessions and kept nothing above"),
-    "changed_before_a_majority_answered": (1_850_271, "was committed as"),
     "ranges_settled_off_by_one": (300_005, "was committed as"),
     "conflicts_settled_off_by_one": (300_000, "was answered 0 times"),
     "quota_counts_refused_appends": (500_003, "tokens left"),
