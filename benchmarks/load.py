@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
 from waltz_log.client import Lock
 
-__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
+__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "idle", "lock_cycle", "offered", "pipelined", "prepare", "single"]
 
 SAMPLE_EVERY = 50
 """One latency in this number of transactions is kept."""
@@ -49,11 +49,13 @@ class Appending(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """The result of a load: committed transactions, the time from the first append to the last answer, and the latencies of a sample."""
+    """The result of a load: committed transactions, the time from the first append to the last answer, and the latencies of a sample. `ticks`: how
+    often the load woke up to see what is due."""
 
     count: int
     took_s: float
     latencies_ms: list[float]
+    ticks: int = 0
 
     @property
     def rate(self) -> float:
@@ -111,9 +113,10 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
     locks = lock_cycle(count)
     flying: deque[asyncio.Future[Any]] = deque()
     latencies_ms: list[float] = []
-    sent = 0
+    sent = ticks = 0
     began_s = time.perf_counter()
     while sent < count:
+        ticks += 1
         due = min(count, 1 + int((time.perf_counter() - began_s) * rate))  # number 0 is due at once
         for number in range(sent, due):
             future = await client.append_nowait(0, DATA, write_locks=locks[number % len(locks)])
@@ -127,7 +130,15 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
         await asyncio.sleep(TICK_S)
     while flying:
         await flying.popleft()
-    return Load(count, time.perf_counter() - began_s, latencies_ms)
+    return Load(count, time.perf_counter() - began_s, latencies_ms, ticks)
+
+
+async def idle(ticks: int) -> float:
+    """Processor seconds of one tick of `offered` by itself: a timer, and the event loop that wakes up for it."""
+    began_s = time.process_time()
+    for _ in range(ticks):
+        await asyncio.sleep(TICK_S)
+    return (time.process_time() - began_s) / ticks
 
 
 def _timing(latencies_ms: list[float], start_s: float) -> Callable[[asyncio.Future[Any]], None]:

@@ -81,6 +81,8 @@ class Service:
     client_large: float = 0.0
     server_large: float = 0.0
     storage_large: float = 0.0
+    tick: float = 0.0
+    """Of the client, each time the load wakes up to see what is due."""
 
     def client_ms(self, count: int) -> float:
         """Of a block with this number of transactions, as the next two."""
@@ -416,7 +418,7 @@ def simulate(service: Service, *, rate_per_s: float, count: int, seed: int = 1) 
             if sent < count:
                 path.timer(TICK_MS, tick)
 
-        path.client.enqueue(service.client_transaction / 2 * len(batch), submitted)
+        path.client.enqueue(service.tick + service.client_transaction / 2 * len(batch), submitted)
 
     path.machine.at(0.0, tick)
     return path.run()
