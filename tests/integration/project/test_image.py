@@ -177,7 +177,7 @@ def compose(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_the_image_is_for_a_user_without_rights_and_has_what_an_engine_needs(image: Image) -> None:
     assert image.config["User"] == f"{USER}:{USER}"
     assert image.config["Entrypoint"] == ["waltz"]
-    assert set(image.config["ExposedPorts"]) == {"5001/tcp", "5002/tcp", "5101/tcp", "9100/tcp"}
+    assert set(image.config["ExposedPorts"]) == {"5001/tcp", "5002/tcp", "5101/tcp", "5102/tcp", "9100/tcp"}
     assert not list(image.root.rglob("pip/__init__.py")), "nothing is installed in a container that runs"
     compiled = list((image.root / "opt" / "waltz").rglob("site-packages/waltz_log/**/*.pyc"))
     assert len(compiled) > 100, "a read-only root cannot keep compiled modules"
