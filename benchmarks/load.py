@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
 from waltz_log.client import Lock
 
-__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "idle", "lock_cycle", "offered", "pipelined", "prepare", "single"]
+__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single", "tick_cost_s"]
 
 SAMPLE_EVERY = 50
 """One latency in this number of transactions is kept."""
@@ -133,7 +133,7 @@ async def offered(client: Appending, count: int, *, rate: float) -> Load:
     return Load(count, time.perf_counter() - began_s, latencies_ms, ticks)
 
 
-async def idle(ticks: int) -> float:
+async def tick_cost_s(ticks: int) -> float:
     """Processor seconds of one tick of `offered` by itself: a timer, and the event loop that wakes up for it."""
     began_s = time.process_time()
     for _ in range(ticks):

@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, single_floor_ms
-from benchmarks.load import DATA, Load, idle, offered, pipelined, prepare, single
+from benchmarks.load import DATA, Load, offered, pipelined, prepare, single, tick_cost_s
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
@@ -163,12 +163,11 @@ async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Mad
         load = await each.load(client)
         spent_us, after = processors.spent_us(load.count), Counters.read(cluster)
         rounds = await _write_rounds(cluster) - rounds
-    total_us = sum(spent_us.values()) * load.count
-    spent_us["client"] -= load.ticks * tick_s * 1e6 / load.count
     spent = {**spent_us, "network": (after.network - before.network) / load.count, "disk": (after.disk - before.disk) / load.count}
+    spent["client"] -= load.ticks * tick_s * 1e6 / load.count
     run = Run(each.name, load.count / max(1.0, rounds), each.data_bytes, spent)
     half, slow = (percentile(load.latencies_ms, quantile) for quantile in (0.5, 0.99))
-    others = (after.busy_s - before.busy_s - total_us / 1e6) / load.took_s
+    others = (after.busy_s - before.busy_s - sum(spent_us.values()) * load.count / 1e6) / load.took_s
     return Made(each, run, load.count, load.latencies_ms, half, slow, load.rate, max(0.0, others))
 
 
@@ -185,7 +184,7 @@ def middle(rounds: Sequence[Made]) -> Made:
 
 def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
     prepare([1, WINDOW, max(RATES)])
-    tick_s = median(asyncio.run(idle(TICKS)) for _ in range(ROUNDS))
+    tick_s = asyncio.run(tick_cost_s(max(100, int(TICKS * share))))
     with LocalCluster(directory / "costs", partitions=1, storages=3, servers=1) as cluster:
         asyncio.run(_made(cluster, wanted(share)[4]))  # warms up
         rounds = [[asyncio.run(_made(cluster, each, tick_s)) for each in wanted(share)] for _ in range(ROUNDS)]

@@ -125,11 +125,11 @@ def main() -> int:
         print(f"mutants: no such bug: {unknown[0]}; there are {', '.join(BUGS)}", file=sys.stderr)
         return 2
     escaped = 0
-    for caught in hunt_all(given.bugs or sorted(BUGS.keys() - TOO_RARE), given.seeds, given.jobs):
+    bugs = given.bugs or sorted(BUGS.keys() - TOO_RARE)
+    for caught in hunt_all(bugs, given.seeds, given.jobs):
         print(caught, flush=True)
         escaped += caught.seed is None
-    planted_now = len(given.bugs or BUGS.keys() - TOO_RARE)
-    print(f"{planted_now - escaped} of {planted_now} noticed")
+    print(f"{len(bugs) - escaped} of {len(bugs)} noticed")
     return 1 if escaped else 0
 
 

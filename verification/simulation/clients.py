@@ -235,21 +235,17 @@ async def open_owners(actor: Actor) -> AsyncIterator[Owners]:
     while True:
         owners = Owners(coordinator, actor.process.host, SETTINGS, Random(actor.rng.random()))
         try:
-            await owners.open()
-            actor.client_id = await owners.next_client_id()
-        except Unavailable as error:
+            try:
+                await owners.open()
+                actor.client_id = await owners.next_client_id()
+            except Unavailable as error:
+                actor.announce(f"does not connect: {error}")
+            else:
+                yield owners
+                return
+        finally:
             await owners.close()
-            actor.announce(f"does not connect: {error}")
-            await asyncio.sleep(0.1)
-        except asyncio.CancelledError:
-            await owners.close()
-            raise
-        else:
-            break
-    try:
-        yield owners
-    finally:
-        await owners.close()
+        await asyncio.sleep(0.1)
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from verification.simulation.clients import Actor, client_kind, open_owners
+from verification.simulation.clients import Actor, client_kind, ended_by_the_network, open_owners
 from verification.simulation.history import Attempt, number_of
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import encode_record
-from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
+from waltz_log.errors import ConnectionLost, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import MountStream
@@ -150,8 +150,7 @@ async def settle_by_feed(actor: Actor) -> None:
             except (TimeoutError, Unavailable):
                 await actor.pause(0.05)
             except WaltzError as error:
-                changed_on_its_way = isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
-                if not changed_on_its_way and not error.retriable and error.outcome != "unknown":
+                if not ended_by_the_network(actor, error) and not error.retriable and error.outcome != "unknown":
                     raise
                 await actor.pause(0.05)
             finally:

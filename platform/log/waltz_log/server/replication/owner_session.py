@@ -30,8 +30,6 @@ __all__ = ["BlockSource", "OwnerSession"]
 class BlockSource(Protocol):
     """A replica from which another one is copied."""
 
-    name: str
-
     def runs(
         self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
     ) -> AsyncGenerator[list[Block], None]: ...

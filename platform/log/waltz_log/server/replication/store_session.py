@@ -347,8 +347,7 @@ class StoreSession:
 
     def follows(self, reads: BlockSource) -> bool:
         """Whether they are the reads of a replica that this session has now."""
-        found = self._replicas.get(reads.name)
-        return self.failed is None and found is not None and found.reads is reads
+        return self.failed is None and any(replica.reads is reads for replica in self._replicas.values())
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
