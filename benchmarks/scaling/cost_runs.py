@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
 from benchmarks.scaling.queueing import Service, simulate, with_single_latency
+from benchmarks.scaling.speeds import Window, sampled, slowness
 from benchmarks.setting import DATA_BYTES, RECORD_BYTES, machine_conditions
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
@@ -56,9 +57,6 @@ FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 
 SYNCS = 200
 TICKS = 2_000
-SEEDS = 5
-"""Runs of the simulation. Their median counts, as that of the measured rounds does: a few long delays decide a p99."""
-
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
 
@@ -152,6 +150,8 @@ class Made:
     """Transactions per second."""
     others: float
     """Processors that other programs used meanwhile."""
+    windows: Sequence[Sequence[Window]]
+    """Of each round."""
 
 
 async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Made:
@@ -160,7 +160,8 @@ async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Mad
         await single(client, 50)
         rounds = await _write_rounds(cluster)
         processors, before = Processors(cluster), Counters.read(cluster)
-        load = await each.load(client)
+        async with sampled(client) as windows:
+            load = await each.load(client)
         spent_us, after = processors.spent_us(load.count), Counters.read(cluster)
         rounds = await _write_rounds(cluster) - rounds
     spent = {**spent_us, "network": (after.network - before.network) / load.count, "disk": (after.disk - before.disk) / load.count}
@@ -168,7 +169,7 @@ async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Mad
     run = Run(each.name, load.count / max(1.0, rounds), each.data_bytes, spent)
     half, slow = (percentile(load.latencies_ms, quantile) for quantile in (0.5, 0.99))
     others = (after.busy_s - before.busy_s - sum(spent_us.values()) * load.count / 1e6) / load.took_s
-    return Made(each, run, load.count, load.latencies_ms, half, slow, load.rate, max(0.0, others))
+    return Made(each, run, load.count, load.latencies_ms, half, slow, load.rate, max(0.0, others), [windows])
 
 
 def middle(rounds: Sequence[Made]) -> Made:
@@ -179,7 +180,7 @@ def middle(rounds: Sequence[Made]) -> Made:
     latencies_ms = [latency for each in rounds for latency in each.latencies_ms]
     p50_ms, p99_ms = median(each.p50_ms for each in rounds), median(each.p99_ms for each in rounds)
     rate, others = median(each.rate for each in rounds), median(each.others for each in rounds)
-    return Made(first.wanted, run, first.count, latencies_ms, p50_ms, p99_ms, rate, others)
+    return Made(first.wanted, run, first.count, latencies_ms, p50_ms, p99_ms, rate, others, [each.windows[0] for each in rounds])
 
 
 def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -264,11 +265,12 @@ def _queueing(model: Model, made: list[Made], syncs: Syncs, tick_s: float, condi
     for rate in RATES:
         found_there = by_name[f"{rate:,} per second"]
         count = found_there.count
-        simulated = [simulate(service, rate_per_s=rate, count=count, seed=seed) for seed in range(1, SEEDS + 1)]
+        slow = slowness(found_there.windows, model["client"], DATA_BYTES)
+        simulated = [simulate(replace(service, slowness=each), rate_per_s=rate, count=count, seed=seed) for seed, each in enumerate(slow)]
         for name, quantile, real in (("p50", 0.5, found_there.p50_ms), ("p99", 0.99, found_there.p99_ms)):
             value = median(percentile(each.latencies_ms, quantile) for each in simulated)
-            own = {"offered_per_s": rate, "count": count, "seeds": SEEDS, "allowed": WITHIN_LATENCY, "held": round(found_there.rate / rate, 3)}
-            round_transactions = round(count * SEEDS / sum(each.rounds for each in simulated))
+            own = {"offered_per_s": rate, "count": count, "rounds": len(slow), "allowed": WITHIN_LATENCY, "held": round(found_there.rate / rate, 3)}
+            round_transactions = round(count * len(simulated) / sum(each.rounds for each in simulated))
             own |= {"round_transactions": round_transactions, "measured_round_transactions": round(found_there.run.block_transactions)}
             measured = Measurement(f"queueing.{name}_ms_at_{rate // 1000}k", value, "ms", {**conditions, **own})
             found.append(measured.compared_with(real, f"measured, {real:.3g} ms"))

@@ -15,8 +15,8 @@ A block is committed after the second of three storage nodes, and the server ans
 `Service` holds measured service times. A process does a share of its work on a block (`after`) when it has passed the block on. The share is the one
 with which one transaction in flight has the measured latency. `delays_ms` are measured too: how much later than at the median the answer to one
 transaction comes that has the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block
-is delayed by the longest of those that fall into the time since the block before it, and what follows waits behind it. The client's timers ring up
-to `TIMER_MS` late.
+is delayed by the longest of those that fall into the time since the block before it, and what follows waits behind it. `slowness` is measured as
+well: it says when the machine was slower than usual (`speeds`). The client's timers ring up to `TIMER_MS` late.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.measurement import percentile
 from benchmarks.scaling.costs import large_share
+from benchmarks.scaling.speeds import Slowness
 
 __all__ = ["Service", "Simulated", "simulate", "simulate_single", "with_single_latency"]
 
@@ -83,6 +84,8 @@ class Service:
     storage_large: float = 0.0
     tick: float = 0.0
     """Of the client, each time the load wakes up to see what is due."""
+    slowness: Slowness = ()
+    """Of the machine, in the order of time: everything but syncs takes longer."""
 
     def client_ms(self, count: int) -> float:
         """Of a block with this number of transactions, as the next two."""
@@ -114,8 +117,9 @@ Frame = list[tuple[int, float]]
 class _Machine:
     """Virtual time, processes and processors."""
 
-    def __init__(self, processors: int) -> None:
+    def __init__(self, processors: int, slowness: Slowness = ()) -> None:
         self.now = 0.0
+        self._slowness = deque(slowness)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._free = processors
@@ -129,6 +133,13 @@ class _Machine:
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
+
+    @property
+    def slow(self) -> float:
+        """How many times its usual time some work takes now."""
+        while self._slowness and self._slowness[0][0] <= self.now:
+            self._slowness.popleft()
+        return self._slowness[0][1] if self._slowness else 1.0
 
     def want(self, process: _Process) -> None:
         self._ready.append(process)
@@ -163,7 +174,7 @@ class _Process:
         """Begins the next work, unless some is half done."""
         if self._done is None:
             spent, self._done = self._work.popleft()
-            self.left_ms = spent()
+            self.left_ms = spent() * self._machine.slow
 
     def finish(self) -> bool:
         """Returns whether there is more work."""
@@ -319,7 +330,7 @@ class _Path:
 
     def __init__(self, service: Service, seed: int) -> None:
         self.service = service
-        self.machine = _Machine(service.processors)
+        self.machine = _Machine(service.processors, service.slowness)
         self.rng = random.Random(seed)
         self.client = _Process(self.machine)
         self.server = _Server(self.machine, service, self.rng)

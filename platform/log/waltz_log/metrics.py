@@ -63,6 +63,7 @@ CLIENT: tuple[Family[Clients], ...] = (
     _partition("waltz_client_conflicts_total", "counter", "Appends that ended with `LockConflict`.", lambda each: each.rejected),
     _partition("waltz_client_not_appended_total", "counter", "Appends that ended with `NotAppended`.", lambda each: each.not_appended),
     _partition("waltz_client_unknown_outcomes_total", "counter", "Appends that ended with `OutcomeUnknown`.", lambda each: each.unknown),
+    _partition("waltz_client_frames_total", "counter", "Messages with appends.", lambda each: each.frames),
     _partition("waltz_client_mounts_total", "counter", "Connections to an owner that became ready.", lambda each: each.mounts),
     _partition(
         "waltz_client_disconnects_total",

@@ -129,3 +129,19 @@ def test_work_after_a_block_is_done_all_the_same() -> None:
     small = {**vars(SERVICE), "processors": 1, "frame_transactions": 50, "overlap_transactions": 50}
     at_once, later = (simulate(Service(**{**small, "after": share}), rate_per_s=250_000, count=20_000).latencies_ms[-1] for share in (0.0, 0.5))
     assert later == pytest.approx(at_once, rel=0.02)
+
+
+def test_everything_but_a_sync_takes_longer_while_the_machine_is_slow() -> None:
+    usual = simulate_single(SERVICE, 50).latencies_ms[0]
+    slow = simulate_single(Service(**{**vars(SERVICE), "slowness": [(20.0, 3.0), (1e9, 1.0)]}), 50).latencies_ms
+    assert slow[0] == pytest.approx(0.1 + 3 * (usual - 0.1))
+    assert slow[-1] == pytest.approx(usual)
+
+
+def test_what_waits_while_the_machine_is_slow_delays_what_comes_after_it() -> None:
+    """At 150,000 a second the client is busy for 60 % of the time. Twice as slow for 100 ms, it needs as long again for the rest of them."""
+    slow = Service(**{**vars(SERVICE), "slowness": [(100.0, 1.0), (200.0, 2.0)]})
+    found = simulate(slow, rate_per_s=150_000, count=75_000).latencies_ms  # one of 50 transactions, so three in a millisecond
+    usual = percentile(found[:300], 0.5)
+    assert min(found[540:660]) > 2 * usual, "180 to 220 ms"
+    assert percentile(found[-300:], 0.5) == pytest.approx(usual, rel=0.3)

@@ -40,6 +40,7 @@ async def test_each_outcome_is_counted_and_nothing_stays_pending() -> None:
         assert set(found.partitions) == {0}
         each = found.partitions[0]
         assert (each.appended, each.rejected, each.not_appended, each.unknown) == (6, 1, 0, 0)
+        assert each.frames == 3  # five together, then one and one
         assert (each.pending, each.pending_bytes, each.in_flight, each.mounted, each.mounts) == (0, 0, 0, True, 1)
         assert (found.client_id, found.max_pending) == (client.client_id, SETTINGS.max_pending)
 

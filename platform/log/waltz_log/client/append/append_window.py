@@ -71,6 +71,8 @@ class AppendWindow:
         self.pending_bytes = 0
         self.committed = self.rejected = self.not_appended = self.unknown = 0
         """Numbers of appends by outcome, only for statistics."""
+        self.packed = 0
+        """Number of frames, only for statistics."""
         self.next_sequence = 1
         self._answered_sequence = 0
         """The highest sequence that the owner has answered. It has decided the frame of this sequence and all frames before it."""
@@ -219,6 +221,7 @@ class AppendWindow:
         self.queue_bytes -= size
         frame = SentFrame(parts, since, size, now)
         self.frames.append(frame)
+        self.packed += 1
         columns = frame.columns(client_id, generation, self.partition)
         return columns._replace(traces=frame.traces(self.traced)) if self.traced else columns
 

@@ -463,6 +463,7 @@ class Producer:
             rejected=window.rejected,
             not_appended=window.not_appended,
             unknown=window.unknown,
+            frames=window.packed,
             mounts=self.mounts,
             disconnects=self.disconnects,
         )

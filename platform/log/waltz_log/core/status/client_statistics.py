@@ -30,6 +30,8 @@ class ClientPartitionStatistics:
     """Appends that ended with `NotAppended`: never sent, or refused because storage was full."""
     unknown: Summed[int]
     """Appends that ended with `OutcomeUnknown`."""
+    frames: Summed[int]
+    """Messages with appends. Appends that share a frame share what it costs: their mean number is `appended` divided by `frames`."""
     mounts: Summed[int]
     """Connections to an owner that became ready."""
     disconnects: Summed[int]

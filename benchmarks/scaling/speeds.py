@@ -1,0 +1,86 @@
+"""How the speed of the machine varies during a load: the client's processor time in short windows, relative to what the same work costs on average.
+
+On a shared machine, other programs use the caches and the cores beneath the virtual ones. For tenths of a second, everything then needs a third more
+processor time. Nothing reports it, and a loop that needs no memory does not show it. But it decides the highest percentiles: what waits meanwhile
+delays what comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.scaling.costs import Cost
+from waltz_log.client import WaltzClient
+
+__all__ = ["Slowness", "Window", "sampled", "slowness"]
+
+WINDOW_S = 0.05
+"""Long enough for some blocks, and short against an episode."""
+
+SPARSE = 0.5
+"""A window with a smaller share of the usual work says nothing about the speed: it is the beginning or the end of the load."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a client did in `WINDOW_S`, or longer if its event loop was busy. `end_s`: since the start of the load."""
+
+    end_s: float
+    spent_s: float
+    """Processor time."""
+    transactions: int
+    frames: int
+
+
+Slowness = Sequence[tuple[float, float]]
+"""Until when, in milliseconds from the start, all work needs how many times its processor time. After the last it needs it once."""
+
+
+@asynccontextmanager
+async def sampled(client: WaltzClient) -> AsyncIterator[list[Window]]:
+    """The windows of what the client does in the meantime."""
+    found: list[Window] = []
+    sampling = asyncio.ensure_future(_sample(client, found))
+    try:
+        yield found
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+
+
+async def _sample(client: WaltzClient, found: list[Window]) -> None:
+    began_s, before = time.perf_counter(), _done(client)
+    while True:
+        await asyncio.sleep(WINDOW_S)
+        now = _done(client)
+        spent_s, transactions, frames = (after - earlier for after, earlier in zip(now, before, strict=True))
+        found.append(Window(time.perf_counter() - began_s, spent_s, int(transactions), int(frames)))
+        before = now
+
+
+def _done(client: WaltzClient) -> tuple[float, int, int]:
+    """Processor seconds of this process, committed transactions, and frames, since the start."""
+    partitions = client.statistics().partitions.values()
+    return time.process_time(), sum(each.appended for each in partitions), sum(each.frames for each in partitions)
+
+
+def slowness(rounds: Sequence[Sequence[Window]], cost: Cost, data_bytes: int) -> list[Slowness]:
+    """Of each round of one load, relative to the window of median speed of all rounds. `cost`: of the client."""
+    usual = median([each.transactions for windows in rounds for each in windows] or [0])
+
+    def factor(each: Window) -> float:
+        if not each.transactions or each.transactions < SPARSE * usual:
+            return 0.0
+        return each.spent_s * 1e6 / (each.transactions * cost.of(each.transactions / max(1, each.frames), data_bytes))
+
+    factors = [[factor(each) for each in windows] for windows in rounds]
+    middle = median([each for found in factors for each in found if each] or [1.0])
+    return [
+        [(each.end_s * 1000, found / middle if found else 1.0) for each, found in zip(windows, of_round, strict=True)]
+        for windows, of_round in zip(rounds, factors, strict=True)
+    ]

@@ -1,0 +1,69 @@
+"""The speed of the machine during a load, from what a client did in windows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.scaling.costs import Cost
+from benchmarks.scaling.speeds import WINDOW_S, Window, sampled, slowness
+
+COST = Cost(per_transaction=4.0, per_block=200.0, per_kib=0.0)
+
+
+def window(end_s: float, factor: float, frames: int = 10, transactions: int = 1_000) -> Window:
+    spent_s = factor * (COST.per_transaction * transactions + COST.per_block * frames) / 1e6
+    return Window(end_s, spent_s, transactions, frames)
+
+
+def test_a_window_is_as_slow_as_its_work_needs_more_than_in_the_median_window() -> None:
+    (found,) = slowness([[window(0.05, 1.2), window(0.1, 1.2), window(0.15, 1.8)]], COST, 200)
+    assert found == [(50.0, pytest.approx(1.0)), (100.0, pytest.approx(1.0)), (150.0, pytest.approx(1.5))]
+
+
+def test_smaller_frames_cost_more_and_are_not_taken_for_a_slow_machine() -> None:
+    (found,) = slowness([[window(0.05, 1.0), window(0.1, 1.0, frames=40), window(0.15, 1.0, transactions=600)]], COST, 200)
+    assert [factor for _, factor in found] == pytest.approx([1.0] * 3)
+
+
+def test_a_round_that_is_slow_throughout_is_slow_beside_the_others() -> None:
+    quiet, slow = [window(0.05, 1.0), window(0.1, 1.0)], [window(0.05, 1.4)]
+    assert [factor for found in slowness([quiet, slow, quiet], COST, 200) for _, factor in found] == pytest.approx([1.0, 1.0, 1.4, 1.0, 1.0])
+
+
+def test_a_window_with_little_work_says_nothing() -> None:
+    idle = Window(0.2, 0.003, 0, 0)
+    (found,) = slowness([[window(0.05, 1.0), window(0.1, 1.0), window(0.15, 3.0, transactions=100), idle]], COST, 200)
+    assert [factor for _, factor in found] == pytest.approx([1.0, 1.0, 1.0, 1.0])
+
+
+def test_no_window_is_no_slowness() -> None:
+    assert slowness([[], []], COST, 200) == [[], []]
+
+
+class CountingClient:
+    """Two partitions, which another append and frame reach each time somebody asks."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def statistics(self) -> Any:
+        self.asked += 1
+        return SimpleNamespace(partitions={0: SimpleNamespace(appended=30 * self.asked, frames=self.asked), 1: SimpleNamespace(appended=7, frames=1)})
+
+
+async def test_windows_hold_what_was_done_since_the_one_before() -> None:
+    client: Any = CountingClient()
+    async with sampled(client) as windows:
+        while len(windows) < 3:
+            await asyncio.sleep(WINDOW_S / 5)
+    assert [(each.transactions, each.frames) for each in windows[:3]] == [(30, 1)] * 3
+    assert all(each.spent_s >= 0 for each in windows)
+    ends = [0.0, *(each.end_s for each in windows[:3])]
+    assert all(after - before >= WINDOW_S * 0.9 for before, after in zip(ends, ends[1:], strict=False))
+    count = len(windows)
+    await asyncio.sleep(2 * WINDOW_S)
+    assert len(windows) == count, "nobody asks after the load"
