@@ -136,7 +136,7 @@ class _Machine:
 
     @property
     def slow(self) -> float:
-        """How many times its usual time some work takes now."""
+        """The factor by which work is slower now than usual."""
         while self._slowness and self._slowness[0][0] <= self.now:
             self._slowness.popleft()
         return self._slowness[0][1] if self._slowness else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,10 +22,11 @@ def window(end_s: float, factor: float, frames: int = 10, transactions: int = 1_
 
 def test_a_window_is_as_slow_as_its_work_needs_more_than_in_the_median_window() -> None:
     (found,) = slowness([[window(0.05, 1.2), window(0.1, 1.2), window(0.15, 1.8)]], COST, 200)
-    assert found == [(50.0, pytest.approx(1.0)), (100.0, pytest.approx(1.0)), (150.0, pytest.approx(1.5))]
+    assert [until_ms for until_ms, _ in found] == pytest.approx([50.0, 100.0, 150.0])
+    assert [factor for _, factor in found] == pytest.approx([1.0, 1.0, 1.5])
 
 
-def test_smaller_frames_cost_more_and_are_not_taken_for_a_slow_machine() -> None:
+def test_smaller_frames_cost_more_and_do_not_count_as_a_slow_machine() -> None:
     (found,) = slowness([[window(0.05, 1.0), window(0.1, 1.0, frames=40), window(0.15, 1.0, transactions=600)]], COST, 200)
     assert [factor for _, factor in found] == pytest.approx([1.0] * 3)
 
@@ -45,14 +47,15 @@ def test_no_window_is_no_slowness() -> None:
 
 
 class CountingClient:
-    """Two partitions, which another append and frame reach each time somebody asks."""
+    """Two partitions. One of them commits 30 appends, accepts 40 and sends a frame each time it is asked."""
 
     def __init__(self) -> None:
         self.asked = 0
 
     def statistics(self) -> Any:
         self.asked += 1
-        return SimpleNamespace(partitions={0: SimpleNamespace(appended=30 * self.asked, frames=self.asked), 1: SimpleNamespace(appended=7, frames=1)})
+        busy = SimpleNamespace(appended=30 * self.asked, pending=10 * self.asked, frames=self.asked)
+        return SimpleNamespace(partitions={0: busy, 1: SimpleNamespace(appended=7, pending=0, frames=1)})
 
 
 async def test_windows_hold_what_was_done_since_the_one_before() -> None:
@@ -60,10 +63,10 @@ async def test_windows_hold_what_was_done_since_the_one_before() -> None:
     async with sampled(client) as windows:
         while len(windows) < 3:
             await asyncio.sleep(WINDOW_S / 5)
-    assert [(each.transactions, each.frames) for each in windows[:3]] == [(30, 1)] * 3
+    assert [(each.transactions, each.frames) for each in windows[:3]] == [(35.0, 1)] * 3
     assert all(each.spent_s >= 0 for each in windows)
     ends = [0.0, *(each.end_s for each in windows[:3])]
-    assert all(after - before >= WINDOW_S * 0.9 for before, after in zip(ends, ends[1:], strict=False))
+    assert all(after - before >= WINDOW_S * 0.9 for before, after in pairwise(ends))
     count = len(windows)
     await asyncio.sleep(2 * WINDOW_S)
     assert len(windows) == count, "nobody asks after the load"
