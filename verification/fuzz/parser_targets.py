@@ -26,7 +26,7 @@ from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaStr
 from waltz_log.core.formats.records import decode_record, encode_record, measure_records
 from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
 from waltz_log.core.hand_over import parse_reach
-from waltz_log.core.locks.locks import unpack_i8
+from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, ServerEntry, StorageNodeEntry
 from waltz_log.core.retention import Retained
 from waltz_log.core.topics.catalogue import Catalogue

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from verification.mutants.planting import bug, change
-from waltz_log.core.locks.locks import TURN_MARK, LockTable, Verdict
+from waltz_log.core.locks.lock_columns import TURN_MARK
+from waltz_log.core.locks.lock_map import LockMap
+from waltz_log.core.locks.locks import LockTable, Verdict
 from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
 from waltz_log.server.ordering.lock_queues import LockQueues
 from waltz_log.server.ordering.sequencer import MARK_MAX
@@ -19,7 +21,7 @@ def floor_raised_too_high() -> None:
     """A lock table that is half full forgets everything, the newest locks too. No conflict is missed; many are needless."""
 
     def forget(self: LockTable) -> None:
-        self._floor, self._young, self._old = self._newest, {}, {}
+        self._floor, self._young, self._old = self._newest, LockMap(), LockMap()
 
     change(LockTable, "_forget", forget)
 
@@ -29,9 +31,19 @@ def forgotten_locks_are_free() -> None:
     """A lock table forgets and does not raise its floor."""
 
     def forget(self: LockTable) -> None:
-        self._old, self._young = self._young, {}
+        self._old, self._young = self._young, LockMap()
 
     change(LockTable, "_forget", forget)
+
+
+@bug
+def frames_judged_together_without_their_marks() -> None:
+    """If each transaction of a frame has one write lock, all of them are free."""
+
+    def judge(self: LockTable, marks: Sequence[int], locks: Sequence[int], first: int) -> Any:
+        return original(self, [MARK_MAX] * len(marks), locks, first)
+
+    original: Any = change(LockTable, "_judge_together", judge)
 
 
 @bug

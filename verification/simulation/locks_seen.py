@@ -17,7 +17,8 @@ from verification.simulation.history import History, QuotaEvent
 from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import decode_record
-from waltz_log.core.locks.locks import unpack_i8
+from waltz_log.core.locks.lock_columns import unpack_i8
+from waltz_log.core.locks.locks import FEW_LOCKS
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
@@ -30,9 +31,10 @@ __all__ = ["observing"]
 
 
 @contextmanager
-def observing(history: History) -> Iterator[None]:
-    """Every partition that opens meanwhile has a lock order in the history."""
-    seen = _LocksSeen(history)
+def observing(history: History, few_locks: int = FEW_LOCKS) -> Iterator[None]:
+    """Every partition that opens meanwhile has a lock order in the history. `few_locks`: of its lock table. With 1, it judges the small frames of
+    simulated clients as it does large ones."""
+    seen = _LocksSeen(history, few_locks)
     replaced = {"Sequencer": _ObservedSequencer, "AppendTask": seen.append_task, "Mount": seen.mount}
     originals = {name: getattr(partition_module, name) for name in replaced}
     try:
@@ -45,8 +47,9 @@ def observing(history: History) -> Iterator[None]:
 
 
 class _LocksSeen:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, few_locks: int) -> None:
         self._history = history
+        self._few_locks = few_locks
         self._orders: WeakKeyDictionary[StoreSession, LockOrder] = WeakKeyDictionary()
         self._meters: list[Meter] = []
 
@@ -56,6 +59,7 @@ class _LocksSeen:
         order.session = store.session
         order.floor, order.writers = sequencer.locks.newest(1 << 62)
         self._history.lock_orders.append(order)
+        sequencer.locks.few_locks = self._few_locks
         return AppendTask(store, sequencer, *rest)
 
     def mount(self, request: Any, stream: Any, store: StoreSession, *rest: Any) -> Mount:

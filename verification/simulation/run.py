@@ -40,6 +40,7 @@ from verification.simulation.restored import RestoredCoordinator
 from verification.simulation.trace import Trace
 from verification.simulation.world import World
 from waltz_log.client import Transaction, WaltzClient
+from waltz_log.core.locks.locks import FEW_LOCKS
 from waltz_log.errors import WaltzError
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import HangingOffload
@@ -113,7 +114,7 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
 
     asyncio.get_running_loop().set_exception_handler(defect)
     try:
-        with observing(world.history):
+        with observing(world.history, Random(f"few locks {seed}").choice((1, FEW_LOCKS))):
             async with asyncio.timeout(RUN_BOUND_S):
                 wrong = check(await _play(world))
     except TimeoutError:

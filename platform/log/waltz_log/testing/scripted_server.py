@@ -15,7 +15,8 @@ from uuid import UUID
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids, header_bytes, headers_array, slice_block, verify_records
-from waltz_log.core.locks.locks import LockTable, unpack_i8
+from waltz_log.core.locks.lock_columns import unpack_i8
+from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
 from waltz_log.core.ports import Coordinator, Listener, Network, Service
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation

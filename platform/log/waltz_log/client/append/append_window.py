@@ -23,7 +23,7 @@ from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart,
 from waltz_log.client.append.unsent import Unsent, count_of, counted, fail, is_done
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, QuotaExceeded, WaltzError
 from waltz_log.transport import waltz_pb2 as pb

@@ -19,7 +19,7 @@ from waltz_log.client.append.row_ranges import RowRanges
 from waltz_log.client.append.unsent import Unsent
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.formats.traces import pack_traces
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.transport.large_messages import AppendColumns

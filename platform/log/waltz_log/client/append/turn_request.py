@@ -12,7 +12,7 @@ from collections.abc import Collection
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, PendingAppend
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.transactions.transaction import Receipt
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.errors import LockConflict, ProtocolViolation
 
 __all__ = ["await_turn"]

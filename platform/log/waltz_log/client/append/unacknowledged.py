@@ -8,7 +8,7 @@ from typing import NamedTuple
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.unsent import Unsent
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 
 __all__ = ["Unacknowledged", "unacknowledged"]
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.pending_rows import UnsentRows
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.errors import WaltzError
 
 __all__ = ["Unsent", "count_of", "counted", "fail", "is_done"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypedDict
 
-from waltz_log.core.locks.locks import ONE_WRITE
+from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 

@@ -14,23 +14,26 @@ A transaction with `TURN_MARK` only asks for its turn at the locks that it check
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from waltz_log.core.locks.hot_keys import HotKey, HotKeys
+from waltz_log.core.locks.lock_columns import ONE_WRITE, TURN_MARK
+from waltz_log.core.locks.lock_map import ABSENT, MULTIPLIER, Int64s, LockMap
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.statistics import Highest, Newest, Summed, snapshot
 
-__all__ = ["TURN_MARK", "LockStatistics", "LockTable", "Verdict"]
-
-TURN_MARK = -2
-"""A mark below every transaction id and every floor. A transaction that has it checks at least one lock."""
+__all__ = ["FEW_LOCKS", "LockStatistics", "LockTable", "Verdict"]
 
 HOT_LOCKS_KEPT = 256
 """Counted at a time, up to twice as many: a partition with more locks that are all hot has no hot locks."""
 
 HOT_LOCKS_TOLD = 16
+
+FEW_LOCKS = 24
+"""Below this many, finding them one by one is faster than some thirty calls of numpy."""
 
 
 @snapshot
@@ -52,24 +55,34 @@ class Verdict:
     """`accepted`: positions in the frame, rising; their ids are consecutive from the id that was given. `rejected`: position and the id that holds
     the lock; `holders`: for each of them that lock; `turns`: which places in `rejected` only asked for their turn."""
 
-    accepted: list[int]
+    accepted: Sequence[int]
     rejected: list[tuple[int, int]]
     holders: list[int]
     turns: list[int]
 
 
-ONE_WRITE = b"\1\0\0"
-"""The counts of a transaction with one write lock and no other."""
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """As `judge` receives it."""
+
+    marks: Sequence[int]
+    counts: bytes
+    locks: Sequence[int]
+    client_id: int
+    own: bytes
 
 
 class LockTable:
-    """Two generations of a dict: when the young one is full, the old one is forgotten and the floor rises to what it could have held."""
+    """Two generations of a map: when the young one is full, the old one is forgotten and the floor rises to what it could have held. `multiplier`: of
+    `LockMap`."""
 
-    def __init__(self, floor: int, entries_max: int) -> None:
+    def __init__(self, floor: int, entries_max: int, multiplier: int = MULTIPLIER) -> None:
+        self.few_locks = FEW_LOCKS
         self._floor = floor
         self._entries_max = max(2, entries_max)
-        self._young: dict[int, int] = {}
-        self._old: dict[int, int] = {}
+        self._multiplier = multiplier
+        self._young = LockMap(multiplier)
+        self._old = LockMap(multiplier)
         self._old_newest = floor
         self._newest = floor
         self._conflicts = 0
@@ -87,25 +100,41 @@ class LockTable:
     def last_writer(self, lock: int) -> int:
         """An id at or above the true last writer of the lock."""
         found = self._young.get(lock)
-        if found is None:
+        if found == ABSENT and len(self._old):
             found = self._old.get(lock)
-        return self._floor if found is None or found < self._floor else found
+        return max(found, self._floor)
+
+    def _find(self, locks: Int64s) -> tuple[Int64s, Int64s]:
+        """int64[n] each: the places of the locks in the young map, and their last writers there."""
+        self._young.reserve(len(locks))
+        places = self._young.places(locks)
+        return places, self._young.writers_at(places)
+
+    def _with_old(self, locks: Int64s, writers: Int64s) -> Int64s:
+        """int64[n]: the last writers, those that only the old map has too."""
+        (absent,) = (writers == ABSENT).nonzero() if len(self._old) else ((),)
+        if len(absent):
+            writers = writers.copy()
+            writers[absent] = self._old.writers_at(self._old.places(locks[absent]))
+        return writers
 
     def newest(self, entries_max: int) -> tuple[int, dict[int, int]]:
         """A floor, and every lock that was written above it with its last writer: the newest of them, at most this many."""
-        found = [(writer, lock) for lock, writer in (self._old | self._young).items() if writer > self._floor]
-        found.sort(reverse=True)
+        young, old = self._young.items(), self._old.items()
+        found = dict(zip(*(column.tolist() for column in old), strict=True)) | dict(zip(*(column.tolist() for column in young), strict=True))
+        rows = sorted(((writer, lock) for lock, writer in found.items() if writer > self._floor), reverse=True)
         floor = self._floor
-        if len(found) > entries_max:
-            floor = found[entries_max][0]
-            found = [(writer, lock) for writer, lock in found[:entries_max] if writer > floor]
-        return floor, {lock: writer for writer, lock in found}
+        if len(rows) > entries_max:
+            floor = rows[entries_max][0]
+            rows = [(writer, lock) for writer, lock in rows[:entries_max] if writer > floor]
+        return floor, {lock: writer for writer, lock in rows}
 
-    def know(self, floor: int, writers: dict[int, int]) -> None:
+    def know(self, floor: int, writers: Mapping[int, int]) -> None:
         """Of a table that was just made: begins as one ended that gave these as its `newest`, at the id that this one began at."""
         assert len(self) == 0, "a table that is in use knows better"
         assert floor <= self._floor, "a table ended above where this one begins"
-        self._floor, self._young = floor, dict(writers)
+        self._floor = floor
+        self._write(writers)
 
     def judge(
         self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int = 0, own: bytes = b""
@@ -116,23 +145,52 @@ class LockTable:
         total = len(marks)
         if not counts:
             self._newest = max(self._newest, first_transaction_id + total - 1)
-            return Verdict(list(range(total)), [], [], [])
-        if len(locks) == total and counts == ONE_WRITE * total:
-            verdict = self._judge_one_write(marks, locks, first_transaction_id, client_id, own)
-        else:
-            verdict = self._judge_any(marks, counts, locks, first_transaction_id, client_id, own)
+            return Verdict(range(total), [], [], [])
+        one_write = len(locks) == total and counts == ONE_WRITE * total
+        verdict = self._judge_together(marks, locks, first_transaction_id) if one_write and total >= self.few_locks else None
+        if verdict is None:
+            judge = self._judge_one_write if one_write else self._judge_any
+            verdict = judge(_Frame(marks, counts, locks, client_id, own), self._writers_of(locks), first_transaction_id)
         self._own_writes.note(client_id, first_transaction_id, verdict.accepted, counts, locks)
         self._newest = max(self._newest, first_transaction_id + len(verdict.accepted) - 1)
         if len(self._young) * 2 >= self._entries_max:
             self._forget()
         return verdict
 
-    def _judge_any(self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int, own: bytes) -> Verdict:
+    def _judge_together(self, marks: Sequence[int], locks: Sequence[int], first_transaction_id: int) -> Verdict | None:
+        """The usual frame: each transaction has one write lock, none conflicts, and no two have the same. None, and nothing is written, if it is not
+        one of these."""
+        asked, known = np.asarray(locks, dtype=np.int64), np.asarray(marks, dtype=np.int64)
+        places, young = self._find(asked)
+        if (self._with_old(asked, young) > known).any() or self._floor > known.min():
+            return None
+        ids = np.arange(first_transaction_id, first_transaction_id + len(locks))
+        return Verdict(range(len(locks)), [], [], []) if self._young.put_all(asked, places, young, ids) else None
+
+    def _writers_of(self, locks: Sequence[int]) -> dict[int, int]:
+        """The last writer of each of the locks."""
+        if len(locks) < self.few_locks:
+            return {lock: self.last_writer(lock) for lock in locks}
+        asked = np.asarray(locks, dtype=np.int64)
+        _, young = self._find(asked)
+        return dict(zip(locks, np.maximum(self._with_old(asked, young), self._floor).tolist(), strict=True))
+
+    def _write(self, writers: Mapping[int, int]) -> None:
+        if len(writers) < self.few_locks:
+            for lock, writer in writers.items():
+                self._young.put(lock, writer)
+        else:
+            locks = np.array(list(writers), dtype=np.int64)
+            self._young.put_all(locks, *self._find(locks), np.array(list(writers.values()), dtype=np.int64))
+
+    def _judge_any(self, frame: _Frame, known: dict[int, int], first_transaction_id: int) -> Verdict:
+        """`known`: the last writer of each lock of the frame; changed by what the frame writes."""
+        marks, counts, locks, own = frame.marks, frame.counts, frame.locks, frame.own
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
         holders: list[int] = []
         turns: list[int] = []
-        young, old, floor = self._young, self._old, self._floor
+        written: dict[int, int] = {}
         at = 0
         next_id = first_transaction_id
         for position in range(len(marks)):
@@ -140,88 +198,72 @@ class LockTable:
             checked = at + writes + reads
             winner, holder = -1, locks[at] if checked > at else 0
             for lock in locks[at:checked]:
-                found = young.get(lock)
-                if found is None:
-                    found = old.get(lock, floor)
-                    if found < floor:
-                        found = floor
+                found = known[lock]
                 if found > winner:
                     winner, holder = found, lock
             end = checked + appends
             if winner > marks[position] and own and own[position]:
-                winner, holder = self._by_others(locks[at:checked], client_id, marks[position])
+                winner, holder = self._by_others(locks[at:checked], known, frame.client_id, marks[position])
             if winner > marks[position]:
                 if marks[position] == TURN_MARK:
                     turns.append(len(rejected))
                 else:
-                    self._count(holder)
+                    self._count(holder, written)
                 rejected.append((position, winner))
                 holders.append(holder)
             else:
                 accepted.append(position)
-                for lock in locks[at : at + writes]:
-                    young[lock] = next_id
-                for lock in locks[checked:end]:
-                    young[lock] = next_id
+                for lock in (*locks[at : at + writes], *locks[checked:end]):
+                    known[lock] = written[lock] = next_id
                 next_id += 1
             at = end
+        self._write(written)
         return Verdict(accepted, rejected, holders, turns)
 
-    def _by_others(self, checked: Sequence[int], client_id: int, mark: int) -> tuple[int, int]:
+    def _by_others(self, checked: Sequence[int], known: Mapping[int, int], client_id: int, mark: int) -> tuple[int, int]:
         """The last id above the mark under which another client wrote one of the locks, and that lock; -1: none did."""
-        found = [(self._own_writes.by_others(lock, client_id, mark, writer), lock) for lock in checked if (writer := self.last_writer(lock)) > mark]
+        found = [(self._own_writes.by_others(lock, client_id, mark, writer), lock) for lock in checked if (writer := known[lock]) > mark]
         return max(found, default=(-1, 0))
 
-    def _judge_one_write(self, marks: Sequence[int], locks: Sequence[int], first_transaction_id: int, client_id: int, own: bytes) -> Verdict:
+    def _judge_one_write(self, frame: _Frame, known: dict[int, int], first_transaction_id: int) -> Verdict:
         """The same where each transaction has one write lock, as most have, in a quarter of the time."""
+        own = frame.own
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
         holders: list[int] = []
         turns: list[int] = []
-        accept = accepted.append
-        young, old, floor = self._young, self._old, self._floor
+        written: dict[int, int] = {}
         next_id = first_transaction_id
-        for position, (mark, lock) in enumerate(zip(marks, locks, strict=True)):
-            winner = young.get(lock)
-            if winner is None:
-                winner = old.get(lock, floor)
-                if winner < floor:
-                    winner = floor
+        for position, (mark, lock) in enumerate(zip(frame.marks, frame.locks, strict=True)):
+            winner = known[lock]
             if winner > mark:
                 if own and own[position]:
-                    winner = self._by_others((lock,), client_id, mark)[0]
+                    winner = self._by_others((lock,), known, frame.client_id, mark)[0]
                 if winner > mark:
                     if mark == TURN_MARK:
                         turns.append(len(rejected))
                     else:
-                        self._count(lock)
+                        self._count(lock, written)
                     rejected.append((position, winner))
                     holders.append(lock)
                     continue
-            accept(position)
-            young[lock] = next_id
+            accepted.append(position)
+            known[lock] = written[lock] = next_id
             next_id += 1
+        self._write(written)
         return Verdict(accepted, rejected, holders, turns)
 
-    def _count(self, holder: int) -> None:
-        """A transaction was rejected for this lock."""
+    def _count(self, holder: int, written: Mapping[int, int]) -> None:
+        """A transaction was rejected for this lock. `written`: what its frame has written so far."""
         self._conflicts += 1
         self._hot.add(holder)
-        if max(self._young.get(holder, -1), self._old.get(holder, -1)) < self._floor:
+        if holder not in written and max(self._young.get(holder), self._old.get(holder)) < self._floor:
             self._floor_conflicts += 1
 
     def statistics(self) -> LockStatistics:
         return LockStatistics(len(self), self._floor, self._conflicts, self._floor_conflicts, tuple(self._hot.hottest(HOT_LOCKS_TOLD)))
 
     def _forget(self) -> None:
-        self._floor = max(self._floor, self._old_newest) if self._old else self._floor
-        self._old, self._young = self._young, {}
+        self._floor = max(self._floor, self._old_newest) if len(self._old) else self._floor
+        self._old, self._young = self._young, LockMap(self._multiplier)
         self._old_newest = self._newest
-
-
-def unpack_i8(packed: bytes) -> array[int]:
-    """A packed column of signed 64-bit big-endian integers. Raises `ValueError` if its length is not a multiple of 8."""
-    values: array[int] = array("q")
-    values.frombytes(packed)
-    values.byteswap()
-    return values

@@ -28,7 +28,7 @@ class _Judged(NamedTuple):
 
     client_id: int
     first_id: int
-    accepted: list[int]
+    accepted: Sequence[int]
     counts: bytes
     locks: Sequence[int]
 
@@ -50,7 +50,7 @@ class OwnWrites:
         self._others: dict[int, int] = {}
         """By lock: the last earlier write of any other client, if one is remembered."""
 
-    def note(self, client_id: int, first_id: int, accepted: list[int], counts: bytes, locks: Sequence[int]) -> None:
+    def note(self, client_id: int, first_id: int, accepted: Sequence[int], counts: bytes, locks: Sequence[int]) -> None:
         """Records a judged frame and its accepted positions."""
         if not accepted:
             return

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.locks.locks import unpack_i8
+from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.errors import InvalidRequest
 from waltz_log.server.mounts.feed import Feed
 

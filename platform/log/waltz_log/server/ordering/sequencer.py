@@ -17,7 +17,9 @@ import numpy.typing as npt
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.block_checksum import block_checksum
 from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
-from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
+from waltz_log.core.locks.lock_columns import unpack_i8
+from waltz_log.core.locks.lock_map import MULTIPLIER
+from waltz_log.core.locks.locks import LockTable, Verdict
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.ordering.conflicts import RecentConflicts
@@ -119,13 +121,22 @@ class Sequenced:
 
 
 class Sequencer:
-    """One partition of one store session. `next_id` is the id that the next accepted transaction gets."""
+    """One partition of one store session. `next_id` is the id that the next accepted transaction gets. `lock_multiplier`: of `LockMap`."""
 
-    def __init__(self, partition: int, generation: int, high_water_mark: int, *, lock_entries_max: int, record_bytes_max: int) -> None:
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        high_water_mark: int,
+        *,
+        lock_entries_max: int,
+        record_bytes_max: int,
+        lock_multiplier: int = MULTIPLIER,
+    ) -> None:
         self.partition = partition
         self.generation = generation
         self.next_id = high_water_mark + 1
-        self.locks = LockTable(high_water_mark, lock_entries_max)
+        self.locks = LockTable(high_water_mark, lock_entries_max, lock_multiplier)
         self.conflicts = RecentConflicts()
         self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
         self._newest_mark = MARK_MAX

@@ -7,6 +7,7 @@ Every mount belongs to one store session: when that ends, its clients are sent a
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -161,6 +162,7 @@ class Partition:
             high_water_mark,
             lock_entries_max=self._settings.lock_entries_max,
             record_bytes_max=self._settings.record_bytes_max,
+            lock_multiplier=secrets.randbits(64) | 1,
         )
         if closed_at(store.before) == high_water_mark:
             left = await read_handed_locks(self._coordinator, self.partition, store.before.session, high_water_mark)

@@ -17,7 +17,7 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.admission import Ticket
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.client.transactions.transactional import EXPECTED_MAX, _call_key, _ExpectedLocks
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.errors import GaveUp, NotAppended, ProtocolViolation
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.scripted_server import ScriptedCluster

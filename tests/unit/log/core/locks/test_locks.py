@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_log.core.locks.hot_keys import HotKeys
-from waltz_log.core.locks.locks import TURN_MARK, LockTable, unpack_i8
+from waltz_log.core.locks.lock_columns import TURN_MARK, unpack_i8
+from waltz_log.core.locks.locks import FEW_LOCKS, LockTable
 
 
 def _counts(*rows: tuple[int, int, int]) -> bytes:
@@ -37,7 +39,7 @@ def test_append_lock_sets_and_never_fails() -> None:
 
 def test_a_transaction_without_locks_always_passes() -> None:
     table = LockTable(floor=100, entries_max=1000)
-    assert table.judge([-1, -1], b"", [], 101).accepted == [0, 1]
+    assert list(table.judge([-1, -1], b"", [], 101).accepted) == [0, 1]
     assert table.judge([-1], _counts((0, 0, 0)), [], 103).accepted == [0]
 
 
@@ -112,6 +114,46 @@ def test_transactions_of_one_write_lock_are_judged_as_all_others(frames: list[li
         assert found == general.judge(marks, _counts((1, 1, 0)) * len(frame), [lock for _, lock in frame for _ in range(2)], next_id)
         assert quick.statistics() == general.statistics()
         next_id += len(found.accepted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([-1, 5]), st.sampled_from([0.0, 0.02, 0.3]))
+def test_large_frames_are_judged_as_if_their_transactions_came_one_by_one(seed: int, floor: int, stale: float) -> None:
+    """Frames of one write lock for each transaction and of any locks, with and without conflicts."""
+    rng = random.Random(seed)
+    whole, single = LockTable(floor, 1_000_000), LockTable(floor, 1_000_000)
+    next_id = floor + 1
+    for _ in range(6):
+        count = rng.choice([1, FEW_LOCKS, 100])
+        kinds = [(1, 0, 0)] * count if rng.random() < 0.6 else rng.choices([(1, 0, 0), (0, 1, 0), (1, 1, 1), (0, 0, 1)], k=count)
+        marks = [next_id - 1 - rng.randrange(50) if rng.random() < stale else next_id - 1 for _ in range(count)]
+        locks = [[lock] for lock in rng.sample(range(400), count)]
+        if stale:
+            locks = [[rng.randrange(400) for _ in range(sum(kind))] for kind in kinds]
+        elif kinds != [(1, 0, 0)] * count:
+            continue
+        found = whole.judge(marks, _counts(*kinds), [lock for each in locks for lock in each], next_id)
+        accepted: list[int] = []
+        rejected: list[tuple[int, int]] = []
+        for position in range(count):
+            one = single.judge([marks[position]], _counts(kinds[position]), locks[position], next_id + len(accepted))
+            accepted += [position] * len(one.accepted)
+            rejected += [(position, winner) for _, winner in one.rejected]
+        assert (list(found.accepted), found.rejected) == (accepted, rejected)
+        assert stale or count < FEW_LOCKS or isinstance(found.accepted, range), "judged together"
+        assert whole.statistics() == single.statistics()
+        assert whole.newest(1_000) == single.newest(1_000)
+        next_id += len(accepted)
+
+
+def test_a_lock_in_the_old_half_is_known_when_nothing_was_forgotten_yet() -> None:
+    """The floor is that of an empty partition then, below every id and equal to what a map says of an unknown lock."""
+    for count in (1, FEW_LOCKS):
+        table = LockTable(floor=-1, entries_max=2 * count)
+        table.judge([-1] * count, _counts((1, 0, 0)) * count, list(range(count)), 0)
+        assert (table.floor, len(table)) == (-1, count)
+        assert table.last_writer(count - 1) == count - 1
+        assert table.judge([-1] * count, _counts((1, 0, 0)) * count, list(range(count)), count).accepted == []
 
 
 def test_the_floor_rises_only_when_something_is_forgotten() -> None:

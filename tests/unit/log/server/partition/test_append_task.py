@@ -10,7 +10,7 @@ import pytest
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
-from waltz_log.core.locks.locks import TURN_MARK
+from waltz_log.core.locks.lock_columns import TURN_MARK
 from waltz_log.core.quotas import Meter, Rates, Refusal
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse

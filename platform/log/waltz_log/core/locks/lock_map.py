@@ -1,0 +1,127 @@
+"""A map from locks to the ids of their last writers, in two flat arrays: the locks of a frame are found and written together.
+
+A dict needs a hundred bytes for each lock, and its lookups wait for memory one after another. Here a lock needs 32 to 64 bytes, and numpy's lookups
+wait together. Open addressing: a lock is at the place that its hash names, or at the next one that is free. At least half of the places are free.
+Locks are never removed: `LockTable` forgets a whole map at a time.
+
+Locks come from clients, which could choose many that share a place. So the hash multiplies by a number that they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ABSENT", "MULTIPLIER", "LockMap"]
+
+ABSENT: Final = -1
+"""The writer of a lock that is not in the map. Ids are not negative."""
+
+MULTIPLIER: Final = 0x9E37_79B9_7F4A_7C15
+"""Of tests. The golden ratio spreads consecutive numbers."""
+
+PLACES_MIN_BITS: Final = 6
+_64_BITS: Final = (1 << 64) - 1
+
+FEW_ASTRAY: Final = 24
+"""So many locks that are not at their first place are found one by one."""
+
+Int64s = NDArray[np.int64]
+
+
+class LockMap:
+    """`multiplier`: odd, 64 bits. Places, as `places` returns them, are valid until locks that are not in the map are written."""
+
+    def __init__(self, multiplier: int = MULTIPLIER) -> None:
+        self._multiplier = multiplier
+        self._count = 0
+        self._make_places(PLACES_MIN_BITS)
+
+    def _make_places(self, bits: int) -> None:
+        self._shift = 64 - bits
+        self._multiplier_u8, self._shift_u8 = np.uint64(self._multiplier), np.uint64(self._shift)
+        self._mask = (1 << bits) - 1
+        self._locks: Int64s = np.zeros(1 << bits, dtype=np.int64)
+        self._writers: Int64s = np.full(1 << bits, ABSENT, dtype=np.int64)
+        # For one lock at a time, numpy needs several times as long.
+        self._lock_at, self._writer_at = self._locks.data, self._writers.data
+
+    def __len__(self) -> int:
+        return self._count
+
+    def reserve(self, more: int) -> None:
+        """Makes places for so many more locks."""
+        if (needed := 2 * (self._count + more)) > self._mask + 1:
+            locks, writers = self.items()
+            self._make_places((needed - 1).bit_length())
+            self._settle(locks, writers, self.places(locks), np.arange(len(locks)))
+
+    def items(self) -> tuple[Int64s, Int64s]:
+        """All locks and their last writers."""
+        used = np.flatnonzero(self._writers != ABSENT)
+        return self._locks[used], self._writers[used]
+
+    # ---- one lock --------------------------------------------------------------------------------------------------------------------------------
+
+    def _place(self, lock: int) -> int:
+        """Where the lock is, or the free place where it would be."""
+        place = (lock * self._multiplier & _64_BITS) >> self._shift
+        lock_at, writer_at = self._lock_at, self._writer_at
+        while lock_at[place] != lock and writer_at[place] != ABSENT:
+            place = (place + 1) & self._mask
+        return place
+
+    def get(self, lock: int) -> int:
+        """Its last writer, or `ABSENT`."""
+        return self._writer_at[self._place(lock)]
+
+    def put(self, lock: int, writer: int) -> None:
+        self.reserve(1)
+        place = self._place(lock)
+        if self._writer_at[place] == ABSENT:
+            self._count += 1
+            self._lock_at[place] = lock
+        self._writer_at[place] = writer
+
+    # ---- the locks of a frame --------------------------------------------------------------------------------------------------------------------
+
+    def places(self, locks: Int64s) -> Int64s:
+        """int64[n]: as `_place`."""
+        places = (locks.view(np.uint64) * self._multiplier_u8 >> self._shift_u8).view(np.int64)
+        (astray,) = (self._locks.take(places) != locks).nonzero()
+        while len(astray) > FEW_ASTRAY:
+            at, mine = places[astray], locks[astray]
+            astray = astray[(self._locks.take(at) != mine) & (self._writers.take(at) != ABSENT)]
+            places[astray] = (places[astray] + 1) & self._mask
+        if len(astray):
+            places[astray] = [self._place(lock) for lock in locks[astray].tolist()]
+        return places
+
+    def writers_at(self, places: Int64s) -> Int64s:
+        """int64[n]: the last writers of the locks whose places these are, or `ABSENT`."""
+        return self._writers.take(places)
+
+    def put_all(self, locks: Int64s, places: Int64s, before: Int64s, writers: Int64s) -> bool:
+        """`before`: what `writers_at` says. There must be places for all of them. Returns False and changes nothing if a lock is there twice, with
+        different writers. Changes `places`."""
+        (fresh,) = (before == ABSENT).nonzero()
+        if len(fresh):
+            self._settle(locks, writers, places, fresh)
+        self._writers[places] = writers
+        if (self._writers.take(places) != writers).any():
+            self._writers[places] = before
+            return False
+        self._count += len(fresh)
+        return True
+
+    def _settle(self, locks: Int64s, writers: Int64s, places: Int64s, fresh: NDArray[np.intp]) -> None:
+        """Gives each new lock a place of its own: of several that found the same one free, the last keeps it, and the others search again."""
+        while len(fresh):
+            at, mine = places[fresh], locks[fresh]
+            self._locks[at] = mine
+            self._writers[at] = writers[fresh]
+            fresh = fresh[self._locks[at] != mine]
+            if len(fresh):
+                places[fresh] = self.places(locks[fresh])
