@@ -16,7 +16,7 @@ A block is committed after the second of three storage nodes, and the server ans
 with which one transaction in flight has the measured latency. `delays_ms` are measured too: how much later than at the median the answer to one
 transaction comes that has the path to itself. They come from the scheduler and the disk, so they come with time and not with transactions: a block
 is delayed by the longest of those that fall into the time since the block before it, and what follows waits behind it. `slowness` is measured as
-well: it says when the machine was slower than usual (`speeds`). The client's timers ring up to `TIMER_MS` late.
+well: when the machine was slower or faster than usual (`speeds`). The client's timers ring up to `TIMER_MS` late.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Service:
     tick: float = 0.0
     """Of the client, each time the load wakes up to see what is due."""
     slowness: Slowness = ()
-    """Of the machine, in the order of time: everything but syncs takes longer."""
+    """Of the machine, in the order of time. Syncs do not depend on it."""
 
     def client_ms(self, count: int) -> float:
         """Of a block with this number of transactions, as the next two."""

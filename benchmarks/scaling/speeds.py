@@ -1,8 +1,8 @@
 """How the speed of the machine varies during a load: the client's processor time in short windows, relative to what the same work costs on average.
 
-On a shared machine, other programs use the caches and the cores beneath the virtual ones. For tenths of a second, everything then needs a third more
-processor time. Nothing reports it, and a loop that needs no memory does not show it. But it decides the highest percentiles: what waits meanwhile
-delays what comes after it.
+On a shared machine, other programs use the same caches and the physical cores under the virtual ones. For tenths of a second, everything then needs a
+third more processor time. The machine does not report it, and a loop that fits in registers does not show it. But it decides the highest
+percentiles: the queue that builds up delays later work too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from waltz_log.client import WaltzClient
 __all__ = ["Slowness", "Window", "sampled", "slowness"]
 
 WINDOW_S = 0.02
-"""Long enough for some blocks, and short against an episode: with 50 ms, simulated 99th percentiles are 2 to 4 % lower, with 100 ms up to 8 %."""
+"""Long enough for some blocks, and short against an episode: 50 ms hide
+short episodes, and simulated 99th percentiles are 2 to 4 % lower."""
 
 SPARSE = 0.5
 """A window with a smaller share of the usual work says nothing about the speed: it is the beginning or the end of the load."""
@@ -34,12 +35,12 @@ class Window:
     spent_s: float
     """Processor time."""
     transactions: float
-    """Those that were accepted and those that were answered, half of each: a client spends about half of its time on both."""
+    """A transaction counts half when the client queues it and half when it is answered, because the client works as long on both."""
     frames: int
 
 
 Slowness = Sequence[tuple[float, float]]
-"""Until when, in milliseconds from the start, all work needs how many times its processor time. After the last it needs it once."""
+"""Pairs: the end of a window, in milliseconds from the start of the load, and the factor on all processor time in it. After the last one it is 1."""
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ def _done(client: WaltzClient) -> tuple[float, float, int]:
 
 
 def slowness(rounds: Sequence[Sequence[Window]], cost: Cost, data_bytes: int) -> list[Slowness]:
-    """Of each round of one load, relative to the window of median speed of all rounds. `cost`: of the client."""
+    """For each round of one load: the factor in each window. In the median window of all rounds it is 1. `cost`: of the client."""
     usual = median([each.transactions for windows in rounds for each in windows] or [0])
 
     def factor(each: Window) -> float:

@@ -1,4 +1,4 @@
-"""What the columns of marks and locks of an append frame hold, for both ends. Without numpy, because clients import it."""
+"""What the columns of marks and locks of an append frame hold, for client and server. Without numpy, because clients import it."""
 
 from __future__ import annotations
 

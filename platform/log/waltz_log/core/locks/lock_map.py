@@ -20,19 +20,20 @@ ABSENT: Final = -1
 """The writer of a lock that is not in the map. Ids are not negative."""
 
 MULTIPLIER: Final = 0x9E37_79B9_7F4A_7C15
-"""Of tests. The golden ratio spreads consecutive numbers."""
+"""The default, for tests; a server draws one. This one, of the golden ratio, spreads consecutive numbers."""
 
 PLACES_MIN_BITS: Final = 6
 _64_BITS: Final = (1 << 64) - 1
 
 FEW_ASTRAY: Final = 24
-"""So many locks that are not at their first place are found one by one."""
+"""If no more locks of a frame are not at their first place, they are found one by one."""
 
 Int64s = NDArray[np.int64]
 
 
 class LockMap:
-    """`multiplier`: odd, 64 bits. Places, as `places` returns them, are valid until locks that are not in the map are written."""
+    """Locks are signed 64-bit numbers. `multiplier`: odd, 64 bits. Places, as `places` returns them, are valid until a lock is written that was not
+    in the map. A free place may hold any lock: only its writer says that it is free."""
 
     def __init__(self, multiplier: int = MULTIPLIER) -> None:
         self._multiplier = multiplier
@@ -45,18 +46,20 @@ class LockMap:
         self._mask = (1 << bits) - 1
         self._locks: Int64s = np.zeros(1 << bits, dtype=np.int64)
         self._writers: Int64s = np.full(1 << bits, ABSENT, dtype=np.int64)
-        # For one lock at a time, numpy needs several times as long.
+        # Views of the same memory: numpy needs several times as long for one element.
         self._lock_at, self._writer_at = self._locks.data, self._writers.data
 
     def __len__(self) -> int:
         return self._count
 
-    def reserve(self, more: int) -> None:
-        """Makes places for so many more locks."""
-        if (needed := 2 * (self._count + more)) > self._mask + 1:
-            locks, writers = self.items()
-            self._make_places((needed - 1).bit_length())
-            self._settle(locks, writers, self.places(locks), np.arange(len(locks)))
+    def _reserve(self, more: int) -> bool:
+        """Makes room for so many more locks. Returns whether all places changed."""
+        if (needed := 2 * (self._count + more)) <= self._mask + 1:
+            return False
+        locks, writers = self.items()
+        self._make_places((needed - 1).bit_length())
+        self._enter(locks, writers, self.places(locks), np.arange(len(locks)))
+        return True
 
     def items(self) -> tuple[Int64s, Int64s]:
         """All locks and their last writers."""
@@ -78,11 +81,12 @@ class LockMap:
         return self._writer_at[self._place(lock)]
 
     def put(self, lock: int, writer: int) -> None:
-        self.reserve(1)
         place = self._place(lock)
         if self._writer_at[place] == ABSENT:
-            self._count += 1
+            if self._reserve(1):
+                place = self._place(lock)
             self._lock_at[place] = lock
+            self._count += 1
         self._writer_at[place] = writer
 
     # ---- the locks of a frame --------------------------------------------------------------------------------------------------------------------
@@ -104,24 +108,27 @@ class LockMap:
         return self._writers.take(places)
 
     def put_all(self, locks: Int64s, places: Int64s, before: Int64s, writers: Int64s) -> bool:
-        """`before`: what `writers_at` says. There must be places for all of them. Returns False and changes nothing if a lock is there twice, with
-        different writers. Changes `places`."""
-        (fresh,) = (before == ABSENT).nonzero()
-        if len(fresh):
-            self._settle(locks, writers, places, fresh)
+        """`before`: the result of `writers_at(places)`. Returns False and leaves the content unchanged if a lock is there twice, with different
+        writers. May change `places`."""
+        (new,) = (before == ABSENT).nonzero()
+        if len(new):
+            if self._reserve(len(new)):
+                places = self.places(locks)
+            self._enter(locks, writers, places, new)
         self._writers[places] = writers
         if (self._writers.take(places) != writers).any():
             self._writers[places] = before
             return False
-        self._count += len(fresh)
+        self._count += len(new)
         return True
 
-    def _settle(self, locks: Int64s, writers: Int64s, places: Int64s, fresh: NDArray[np.intp]) -> None:
-        """Gives each new lock a place of its own: of several that found the same one free, the last keeps it, and the others search again."""
-        while len(fresh):
-            at, mine = places[fresh], locks[fresh]
+    def _enter(self, locks: Int64s, writers: Int64s, places: Int64s, new: NDArray[np.intp]) -> None:
+        """Gives each new lock a place of its own: of several that found the same one free, one keeps it, and the others search again."""
+        while len(new):
+            at, mine = places[new], locks[new]
             self._locks[at] = mine
-            self._writers[at] = writers[fresh]
-            fresh = fresh[self._locks[at] != mine]
-            if len(fresh):
-                places[fresh] = self.places(locks[fresh])
+            kept = self._locks[at] == mine
+            self._writers[at[kept]] = writers[new[kept]]
+            new = new[~kept]
+            if len(new):
+                places[new] = self.places(locks[new])

@@ -19,7 +19,6 @@ SHARED = 1
 
 def put_all(found: LockMap, locks: list[int], writers: list[int]) -> bool:
     column = np.array(locks, dtype=np.int64)
-    found.reserve(len(locks))
     places = found.places(column)
     return found.put_all(column, places, found.writers_at(places), np.array(writers, dtype=np.int64))
 
@@ -93,6 +92,5 @@ def test_another_multiplier_spreads_locks_in_another_way() -> None:
     places = []
     for multiplier in (MULTIPLIER, MULTIPLIER ^ 0x5555_5555_5555_5554):
         found = LockMap(multiplier)
-        found.reserve(10_000)
         places.append(found.places(locks))
     assert (places[0] != places[1]).mean() > 0.9
