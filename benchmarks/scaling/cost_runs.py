@@ -57,6 +57,7 @@ FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 
 SYNCS = 200
 TICKS = 2_000
+
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
 

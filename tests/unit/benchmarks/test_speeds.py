@@ -69,4 +69,4 @@ async def test_windows_hold_what_was_done_since_the_one_before() -> None:
     assert all(after - before >= WINDOW_S * 0.9 for before, after in pairwise(ends))
     count = len(windows)
     await asyncio.sleep(2 * WINDOW_S)
-    assert len(windows) == count, "nobody asks after the load"
+    assert len(windows) == count, "no sample after the load"

@@ -69,10 +69,8 @@ class AppendWindow:
         self.frames: deque[SentFrame] = deque()
         self.pending = 0
         self.pending_bytes = 0
-        self.committed = self.rejected = self.not_appended = self.unknown = 0
-        """Numbers of appends by outcome, only for statistics."""
-        self.packed = 0
-        """Number of frames, only for statistics."""
+        self.committed = self.rejected = self.not_appended = self.unknown = self.packed = 0
+        """Numbers of appends by outcome, and of frames, only for statistics."""
         self.next_sequence = 1
         self._answered_sequence = 0
         """The highest sequence that the owner has answered. It has decided the frame of this sequence and all frames before it."""

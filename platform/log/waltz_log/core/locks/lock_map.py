@@ -53,15 +53,20 @@ class LockMap:
         return self._count
 
     def _reserve(self, more: int) -> bool:
-        """Makes room for so many more locks. Returns whether all places changed."""
+        """Makes room for this number of new locks. Returns whether all places changed."""
         if (needed := 2 * (self._count + more)) <= self._mask + 1:
             return False
-        locks, writers = self.items()
+        locks, writers = self._items()
         self._make_places((needed - 1).bit_length())
         self._enter(locks, writers, self.places(locks), np.arange(len(locks)))
         return True
 
-    def items(self) -> tuple[Int64s, Int64s]:
+    def as_dict(self) -> dict[int, int]:
+        """By lock: its last writer."""
+        locks, writers = self._items()
+        return dict(zip(locks.tolist(), writers.tolist(), strict=True))
+
+    def _items(self) -> tuple[Int64s, Int64s]:
         """All locks and their last writers."""
         used = np.flatnonzero(self._writers != ABSENT)
         return self._locks[used], self._writers[used]

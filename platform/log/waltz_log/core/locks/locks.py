@@ -120,14 +120,13 @@ class LockTable:
 
     def newest(self, entries_max: int) -> tuple[int, dict[int, int]]:
         """A floor, and every lock that was written above it with its last writer: the newest of them, at most this many."""
-        young, old = self._young.items(), self._old.items()
-        found = dict(zip(*(column.tolist() for column in old), strict=True)) | dict(zip(*(column.tolist() for column in young), strict=True))
-        rows = sorted(((writer, lock) for lock, writer in found.items() if writer > self._floor), reverse=True)
+        found = [(writer, lock) for lock, writer in (self._old.as_dict() | self._young.as_dict()).items() if writer > self._floor]
+        found.sort(reverse=True)
         floor = self._floor
-        if len(rows) > entries_max:
-            floor = rows[entries_max][0]
-            rows = [(writer, lock) for writer, lock in rows[:entries_max] if writer > floor]
-        return floor, {lock: writer for writer, lock in rows}
+        if len(found) > entries_max:
+            floor = found[entries_max][0]
+            found = [(writer, lock) for writer, lock in found[:entries_max] if writer > floor]
+        return floor, {lock: writer for writer, lock in found}
 
     def know(self, floor: int, writers: Mapping[int, int]) -> None:
         """Restores what `newest` of an earlier table returned. That table must have ended at the id where this one, which is unused, begins."""

@@ -50,8 +50,7 @@ def test_a_map_holds_what_a_dict_does(steps: list[tuple[int, int] | list[int]], 
         asked = [*exact, -7, 41, 0]
         assert writers(found, asked) == [exact.get(lock, ABSENT) for lock in asked]
         assert [found.get(lock) for lock in asked] == [exact.get(lock, ABSENT) for lock in asked]
-    locks, last = found.items()
-    assert dict(zip(locks.tolist(), last.tolist(), strict=True)) == exact
+    assert found.as_dict() == exact
 
 
 @pytest.mark.parametrize("count", [FEW_ASTRAY, 100])
