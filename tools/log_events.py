@@ -268,7 +268,11 @@ MEANINGS: dict[str, str] = {
     "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
     "batch not traced": "A batch landed, and the traces of its appends were not completed: owners did not answer, or many batches waited.",
     "table checkpoint not written": "Delta's checkpoint of the table's log failed. The table is complete; the next checkpoint includes everything.",
+    "table locked by another process": (
+        "A commit to a table in a local directory waits for the process `holder`, which commits to it. `None`: unknown. After `limit_s` the job ends."
+    ),
     "table restricted to a single driver": (
-        "The file system of the table cannot prevent two writers, and the configuration confirms that there is only one."
+        "The file system of the table cannot prevent two writers, or the table is local and not locked, and the configuration confirms that there is "
+        "only one."
     ),
 }

@@ -13,6 +13,7 @@ __all__ = [
     "PositionNotReached",
     "RestoreOvertaken",
     "SchemaMismatch",
+    "TableLocked",
     "TableReplaced",
     "TableRestored",
     "Undecodable",
@@ -110,6 +111,21 @@ class WriteContended(WaltzError):
     attempts: int
 
 
+class TableLocked(WaltzError):
+    """Another process or thread has been committing to the table, which is in a directory of this machine, for `waited_s` seconds. Nothing of this
+    batch was written to it. `holder` is the id of that process, None if it is unknown.
+
+    To do: wait until its MERGE, OPTIMIZE or VACUUM is done, or end the process if it hangs; then start the query again. It continues from here."""
+
+    text = "another process is committing to the table"
+    advice = "wait for its MERGE, OPTIMIZE or VACUUM, or end the process if it hangs; then start again"
+    retriable = True
+    exit_code = UNAVAILABLE
+    path: str
+    waited_s: float
+    holder: int | None
+
+
 class PositionNotReached(WaltzError):
     """The table does not hold this transaction after `waited_s` of waiting. `mark` is the last transaction of the partition that the table holds,
     -1 for none.
@@ -165,8 +181,8 @@ class Undecodable(WaltzError):
 
 
 class UnsafeTable(WaltzError):
-    """Rows could be lost at this table whatever the sink does: its store lets two drivers write one version, or a catalog holds commits that the
-    table's log does not show. Nothing was written.
+    """Rows could be lost at this table whatever the sink does: its store lets two drivers write one version, its file system has no lock that
+    prevents this, or a catalog holds commits that the table's log does not show. Nothing was written.
 
     To do: set what the reason names, or choose another table."""
 

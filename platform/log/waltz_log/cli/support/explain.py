@@ -44,6 +44,7 @@ TROUBLESHOOTING: Final[Mapping[str, str]] = {
     "OutcomeUnknown": _APPEND,
     "PositionNotReached": _TABLE,
     "RestoreOvertaken": _TABLE,
+    "TableLocked": _TABLE,
     "TableReplaced": _TABLE,
     "TableRestored": _TABLE,
     "Unavailable": _CLIENT,
