@@ -107,7 +107,7 @@ def test_a_new_table_is_not_made_one_of_a_catalog(spark: Any, tmp_path: Path) ->
 
 def test_every_way_refuses_a_store_where_two_drivers_could_write_one_version(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session's store for local files is one that Delta does not know to create a commit only if it is not there."""
-    monkeypatch.setattr("waltz_delta.base.log_store._judged", set())
+    monkeypatch.setattr("waltz_delta.base.log_store._judged", {})
     monkeypatch.setattr("waltz_delta.base.log_store._TRUSTED", {})
     for name, way in WAYS.items():
         table = tmp_path / name.replace(" ", "_")

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
+from waltz_delta.base.log_store import one_committer
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.job_arguments import JobParser
@@ -148,7 +149,8 @@ def _mark(spark: SparkSession, path: str, cluster: str, done: DataFrame) -> None
     for _ in range(ATTEMPTS):
         merge = DeltaTable.forPath(spark, path).alias("t").merge(done.alias("s"), same)
         try:
-            merge.whenMatchedUpdate(pending, {"replayed_at": f.current_timestamp()}).execute()
+            with one_committer(spark, path):
+                merge.whenMatchedUpdate(pending, {"replayed_at": f.current_timestamp()}).execute()
         except Exception as error:
             if not internal.is_conflict(error):
                 raise

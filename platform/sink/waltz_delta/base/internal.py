@@ -10,6 +10,7 @@ Decides nothing about marks: `append` and `upsert` do.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any  # py4j's objects have no types
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 
 from waltz_delta.base.checkpoint_pace import checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
-from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
+from waltz_delta.base.log_store import one_committer, refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
     "lost_held_rows",
     "observed",
     "read_text",
-    "refuse_incomplete_log",
+    "refuse_damaged_log",
     "release_held_rows",
     "table_version",
     "transaction_versions",
@@ -50,6 +51,7 @@ OBSERVED_WITHIN_S = 10.0
 
 _INCOMPLETE_LOG = ("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_VERSIONS_NOT_CONTIGUOUS")
 _MISSING_CHECKPOINT = "DELTA_MISSING_PART_FILES"
+_MIXED_COMMIT = re.compile(r"ChecksumException: Checksum error: (?:\S*/)?(\d{20}\.json)\b")
 
 _LOST_ROWS = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
@@ -96,7 +98,7 @@ class TableTransaction:
         except Exception as error:
             refuse_catalog(path, error)
             if _MISSING_CHECKPOINT not in _first_line(error):
-                refuse_incomplete_log(path, error)
+                refuse_damaged_log(path, error)
                 raise
             self._start_from_files()
         self._versions: dict[str, int] | None = None
@@ -113,7 +115,7 @@ class TableTransaction:
         try:
             self._start()
         except Exception as error:
-            refuse_incomplete_log(self._path, error)
+            refuse_damaged_log(self._path, error)
             raise
 
     def _features(self) -> list[str]:
@@ -173,9 +175,13 @@ class TableTransaction:
                 return
             reader = self._java("java.io.BufferedReader")(self._java("java.io.InputStreamReader")(files.open(place), "UTF-8"))
             try:
-                yield version, json.loads(reader.readLine()).get("commitInfo") or {}
+                line = reader.readLine()
+            except Exception as error:
+                refuse_mixed_commit(self._path, error)
+                raise
             finally:
                 reader.close()
+            yield version, json.loads(line).get("commitInfo") or {}
 
     def refuse_strange_checksum(self) -> None:
         """Raises `NotADeltaTable` if the checksum file of the newest commit belongs to another table. A query that commits while its table is
@@ -229,8 +235,8 @@ class TableTransaction:
         return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
 
     def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """Commits the result of `write` (None for no rows) and the identifiers together. Returns the table version. Raises `UnsafeTable`."""
-        require_one_winner(self._spark, self._path)
+        """Commits the result of `write` (None for no rows) and the identifiers together. Returns the table version. Raises `UnsafeTable`,
+        `TableLocked`."""
         together, transaction = self._java("java.util.ArrayList")(), self._java("org.apache.spark.sql.delta.actions.SetTransaction")
         if written is not None:
             together.addAll(written)
@@ -242,7 +248,12 @@ class TableTransaction:
         sequence = self._java(_CONVERTERS).asScala(together).toSeq()
         checkpoint_hook = getattr(self._java("org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
         getattr(self._transaction.postCommitHooks(), "$minus$eq")(checkpoint_hook)
-        version = int(self._transaction.commit(sequence, operation))
+        with one_committer(self._spark, self._path):
+            try:
+                version = int(self._transaction.commit(sequence, operation))
+            except Exception as error:
+                refuse_mixed_commit(self._path, error)  # of the commit that came first
+                raise
         pace = checkpoint_pace(int(self._log.checkpointInterval(self._transaction.metadata())))
         newest = int(self._transaction.snapshot().checkpointProvider().version())
         CHECKPOINTS.committed(self._path, version, pace, newest, self._write_checkpoint)
@@ -311,11 +322,23 @@ def release_held_rows(held: DataFrame) -> None:
     frame.queryExecution().logical().rdd().unpersist(False)
 
 
-def refuse_incomplete_log(path: str, error: BaseException) -> None:
-    """Raises `NotADeltaTable` if Delta could not open the table because its log lacks commits: a batch was committed while the table's files were
-    removed or replaced by those of another table. No store refuses such a commit."""
+def refuse_damaged_log(path: str, error: BaseException) -> None:
+    """Raises `NotADeltaTable` if that is why Delta could not read the table: its log lacks commits, because a batch was committed while the table's
+    files were removed or replaced by those of another table (no store refuses such a commit); or `refuse_mixed_commit` applies."""
     if any(name in _first_line(error) for name in _INCOMPLETE_LOG):
         reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
+        raise NotADeltaTable(path=path, reason=reason) from error
+    refuse_mixed_commit(path, error)
+
+
+def refuse_mixed_commit(path: str, error: BaseException) -> None:
+    """Raises `NotADeltaTable` if the hidden checksum file of one commit is beside another one: two processes wrote one version at once."""
+    if mixed := _MIXED_COMMIT.search(str(error)):
+        reason = (
+            f"the hidden checksum file .{mixed[1]}.crc in its log does not fit the commit {mixed[1]}; two processes wrote this version at once, one "
+            "of them without this sink's lock, or the commit was changed. Stop all writers, delete that checksum file, and audit the table, because "
+            "rows of the other commit can be missing"
+        )
         raise NotADeltaTable(path=path, reason=reason) from error
 
 

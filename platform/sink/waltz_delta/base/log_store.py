@@ -4,7 +4,8 @@ every commit.
 Delta's protocol requires that a commit is created only if it does not exist ("Delta Log Entries" in PROTOCOL.md). Without that, two drivers can
 both write version N. The writer that came first loses its rows. No mark can prevent this, because both saw the marks of version N - 1. The table's
 scheme and Spark's configuration decide which class of Delta creates commits (Delta's `DelegatingLogStore`). A class is trusted only for the schemes
-that it is made for, and an unknown class never.
+that it is made for, and an unknown class never. At `file:` paths Delta's classes are safe within one JVM only. There, everything that commits does it
+within `one_committer`, which lets one process at a time commit (`local_lock`).
 
 A catalog-managed table keeps commits elsewhere before they are published in `_delta_log`. A writer that reads only `_delta_log` misses commits, so
 such a table is refused, whatever the store.
@@ -14,16 +15,27 @@ A changed setting does not stop a writer that was started before: Delta reads th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final  # Any: py4j's objects have no types
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
+from waltz_delta.base.local_lock import locked, require_lockable
 from waltz_delta.errors import UnsafeTable
 from waltz_log.loggers import get_logger
 
-__all__ = ["SINGLE_DRIVER", "catalog_features", "refuse_catalog", "require_one_winner", "require_own_commits", "scheme_of", "unsafe_store"]
+__all__ = [
+    "SINGLE_DRIVER",
+    "catalog_features",
+    "one_committer",
+    "refuse_catalog",
+    "require_one_winner",
+    "require_own_commits",
+    "scheme_of",
+    "unsafe_store",
+]
 
 log = get_logger(__name__)
 
@@ -31,20 +43,21 @@ SINGLE_DRIVER: Final = "spark.waltz.singleDriver"
 """Spark setting. `true`: the operator guarantees that no two drivers ever write one table at the same time, not even a hanging one and its
 replacement."""
 
-_HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", "file"})
+_LOCAL: Final = "file"
+_HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", _LOCAL})
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 
 _TRUSTED: Final[Mapping[str, frozenset[str]]] = {
     "HDFSLogStore": _HADOOP,
-    "LocalLogStore": frozenset({"file"}),
+    "LocalLogStore": frozenset({_LOCAL}),
     "AzureLogStore": _AZURE,
     "GCSLogStore": frozenset({"gs"}),
     "S3DynamoDBLogStore": _S3,
     "IBMCOSLogStore": frozenset({"cos"}),
     "OracleCloudLogStore": frozenset({"oci"}),
 }
-"""Classes of Delta that create a commit only if it is not there, and the schemes for which they do."""
+"""Classes of Delta that create a commit only if it is not there, and the schemes for which they do: at `file:` within `one_committer`."""
 
 _DEFAULTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_HADOOP, "HDFSLogStore"),
@@ -64,7 +77,10 @@ _BLOCKED: Final = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
 _FEATURE_PROPERTY: Final = "delta.feature."
 _COORDINATOR_PROPERTY: Final = "delta.coordinatedcommits."
 
-_judged: set[tuple[str, str]] = set()
+_judged: dict[tuple[str, str], str | None] = {}
+"""By application and path: the directory to lock before a commit, None where no lock is needed."""
+
+_UNLOCKED: Final = "two drivers could both write one table version there, because no lock is acquired: scheme=file"
 
 
 def scheme_of(path: str, default: str = "file") -> str:
@@ -117,16 +133,44 @@ def refuse_catalog(path: str, error: BaseException) -> None:
 def require_one_winner(spark: SparkSession, path: str) -> None:
     """Raises `UnsafeTable` if the table's store would let two drivers write one version, unless `SINGLE_DRIVER` says that there is only one
     driver."""
+    _directory_to_lock(spark, path)
+
+
+@contextmanager
+def one_committer(spark: SparkSession, path: str) -> Iterator[None]:
+    """Everything that creates a version of the table runs within this. At a `file:` path no other process of this sink commits meanwhile. Raises
+    `UnsafeTable`; `TableLocked` if another process commits for too long."""
+    directory = _directory_to_lock(spark, path)
+    if directory is None:
+        yield
+        return
+    with locked(directory):
+        yield
+
+
+def _directory_to_lock(spark: SparkSession, path: str) -> str | None:
     session: Any = spark
     judged = (str(session.sparkContext.applicationId), path)
-    if judged in _judged:
-        return
-    java: Any = session._jvm
-    default = java.org.apache.hadoop.fs.FileSystem.getDefaultUri(session._jsparkSession.sessionState().newHadoopConf()).getScheme()
+    if judged not in _judged:
+        _judged[judged] = _judge(session, path)
+    return _judged[judged]
+
+
+def _judge(session: Any, path: str) -> str | None:
+    """`session`: a `SparkSession`. `Any`: py4j's objects have no types."""
+    hadoop = session._jvm.org.apache.hadoop.fs
+    settings = session._jsparkSession.sessionState().newHadoopConf()
+    scheme = scheme_of(path, str(hadoop.FileSystem.getDefaultUri(settings).getScheme() or _LOCAL).lower())
     configuration = session.sparkContext.getConf()  # Delta asks the context, not the session
-    reason = unsafe_store(scheme_of(path, str(default or "file").lower()), configuration.get)
-    if reason is not None:
-        if str(session.conf.get(SINGLE_DRIVER, "false")).lower() != "true":
-            raise UnsafeTable(path=path, reason=reason)
-        log.warning("table restricted to a single driver", path=path, setting=SINGLE_DRIVER, otherwise=reason)
-    _judged.add(judged)
+    reason = unsafe_store(scheme, configuration.get)
+    single = str(session.conf.get(SINGLE_DRIVER, "false")).lower() == "true"
+    if reason is not None and not single:
+        raise UnsafeTable(path=path, reason=reason)
+    if single and (reason is not None or scheme == _LOCAL):
+        log.warning("table restricted to a single driver", path=path, setting=SINGLE_DRIVER, otherwise=reason or _UNLOCKED)
+    if single or scheme != _LOCAL:
+        return None
+    place = hadoop.Path(path)
+    directory = str(place.getFileSystem(settings).makeQualified(place).toUri().getPath())
+    require_lockable(directory)
+    return directory

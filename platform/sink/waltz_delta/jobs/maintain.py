@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
+from waltz_delta.base.log_store import one_committer
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
@@ -126,7 +127,8 @@ def _run(arguments: Sequence[str]) -> int | None:
         with progress("maintain", STEPS * len(needs)) as bar:
             for table, need in needs.items():
                 if found.cluster_by and not found.dry_run:
-                    spark.sql(f"ALTER TABLE delta.`{table}` CLUSTER BY ({found.cluster_by})")
+                    with one_committer(spark, table):
+                        spark.sql(f"ALTER TABLE delta.`{table}` CLUSTER BY ({found.cluster_by})")
                 done.append(
                     maintain_table(
                         spark,
@@ -268,7 +270,8 @@ def _reader_versions(spark: SparkSession, checkpoint: str) -> dict[str, int]:
 def _optimize(spark: SparkSession, path: str, *, full: bool) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            spark.sql(f"OPTIMIZE delta.`{path}`{' FULL' if full else ''}")
+            with one_committer(spark, path):
+                spark.sql(f"OPTIMIZE delta.`{path}`{' FULL' if full else ''}")
         except Exception as error:
             if not internal.is_conflict(error) or attempt == ATTEMPTS:
                 raise
@@ -282,8 +285,12 @@ def _vacuum(spark: SparkSession, path: str, hours: float, *, dry_run: bool) -> i
     before = spark.conf.get(check, None)
     spark.conf.set(check, "false")  # the retention was decided above
     try:
-        removed = spark.sql(f"VACUUM delta.`{path}` RETAIN {hours:.4f} HOURS{' DRY RUN' if dry_run else ''}")
-        return removed.count() if dry_run else 0
+        vacuum = f"VACUUM delta.`{path}` RETAIN {hours:.4f} HOURS"
+        if dry_run:
+            return spark.sql(f"{vacuum} DRY RUN").count()
+        with one_committer(spark, path):  # VACUUM commits its begin and its end
+            spark.sql(vacuum)
+        return 0
     finally:
         if before is None:
             spark.conf.unset(check)

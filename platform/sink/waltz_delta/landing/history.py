@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any  # keyword arguments of the base class, and values for pyspark's functions
 
-from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType
@@ -69,7 +69,7 @@ class HistoryRule:
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         """Does nothing: the history itself holds the deletes that exclude older rows."""
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
         table = DeltaTable.forPath(spark, path)
         changes = self.changes(table.toDF(), source, columns)
         ends: dict[str, str | Column] = {
@@ -81,7 +81,7 @@ class HistoryRule:
         same = same_key(self._keys) & f.col(f"t.`{self._names.valid_from}`").eqNullSafe(f.col("s._waltz_from"))
         merge = table.alias("t").merge(changes.alias("s"), same)
         merge = merge.whenMatchedUpdate(f.col("s._waltz_new"), {**values, **ends}).whenMatchedUpdate(None, ends)
-        return merge.whenNotMatchedInsert(values={**values, **begin, **ends}).execute()
+        return merge.whenNotMatchedInsert(values={**values, **begin, **ends})
 
     def changes(self, table: DataFrame, source: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The table's rows that change and the new rows, one per key and start."""

@@ -13,10 +13,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from delta.tables import DeltaMergeBuilder, DeltaTable
+from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
+from waltz_delta.base.log_store import one_committer
 from waltz_delta.errors import KeyMoved
 from waltz_delta.marks.batch import LostRace
 from waltz_delta.marks.marks import app_id, marks_among, merge_app_id, merged_app_id, position
@@ -61,8 +62,8 @@ class MergedTable:
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
         return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
 
-    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], DataFrame], *, copied: bool) -> int:
-        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. `copied`: the source is a copy that stays the same
+    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], build: Callable[[], DeltaMergeBuilder], *, copied: bool) -> int:
+        """Runs the MERGE that `build` returns as the one after `state`, then sets the marks. `copied`: the source is a copy that stays the same
         however often it is read, so Delta makes none of its own. Returns the version of the commit that set the marks, or a later one if another
         driver set them first. Raises `LostRace` if another writer committed first."""
         number = state.number + 1
@@ -77,7 +78,9 @@ class MergedTable:
         try:
             for name, value in settings.items():
                 spark.conf.set(_SETTINGS + name, value)
-            merged = bool(execute().collect())
+            merge = build()
+            with one_committer(spark, self.path):
+                merged = bool(merge.execute().collect())
         except Exception as error:
             if internal.is_conflict(error):
                 raise LostRace from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -46,8 +47,8 @@ class MergeRule(Protocol):
         """Writes what must be stored outside of the table before the MERGE of `source`. Idempotent. May raise `LostRace`."""
         ...
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
-        """Runs the MERGE of `source`, which is held, into these columns of the table. Returns Delta's result; may raise `LostRace`."""
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
+        """The MERGE of `source`, which is held, into these columns of the table, not executed yet. May raise `LostRace`."""
         ...
 
 
@@ -171,12 +172,12 @@ class _StagedMerge:
         """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
         another driver, or one that died, had written some under the same number."""
 
-        def execute() -> DataFrame:
+        def build() -> DeltaMergeBuilder:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
         try:
             self.sink.rule.remember(self.spark, self.source)
-            committed = self.sink._table.merge(self.spark, self.state, self.new, execute, copied=self.sink.rule.merges_held_rows)
+            committed = self.sink._table.merge(self.spark, self.state, self.new, build, copied=self.sink.rule.merges_held_rows)
         except Exception as error:
             if not internal.lost_held_rows(error):
                 raise

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from waltz_delta.base import internal
+from waltz_delta.base.log_store import one_committer
 from waltz_delta.landing.merge_source import AT, DELETED, order_of, same_key
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace
 from waltz_delta.tables.table import create_empty, is_table
@@ -59,7 +60,8 @@ class Tombstones:
         later = order_of("s", self._sequence, place) > order_of("t", self._sequence, place)
         merge = table.alias("t").merge(deletes.alias("s"), same_key(self._keys))
         try:
-            merge.whenMatchedUpdate(later, values).whenNotMatchedInsert(values=values).execute()
+            with one_committer(spark, self.path):
+                merge.whenMatchedUpdate(later, values).whenNotMatchedInsert(values=values).execute()
         except Exception as error:
             if not internal.is_conflict(error):
                 raise

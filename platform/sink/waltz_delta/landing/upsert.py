@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any  # keyword arguments of the base class
 
-from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
@@ -87,15 +87,15 @@ class UpsertRule:
         if self._tombstones is not None:
             self._tombstones.remember(spark, source)
 
-    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DataFrame:
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
         place = [name for name in (ROW,) if name in source.columns]
         newest, deleted = newer(self._sequence, place), f.col(f"s.`{DELETED}`")
         values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns}
         merge = DeltaTable.forPath(spark, path).alias("t").merge(source.alias("s"), same_key(self._keys))
         if self._deletes is None:
-            return merge.whenMatchedUpdate(newest, values).whenNotMatchedInsert(values=values).execute()
+            return merge.whenMatchedUpdate(newest, values).whenNotMatchedInsert(values=values)
         if not self._soft:
-            return merge.whenMatchedDelete(newest & deleted).whenMatchedUpdate(newest, values).whenNotMatchedInsert(~deleted, values).execute()
+            return merge.whenMatchedDelete(newest & deleted).whenMatchedUpdate(newest, values).whenNotMatchedInsert(~deleted, values)
         flags: dict[str, str | Column] = {
             f"`{self._deletes.deleted}`": deleted,
             f"`{self._deletes.deleted_at}`": f.when(deleted, f.col(f"s.`{AT}`")),
@@ -104,4 +104,4 @@ class UpsertRule:
         only_place: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in moved}
         valued = ~deleted | (f.col(f"s.`{VALUES_AT}`") > order_of("t", self._sequence, place))
         merge = merge.whenMatchedUpdate(newest & valued, {**values, **flags}).whenMatchedUpdate(newest, {**only_place, **flags})
-        return merge.whenNotMatchedInsert(values={**values, **flags}).execute()
+        return merge.whenNotMatchedInsert(values={**values, **flags})

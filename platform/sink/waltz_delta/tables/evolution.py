@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.log_store import one_committer
 from waltz_delta.errors import SchemaMismatch
 
 __all__ = ["Evolution", "fit", "fitting_columns"]
@@ -60,7 +61,8 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
             return kept
         listed = ", ".join(f"{_quoted(field.name)} {_sql(field.dataType)}" for field in missing)
         try:
-            spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({listed})")
+            with one_committer(spark, path):
+                spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({listed})")
         except Exception as error:  # another driver may be adding them as well
             _, still = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
             if still == missing and not internal.is_conflict(error):

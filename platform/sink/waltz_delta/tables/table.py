@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
-from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
+from waltz_delta.base.log_store import one_committer, refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.errors import InvalidSetting
 
@@ -31,7 +31,7 @@ def is_table(spark: SparkSession, path: str) -> bool:
             return True
     except Exception as error:
         refuse_catalog(path, error)
-        internal.refuse_incomplete_log(path, error)
+        internal.refuse_damaged_log(path, error)
         raise
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
@@ -86,4 +86,5 @@ def create_empty(
         builder = builder.clusterBy(*cluster_by)
     for name, value in sorted(with_interval(properties).items()):
         builder = builder.property(name, value)
-    builder.execute()
+    with one_committer(spark, path):
+        builder.execute()

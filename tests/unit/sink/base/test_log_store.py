@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +17,7 @@ from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.log_store import (
     SINGLE_DRIVER,
     catalog_features,
+    one_committer,
     refuse_catalog,
     require_one_winner,
     require_own_commits,
@@ -89,6 +94,19 @@ def test_stores_that_have_to_be_configured_are_written_when_they_are() -> None:
 # ---- a session -------------------------------------------------------------------------------------------------------------------------------------
 
 
+class _Path:
+    """Hadoop's path of a local file, and its file system."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path.removeprefix("file:")
+
+    def getFileSystem(self, conf: Any) -> Any:
+        return SimpleNamespace(makeQualified=lambda place: place)
+
+    def toUri(self) -> Any:
+        return SimpleNamespace(getPath=lambda: self._path)
+
+
 class _Session:
     """What `require_one_winner` asks of Spark."""
 
@@ -97,8 +115,8 @@ class _Session:
         self.conf = SimpleNamespace(get=lambda key, default=None: values.get(key, default))
         self.sparkContext = SimpleNamespace(applicationId=application, getConf=lambda: SimpleNamespace(get=values.get))
         uri = SimpleNamespace(getScheme=lambda: default_fs)
-        files = SimpleNamespace(getDefaultUri=lambda conf: uri)
-        self._jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=SimpleNamespace(FileSystem=files)))))
+        hadoop = SimpleNamespace(FileSystem=SimpleNamespace(getDefaultUri=lambda conf: uri), Path=_Path)
+        self._jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop))))
         self._jsparkSession = SimpleNamespace(sessionState=lambda: SimpleNamespace(newHadoopConf=lambda: None))
 
 
@@ -120,12 +138,53 @@ def test_a_session_is_refused_each_time_until_it_is_configured() -> None:
 def test_an_operator_who_guarantees_a_single_driver_is_warned_once_for_each_table() -> None:
     session: Any = _Session("single", spark__waltz__singleDriver="true")
     with structlog.testing.capture_logs() as logs:
-        for path in ("s3a://lake/legs", "s3a://lake/legs", "s3a://lake/other", "/local"):
+        for path in ("s3a://lake/legs", "s3a://lake/legs", "s3a://lake/other", "/local", "hdfs://n/x"):
             require_one_winner(session, path)
-    assert [entry["path"] for entry in logs if entry["log_level"] == "warning"] == ["s3a://lake/legs", "s3a://lake/other"]
+    assert [entry["path"] for entry in logs if entry["log_level"] == "warning"] == ["s3a://lake/legs", "s3a://lake/other", "/local"]
     said: Any = _Session("said otherwise", spark__waltz__singleDriver="false")
     with pytest.raises(UnsafeTable):
         require_one_winner(said, "s3a://lake/legs")
+
+
+def test_only_a_local_table_is_locked_and_only_without_a_single_driver(tmp_path: Path) -> None:
+    table = tmp_path / "legs"
+    table.mkdir()
+
+    def is_locked(session: Any, path: str) -> bool:
+        """By the file system's own word: another descriptor cannot lock the directory."""
+        descriptor = os.open(table, os.O_RDONLY)
+        try:
+            with one_committer(session, path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    session: Any = _Session("locks")
+    assert is_locked(session, str(table))
+    assert is_locked(session, f"file:{table}")
+    assert not is_locked(session, f"hdfs://name{table}")
+    on_hdfs: Any = _Session("locks on hdfs", "hdfs")
+    assert not is_locked(on_hdfs, str(table))
+    single: Any = _Session("locks not", spark__waltz__singleDriver="true")
+    assert not is_locked(single, str(table))
+
+
+def test_a_local_table_that_cannot_be_locked_is_refused_before_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    table = tmp_path / "not" / "there"
+    session: Any = _Session("no locks")
+    with pytest.raises(UnsafeTable, match=SINGLE_DRIVER) as raised:
+        require_one_winner(session, str(table))
+    assert raised.value.path == str(table)
+    assert not table.parent.exists()
+    single: Any = _Session("no locks, single", spark__waltz__singleDriver="true")
+    require_one_winner(single, str(table))
 
 
 # ---- catalog-managed tables ------------------------------------------------------------------------------------------------------------------------

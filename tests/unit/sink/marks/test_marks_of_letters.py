@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,13 +234,17 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
             table.add({"operation": "OPTIMIZE"})
         return committed
 
-    def merge(*_: Any) -> Any:
+    def execute() -> Any:
         table.add({"operation": "MERGE", "userMetadata": commit_metadata(KEY, merge=1, read=0)}, {merge_app_id(KEY): 1})
         return SimpleNamespace(collect=lambda: ["row"])
+
+    def merge(*_: Any) -> Any:
+        return SimpleNamespace(execute=execute)
 
     merged = MergedTable("t", KEY)
     state = merged.state(spark)
     monkeypatch.setattr(table, "mark", restored_around)
+    monkeypatch.setattr("waltz_delta.landing.merge.one_committer", lambda *_: nullcontext())
     rule = SimpleNamespace(remember=lambda *_: None, merge=merge, merges_held_rows=True)
     sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
     source: Any = None
