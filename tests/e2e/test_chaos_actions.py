@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
 PARTITIONS = 2
-SHORT = 9
+SHORT = 6
 """Actions with every `make test-long`; all of them in the tests marked slow and in `make chaos-spark`."""
 ORDER = random.Random(19).sample(sorted(ACTIONS), len(ACTIONS))
 
@@ -197,6 +197,7 @@ def test_a_planted_bug_that_skips_partitions_without_a_mark_is_noticed(job: Job,
     assert wrong[:2] == ["the query went on, where GapInTable was expected", "missing: partition=0 transaction_id=0"]
 
 
+@pytest.mark.slow
 def test_a_planted_bug_that_compares_no_table_ids_is_noticed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(watch: TableWatch, spark: Any, transaction: internal.TableTransaction, checkpoint: str | None) -> None:
         watch._checkpoint = checkpoint or watch._checkpoint
@@ -206,6 +207,7 @@ def test_a_planted_bug_that_compares_no_table_ids_is_noticed(job: Job, monkeypat
     assert job.act("replaced-level") == ["the query went on, where TableReplaced was expected"]
 
 
+@pytest.mark.slow
 def test_a_planted_bug_that_writes_int96_is_noticed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     write = internal.TableTransaction.write
 

@@ -27,8 +27,8 @@ from waltz_log.errors import OutOfRange
 pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
-SHORT, REPLAYS = 5, 20
-"""With every `make test`, and with every `make test-long`. A hundred of them are a test marked slow."""
+SHORT, REPLAYS = 5, 100
+"""With every `make test`, and in the test marked slow."""
 
 
 class Landing:
@@ -95,7 +95,7 @@ def landing(spark: Any, stub: Stub, tmp_path: Path) -> Landing:
     return Landing(spark, stub(), tmp_path, seed=5)
 
 
-@pytest.mark.parametrize("replays", [SHORT, pytest.param(REPLAYS, marks=pytest.mark.long), pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replays", [SHORT, pytest.param(REPLAYS, marks=pytest.mark.slow)])
 def test_replays_under_changing_limits_leave_each_row_once(landing: Landing, replays: int) -> None:
     assert landing.replay(replays) == replays
     assert landing.wrong() == []

@@ -120,7 +120,7 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
     assert table(spark, tmp_path / "all", "transaction_id", "n") == [(0, "1"), (1, "two")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_letters_are_reported_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
     """As after all tables were set back to yesterday: the log comes again, and nothing else remembers its letters."""
     settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")

@@ -44,8 +44,10 @@ outputs:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.long
-@pytest.mark.parametrize("dry_run", [False, True], ids=["at-once", "after-a-dry-run"])
+@pytest.mark.parametrize(
+    "dry_run",
+    [pytest.param(False, marks=pytest.mark.slow, id="at-once"), pytest.param(True, marks=pytest.mark.long, id="after-a-dry-run")],
+)
 def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_environment: dict[str, str], tmp_path: Path, dry_run: bool) -> None:
     outputs = landing(tmp_path).model_dump()["outputs"][:1]
     Landing(landing(tmp_path, outputs=outputs, unrouted="skip"), KEY).write(raw(spark, ROWS))
@@ -77,7 +79,7 @@ def test_a_replay_makes_no_table_where_there_is_none(spark: Any, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spark: Any, tmp_path: Path) -> None:
     """Otherwise they would come twice: put through, and by the stream, which decodes them now."""
     outputs = landing(tmp_path).model_dump()["outputs"][:1]

@@ -88,6 +88,7 @@ def rows_of(table: Path, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(zip(*(found[name].to_pylist() for name in columns), strict=True))
 
 
+@pytest.mark.slow  # as one of the gaps of test_chaos_kills, which is marked long
 def test_a_driver_killed_between_commit_and_checkpoint_loses_and_repeats_nothing(cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
     append_legs(cluster, range(1, 21))
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"

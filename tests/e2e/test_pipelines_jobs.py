@@ -234,7 +234,7 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     assert "addBatch" in status.phases_s
 
 
-@pytest.mark.parametrize("job", ["ingest", "upsert"])
+@pytest.mark.parametrize("job", ["ingest", pytest.param("upsert", marks=pytest.mark.slow)])
 def test_a_job_from_arguments_lands_restarts_and_reports_what_does_not_decode_as_a_pipeline(
     spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, job: str
 ) -> None:

@@ -357,7 +357,7 @@ def test_a_restore_under_a_running_query_ends_it_and_nothing_is_left_out(pipelin
     pipeline.check()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_batch_that_is_committed_right_after_a_restore_says_so_now_and_at_every_start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         fill(pipeline.cluster, 0, 10)

@@ -168,7 +168,7 @@ def test_two_drivers_at_once_agree_with_the_fold(spark: Any, tmp_path: Path) -> 
     assert held(spark, path) == fold(log)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last MERGE before was left without its marks: no writer may set them again."""
     path = tmp_path / "t"
