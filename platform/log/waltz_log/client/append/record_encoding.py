@@ -18,7 +18,7 @@ from waltz_log.core.formats.records import encode_records
 __all__ = ["FEW_RECORDS", "encode_in_columns", "encode_one_by_one"]
 
 FEW_RECORDS: Final = 512
-"""Fewer records take less time without numpy: its thirty calls have a fixed cost, which is highest in an application that does other things too,
+"""Fewer records are encoded faster without numpy: its thirty calls have a fixed cost, which is highest in an application that does other things too,
 because the caches are then cold at each frame."""
 
 
