@@ -90,7 +90,7 @@ test-unit: setup ## the unit tests alone
 test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
-test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, hundreds of seeds
+test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, more seeds of the simulator
 	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) --durations=30 --durations-min=5 tests/sim tests/e2e tests/integration tests/unit
 
 test-slow: setup ## the tests marked slow

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from waltz_log.client import SyncWaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBMIT = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]

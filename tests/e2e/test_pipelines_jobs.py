@@ -317,7 +317,7 @@ def audited(spark: Any, cluster: StubCluster, settings: PipelineSettings, **more
     return list(audit_pipeline(spark, settings, str(cluster.key), lambda: extents(cluster), source="waltz_stub", **more))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_audit_names_what_was_planted(spark: Any, landed: tuple[StubCluster, PipelineSettings], capsys: pytest.CaptureFixture[str]) -> None:
     cluster, settings = landed
     kept, newest = settings.tables

@@ -277,7 +277,7 @@ def held_rows(spark: Any) -> set[int]:
     return {each.id() for each in spark.sparkContext._jsc.sc().getRDDStorageInfo() if "Delta Table State" not in each.name()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_optimize_vacuum_columns_and_writes_of_users_in_between_change_nothing(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = log_of(60, 11, roaming=False)

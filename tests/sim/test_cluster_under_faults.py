@@ -15,7 +15,7 @@ from verification.simulation import run
 from verification.simulation.mix import ACCESS_IN
 from verification.simulation.ranges import run_range
 
-SEEDS = 150
+SEEDS = 100
 SHORT = 50
 """Seeds with every `make test`; the others are in tests marked long."""
 PORTION = 50
