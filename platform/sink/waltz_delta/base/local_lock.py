@@ -8,11 +8,11 @@ writer that waited finds the other's commit.
 The lock is `flock(2)` on the directory itself. Nothing stays on disk, and the kernel releases the lock when the process ends. The rules:
 
 - The lock belongs to a thread. A second thread waits like another process; a nested use in the same thread does not wait.
-- A child process never holds it: the descriptor is closed on exec, and after a fork the child closes it.
-- A directory that was removed and created again meanwhile has another lock, so the path is compared after the lock is acquired.
+- A child process does not hold it: the descriptor is closed on exec, and after a fork the child closes it.
+- A directory that was removed and created again has a lock of its own. So after locking, the path must still lead to the directory that was locked.
 
-A writer that does not use this module does not wait. The lock belongs to the Python process. If that process alone is killed, its JVM can finish a
-commit in the seconds until it notices.
+A writer that does not use this module does not wait. Some network file systems grant such locks without asking the other machines. The lock belongs
+to the Python process: if that process alone is killed, its JVM can finish a commit in the seconds until it notices.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ _UNSUPPORTED: Final = (
     "its directory cannot be locked ({error}), for example because it is on NFS, and two drivers could both write one table version there. To write "
     "it, choose another store, or set spark.waltz.singleDriver=true where you guarantee that one driver alone writes it"
 )
+
+_UNREADABLE: Final = "its directory cannot be opened or created, so it cannot be locked either: {error}. Give the driver's user read and write access"
+
+CREATE_ATTEMPTS: Final = 100
+"""How often a missing directory is created, in case something removes it each time."""
 
 _HELD_ELSEWHERE: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
@@ -129,18 +134,16 @@ def _acquire(directory: str, within_s: float, clock: Callable[[], float], sleep:
         descriptor = _open_or_create(directory)
         try:
             inode = _inode(os.fstat(descriptor))
-            if inode in _held.inodes:
-                _close(descriptor)
-                return None
-            acquired = _try_lock(descriptor, directory)
-            if acquired and _inode_at(directory) == inode:
+            held = inode in _held.inodes
+            if not held and _try_lock(descriptor, directory) and _inode_at(directory) == inode:
                 return descriptor
         except BaseException:
             _release(descriptor)
             raise
-        _release(descriptor)
-        if acquired:
-            continue  # the directory was removed before it was locked
+        if held:
+            _close(descriptor)
+            return None
+        _release(descriptor)  # another holds it, or the directory was removed before it was locked
         waited_s = clock() - began_s
         if waited_s >= within_s:
             raise TableLocked(path=directory, waited_s=round(waited_s, 1), holder=_holder(inode))
@@ -151,21 +154,28 @@ def _acquire(directory: str, within_s: float, clock: Callable[[], float], sleep:
 
 
 def _open_or_create(directory: str) -> int:
-    while True:
+    for _ in range(CREATE_ATTEMPTS):
         try:
             return _open(directory)
         except FileNotFoundError:
-            with suppress(FileExistsError):  # another driver was faster; or a file is there, which `_open` reports
+            try:
                 os.makedirs(directory)
+            except FileExistsError:
+                pass  # another driver was faster; or a file is there, which `_open` reports
+            except NotADirectoryError:
+                raise NotADeltaTable(path=directory, reason="a file is above it") from None
+            except OSError as error:
+                raise UnsafeTable(path=directory, reason=_UNREADABLE.format(error=error.strerror)) from error
         except NotADirectoryError:
             raise NotADeltaTable(path=directory, reason="a file is there") from None
+    raise NotADeltaTable(path=directory, reason="a symbolic link to a directory that does not exist is there")
 
 
 def _open(directory: str) -> int:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # Python closes it on exec
     except PermissionError as error:
-        raise UnsafeTable(path=directory, reason=_UNSUPPORTED.format(error=error.strerror)) from error
+        raise UnsafeTable(path=directory, reason=_UNREADABLE.format(error=error.strerror)) from error
     _descriptors.add(descriptor)
     return descriptor
 
@@ -181,7 +191,10 @@ def _try_lock(descriptor: int, directory: str) -> bool:
 
 
 def _release(descriptor: int) -> None:
-    """Unlocks before it closes: a child that was forked and has not closed its copy yet would keep the lock."""
+    """Unlocks before it closes: a child that was forked and has not closed its copy yet would keep the lock. Does nothing in a child that was forked
+    meanwhile, where the number may stand for another file."""
+    if descriptor not in _descriptors:
+        return
     with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _close(descriptor)
@@ -199,7 +212,7 @@ def _inode(found: os.stat_result) -> _Inode:
 def _inode_at(directory: str) -> _Inode | None:
     try:
         return _inode(os.stat(directory))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -77,8 +77,8 @@ _BLOCKED: Final = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
 _FEATURE_PROPERTY: Final = "delta.feature."
 _COORDINATOR_PROPERTY: Final = "delta.coordinatedcommits."
 
-_judged: dict[tuple[str, str], str | None] = {}
-"""By application and path: the directory to lock before a commit, None where no lock is needed."""
+_judged: dict[tuple[str, str, bool], str | None] = {}
+"""By application, path and `SINGLE_DRIVER`: the directory to lock before a commit, None where no lock is needed."""
 
 _UNLOCKED: Final = "two drivers could both write one table version there, because no lock is acquired: scheme=file"
 
@@ -150,20 +150,20 @@ def one_committer(spark: SparkSession, path: str) -> Iterator[None]:
 
 def _directory_to_lock(spark: SparkSession, path: str) -> str | None:
     session: Any = spark
-    judged = (str(session.sparkContext.applicationId), path)
+    single = str(session.conf.get(SINGLE_DRIVER, "false")).lower() == "true"  # a setting of the session, which can change
+    judged = (str(session.sparkContext.applicationId), path, single)
     if judged not in _judged:
-        _judged[judged] = _judge(session, path)
+        _judged[judged] = _judge(session, path, single)
     return _judged[judged]
 
 
-def _judge(session: Any, path: str) -> str | None:
+def _judge(session: Any, path: str, single: bool) -> str | None:
     """`session`: a `SparkSession`. `Any`: py4j's objects have no types."""
     hadoop = session._jvm.org.apache.hadoop.fs
     settings = session._jsparkSession.sessionState().newHadoopConf()
     scheme = scheme_of(path, str(hadoop.FileSystem.getDefaultUri(settings).getScheme() or _LOCAL).lower())
     configuration = session.sparkContext.getConf()  # Delta asks the context, not the session
     reason = unsafe_store(scheme, configuration.get)
-    single = str(session.conf.get(SINGLE_DRIVER, "false")).lower() == "true"
     if reason is not None and not single:
         raise UnsafeTable(path=path, reason=reason)
     if single and (reason is not None or scheme == _LOCAL):

@@ -169,9 +169,39 @@ def test_of_a_directory_that_is_replaced_just_before_it_is_locked_the_new_one_is
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with locked(str(table), within_s=0):
+    with locked(str(table), within_s=5):
         assert not is_free(table)
         assert is_free(tmp_path / "removed")
+
+
+def test_a_directory_that_is_another_one_each_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system whose numbers of files change."""
+    monkeypatch.setattr(local_lock, "_inode_at", lambda directory: (0, 0))
+    with pytest.raises(TableLocked), locked(str(tmp_path), within_s=0.05):
+        pass
+    assert is_free(tmp_path)
+
+
+def test_a_link_to_nothing_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "table").symlink_to(tmp_path / "missing")
+    with pytest.raises(NotADeltaTable, match="symbolic link"), locked(str(tmp_path / "table"), within_s=0):
+        pass
+
+
+def test_a_child_that_leaves_the_lock_closes_nothing_of_its_own(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from waltz_delta.base.local_lock import locked
+with locked(sys.argv[1], within_s=0):
+    child = os.fork()
+    if not child:
+        opened = os.open(sys.argv[1], os.O_RDONLY)  # gets the number that the lock had
+os.fstat(opened) if not child else None
+if not child:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False).returncode == 0
 
 
 def test_a_directory_that_is_removed_while_it_is_locked_unlocks_without_an_error(tmp_path: Path) -> None:
