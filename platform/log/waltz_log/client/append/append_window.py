@@ -231,6 +231,11 @@ class AppendWindow:
         if not self.lacks_answers(1) and self.pending_bytes >= 2 * self._overlap_bytes:
             limit = min(limit, self.pending_bytes // 2)
         left = self._batch_transactions or self._max_pending + 1
+        if queue and self.queue_bytes <= limit and len(queue) <= left:  # usually the queue has only single appends, and all of them are to be sent
+            sendable = [append for append in queue if type(append) is PendingAppend and append.deadline > now and not append.future.done()]
+            if len(sendable) == len(queue):
+                queue.clear()
+                return [sendable], self.queue_bytes
         runs: list[list[PendingAppend] | UnsentRows] = []
         total = 0
         while queue and left:
@@ -255,11 +260,6 @@ class AppendWindow:
     def _pop_appends(self, limit: int, total: int, count: int, now: float) -> tuple[list[PendingAppend], int]:
         """A run of single appends from the head of the queue, at most `count`, and the size of the frame with them; `total`: without them."""
         queue, popleft = self.queue, self.queue.popleft
-        if self.queue_bytes <= limit and len(queue) <= count:  # everything fits: usually the queue has nothing else, and all of it is to be sent
-            sendable = [append for append in queue if type(append) is PendingAppend and append.deadline > now and not append.future.done()]
-            if len(sendable) == len(queue):
-                queue.clear()
-                return sendable, self.queue_bytes
         appends: list[PendingAppend] = []
         for _ in range(min(count, len(queue))):
             append = queue[0]
