@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_records
 
-__all__ = ["FEW_RECORDS", "encode_in_columns", "encode_one_by_one"]
+__all__ = ["FEW_RECORDS", "encode_in_columns", "encode_without_numpy"]
 
 FEW_RECORDS: Final = 512
 """Fewer records are encoded faster without numpy: its thirty calls have a fixed cost, which is highest in an application that does other things too,
@@ -33,11 +33,11 @@ def encode_in_columns(
 ) -> tuple[bytes, bytes]:
     """The columns `lengths` and `records` of an append frame: ids zero, sequences from `first_sequence`. `headers`: one for each record, or one for
     all. Raises `struct.error` or `OverflowError` if a number does not fit its field; callers check arguments of users before."""
-    encode = encode_one_by_one if len(bodies) < FEW_RECORDS else _encoder()
+    encode = encode_without_numpy if len(bodies) < FEW_RECORDS else _encoder()
     return encode(client_id, generation, partition, first_sequence, headers, bodies)
 
 
-def encode_one_by_one(
+def encode_without_numpy(
     client_id: int, generation: int, partition: int, first_sequence: int, headers: int | Sequence[int], bodies: Sequence[bytes | memoryview]
 ) -> tuple[bytes, bytes]:
     """Like `encode_in_columns`, without numpy."""
@@ -52,4 +52,4 @@ def _encoder() -> Encoder:
         from waltz_log.core.formats.record_columns import encode_record_columns
 
         return encode_record_columns
-    return encode_one_by_one
+    return encode_without_numpy

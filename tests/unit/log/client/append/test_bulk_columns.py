@@ -17,7 +17,7 @@ from waltz_log.client.append import record_encoding
 from waltz_log.client.append.bulk_columns import BulkColumns, checked_rows
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.append.record_encoding import FEW_RECORDS, encode_in_columns, encode_one_by_one
+from waltz_log.client.append.record_encoding import FEW_RECORDS, encode_in_columns, encode_without_numpy
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.formats.record_columns import encode_record_columns
 from waltz_log.errors import InvalidBatch, InvalidRequest
@@ -74,7 +74,7 @@ def test_a_range_of_columns_makes_the_frame_that_its_appends_make(rows: list[Row
     expected = asyncio.run(_one_by_one(_drafts(rows[start:stop], mark), 7, 3, 2, 40, mark))
     counts, locks = found.lock_columns(start, stop)
     assert (counts if locks else b"", locks) == (expected.lock_counts, expected.locks)
-    for encode in (encode_in_columns, encode_one_by_one, encode_record_columns):
+    for encode in (encode_in_columns, encode_without_numpy, encode_record_columns):
         lengths, records = encode(7, 3, 2, 40, found.headers(start, stop), found.bodies(start, stop))
         assert (lengths, records) == (expected.lengths, expected.records)
     sizes = [found.size(row, row + 1) for row in range(start, stop)]
@@ -90,15 +90,15 @@ def test_a_range_of_columns_makes_the_frame_that_its_appends_make(rows: list[Row
 def test_many_records_are_encoded_to_the_same_bytes_with_and_without_numpy(count: int, sizes: list[int], header: int) -> None:
     bodies = [random.Random(at).randbytes(sizes[at % len(sizes)]) for at in range(count)]
     for headers in (header, [header ^ at for at in range(len(bodies))]):
-        assert encode_in_columns(2**31 - 1, 5, 3, 9, headers, bodies) == encode_one_by_one(2**31 - 1, 5, 3, 9, headers, bodies)
+        assert encode_in_columns(2**31 - 1, 5, 3, 9, headers, bodies) == encode_without_numpy(2**31 - 1, 5, 3, 9, headers, bodies)
 
 
-def test_without_numpy_large_frames_are_encoded_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_frames_are_encoded_where_there_is_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [b"%d" % at for at in range(FEW_RECORDS)]
     with_numpy = encode_in_columns(1, 2, 3, 4, 5, bodies)
     record_encoding._encoder.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "waltz_log.core.formats.record_columns", None)
-    assert record_encoding._encoder() is encode_one_by_one
+    assert record_encoding._encoder() is encode_without_numpy
     assert encode_in_columns(1, 2, 3, 4, 5, bodies) == with_numpy
     record_encoding._encoder.cache_clear()
 
