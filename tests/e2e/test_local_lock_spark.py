@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
+from tests.unit.sink.base.lock_holders import another_process
 from waltz_delta import DeltaAppend, DeltaUpsert
 from waltz_delta.base import internal, log_store
 from waltz_delta.base.local_lock import locked
@@ -25,14 +24,6 @@ from waltz_delta.jobs.maintain import Needs, maintain_table
 from waltz_delta.settings import DeleteSettings
 
 KEY = "00000000-0000-0000-0000-000000000001"
-
-HOLDS = """
-import sys
-from waltz_delta.base.local_lock import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def rows(spark: Any, first: int, *more: str) -> Any:
@@ -88,21 +79,14 @@ def test_a_commit_waits_for_another_process_that_holds_the_lock(spark: Any, tmp_
             Event().wait(seconds)
 
         monkeypatch.setattr(log_store, "locked", partial(locked, within_s=120, sleep=sleep))
-        holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(table)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            with ThreadPoolExecutor(1) as other:
-                committed = other.submit(commit, spark, str(table))
-                try:
-                    assert waits.wait(60), f"{way} did not wait"
-                    assert versions(table) == before, way
-                finally:
-                    holder.communicate("")
-                committed.result(60)
-        finally:
-            holder.kill()
-            holder.communicate()
+        with another_process(table) as holder, ThreadPoolExecutor(1) as other:
+            committed = other.submit(commit, spark, str(table))
+            try:
+                assert waits.wait(60), f"{way} did not wait"
+                assert versions(table) == before, way
+            finally:
+                holder.communicate("")
+            committed.result(60)
         assert len(versions(table)) == len(before) + 1, way
 
 

@@ -51,9 +51,6 @@ _UNSUPPORTED: Final = (
 
 _UNREADABLE: Final = "its directory cannot be opened or created, so it cannot be locked either: {error}. Give the driver's user read and write access"
 
-CREATE_ATTEMPTS: Final = 100
-"""How often a missing directory is created, in case something removes it each time."""
-
 _HELD_ELSEWHERE: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 _Inode = tuple[int, int]
@@ -154,26 +151,27 @@ def _acquire(directory: str, within_s: float, clock: Callable[[], float], sleep:
 
 
 def _open_or_create(directory: str) -> int:
-    for _ in range(CREATE_ATTEMPTS):
+    while True:
         try:
             return _open(directory)
         except FileNotFoundError:
-            try:
-                os.makedirs(directory)
-            except FileExistsError:
-                pass  # another driver was faster; or a file is there, which `_open` reports
-            except NotADirectoryError:
-                raise NotADeltaTable(path=directory, reason="a file is above it") from None
-            except OSError as error:
-                raise UnsafeTable(path=directory, reason=_UNREADABLE.format(error=error.strerror)) from error
-        except NotADirectoryError:
-            raise NotADeltaTable(path=directory, reason="a file is there") from None
-    raise NotADeltaTable(path=directory, reason="a symbolic link to a directory that does not exist is there")
+            _create(directory)
+
+
+def _create(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADeltaTable(path=directory, reason="a file, or a symbolic link to nothing, is there") from None
+    except OSError as error:
+        raise UnsafeTable(path=directory, reason=_UNREADABLE.format(error=error.strerror)) from error
 
 
 def _open(directory: str) -> int:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # Python closes it on exec
+    except NotADirectoryError:
+        raise NotADeltaTable(path=directory, reason="a file is there") from None
     except PermissionError as error:
         raise UnsafeTable(path=directory, reason=_UNREADABLE.format(error=error.strerror)) from error
     _descriptors.add(descriptor)

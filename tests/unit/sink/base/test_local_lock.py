@@ -11,39 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
+from tests.unit.sink.base.lock_holders import another_process, is_free
 from waltz_delta.base import local_lock
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.local_lock import WARNED_AFTER_S, holder_of, locked, require_lockable
 from waltz_delta.errors import NotADeltaTable, TableLocked, UnsafeTable
 from waltz_log.exit_codes import UNAVAILABLE
-
-HOLDS = """
-import sys
-from waltz_delta.base.local_lock import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the lock until its standard input ends."""
-    holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        yield holder
-    finally:
-        holder.kill()
-        holder.communicate()
 
 
 class FakeTime:
@@ -57,18 +36,6 @@ class FakeTime:
         self.now_s += 1.0
         self.polls += 1
         self._at_poll(self.polls)
-
-
-def is_free(directory: Path) -> bool:
-    """By the file system's own word."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def test_another_process_excludes_this_one_until_it_is_done(tmp_path: Path) -> None:
@@ -196,9 +163,9 @@ with locked(sys.argv[1], within_s=0):
     child = os.fork()
     if not child:
         opened = os.open(sys.argv[1], os.O_RDONLY)  # gets the number that the lock had
-os.fstat(opened) if not child else None
 if not child:
-    os._exit(0)
+    os.fstat(opened)
+    sys.exit()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False).returncode == 0

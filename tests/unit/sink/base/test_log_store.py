@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
+from tests.unit.sink.base.lock_holders import is_free
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.log_store import (
     SINGLE_DRIVER,
@@ -151,16 +151,8 @@ def test_only_a_local_table_is_locked_and_only_without_a_single_driver(tmp_path:
     table.mkdir()
 
     def is_locked(session: Any, path: str) -> bool:
-        """By the file system's own word: another descriptor cannot lock the directory."""
-        descriptor = os.open(table, os.O_RDONLY)
-        try:
-            with one_committer(session, path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        with one_committer(session, path):
+            return not is_free(table)
 
     session: Any = _Session("locks")
     assert is_locked(session, str(table))
