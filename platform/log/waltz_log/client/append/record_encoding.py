@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_records
 
-__all__ = ["FEW_RECORDS", "encode_in_columns", "encode_without_numpy"]
+__all__ = ["FEW_BODIES", "encode_in_columns", "encode_without_numpy"]
 
-FEW_RECORDS: Final = 512
+FEW_BODIES: Final = 512
 """Fewer records are encoded faster without numpy: its thirty calls have a fixed cost, which is highest in an application that does other things too,
 because the caches are then cold at each frame."""
 
@@ -33,7 +33,7 @@ def encode_in_columns(
 ) -> tuple[bytes, bytes]:
     """The columns `lengths` and `records` of an append frame: ids zero, sequences from `first_sequence`. `headers`: one for each record, or one for
     all. Raises `struct.error` or `OverflowError` if a number does not fit its field; callers check arguments of users before."""
-    encode = encode_without_numpy if len(bodies) < FEW_RECORDS else _encoder()
+    encode = encode_without_numpy if len(bodies) < FEW_BODIES else _encoder()
     return encode(client_id, generation, partition, first_sequence, headers, bodies)
 
 

@@ -2,17 +2,18 @@
 
 `lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back. Nothing here makes an object per record.
 
-How a block is verified (`verify_records`): the closing checksums determine the checksum of the whole block (`crc_algebra`), so one pass of
-`crc32` over all its bytes checks them together. A record's closing checksum and header determine its data checksum, so that one is checked
-without the data. Damage within one record is found whenever the record's own checksum finds it, including every burst of up to 32 bits. Damage in
-several records at once is missed with a probability of 2**-32, as with one checksum. If something is wrong, a loop over the records finds the first
-damaged one.
+How a block is verified (`verify_records`): in two passes of `crc32` over a copy of it. A checksum is a register that each byte changes. In the first
+pass, the closing bytes of each record are replaced by bytes that return the register to where it began, if it matches the record's closing checksum
+there. So the whole copy has the checksum of nothing, 0, if all closing checksums are right. In the second pass, headers are replaced by bytes that
+change nothing, and the closing bytes by those that do the same for the data checksums. Damage within one record is found whenever the record's own
+checksum finds it, including every burst of up to 32 bits. Damage in several records at once is missed with a probability of 2**-32, as with one
+checksum. If something is wrong, a loop over the records finds the first damaged one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate
 from struct import Struct, pack, unpack
 from typing import Any, Final  # Any: dtypes that are made at run time
@@ -22,12 +23,15 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
-from waltz_log.core.formats.crc_algebra import crc_of_words, fold, shift
+from waltz_log.core.formats.crc_algebra import crc_of_words, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [
+    "FEW_LENGTHS",
     "FEW_RECORDS",
+    "GROUP_BYTES",
     "HEADER_DTYPE",
+    "LOW_BITS",
     "assign_ids",
     "header_bytes",
     "headers_array",
@@ -54,22 +58,41 @@ HEADER_DTYPE: Final = np.dtype(
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
-FEW_RECORDS: Final = 192
-"""Below this many a loop is faster than the fixed cost of some forty numpy calls. In a process that does nothing else they are equal at 80. But in
-a node the caches are cold at each block, and numpy needs four times as long: with 192, p50 at 50,000 appends/s fell by 17 %, in turns."""
+FEW_RECORDS: Final = 64
+"""Below this many a loop is faster than the fixed cost of some twenty numpy calls. In a process that does nothing else they are equal at 40, but in a
+node the caches are cold at each block."""
+
+FEW_LENGTHS: Final = 192
+"""As `FEW_RECORDS`, where only lengths are read."""
 
 _ID = Struct(">q")
 _CHECKSUM = Struct(">I")
 _HEADER = Struct(">qiiiiiiI")
 _SENDER = Struct(">8xii4xi")
 _FIRST_ID = bytes(8)
-_FOUR_ZEROS = bytes(4)
 
-GROUP_RECORDS: Final = 1024
-"""Verified together: enough that the fixed cost of some forty numpy calls hardly counts, and the columns stay within the processor's cache."""
+GROUP_BYTES: Final = 256 * 1024
+"""About how much is verified together: enough that the fixed cost of some twenty numpy calls hardly counts, and the copy stays within the processor's
+cache."""
 
-_PARTITION, _DATA_LENGTH, _DATA_CHECKSUM = 4, 7, 8
-"""Words of a header."""
+_REGISTER = 0xFFFF_FFFF
+"""Where the register of CRC-32 begins. A checksum is the register with all bits inverted."""
+
+_BEFORE_FOUR_ZEROS = int(shift(np.array([_REGISTER], dtype=np.uint32), np.array([2**32 - 1 - 4]))[0])
+"""The register that four zero bytes turn into `_REGISTER`: shifts repeat after 2**32 - 1 bytes, so shifting further reverses a shift."""
+
+_RETURN = np.uint32(_REGISTER ^ _BEFORE_FOUR_ZEROS)
+"""A checksum with these bits inverted, lowest byte first, returns its register to `_REGISTER`."""
+
+_NO_HEADER = bytes(HEADER_BYTES - 4)
+_NO_HEADER += (int(_RETURN) ^ crc32(_NO_HEADER)).to_bytes(4, "little")
+"""Leaves the register at `_REGISTER`, as if there were no header."""
+
+_CLOSING_DTYPE = np.dtype(">u4")
+_NO_HEADERS = np.frombuffer(_NO_HEADER, dtype=f"V{HEADER_BYTES}")
+
+LOW_BITS: Final = 12
+"""Of an id: what they change in a checksum is looked up, in 16 KiB for each length of records."""
 
 
 def lengths_array(lengths: bytes) -> NDArray[np.int64]:
@@ -87,16 +110,19 @@ def offsets_array(lengths: bytes) -> NDArray[np.int64]:
 
 def index_entries(lengths: bytes, start: int) -> tuple[bytes, int]:
     """i8[n] big-endian: where each record starts when the first one does at `start`; and where the last one ends."""
-    if len(lengths) // 4 < FEW_RECORDS:
+    if len(lengths) // 4 < FEW_LENGTHS:
         *starts, end = accumulate(_each(lengths), initial=start)
         return pack(f">{len(starts)}q", *starts), end
+    if size := _one_length(lengths):
+        end = start + size * (len(lengths) // 4)
+        return np.arange(start, end, size, dtype=np.int64).astype(">i8").tobytes(), end
     offsets = offsets_array(lengths) + start
     return offsets[:-1].astype(">i8").tobytes(), int(offsets[-1])
 
 
 def headers_array(records: bytes | memoryview, lengths: bytes) -> NDArray[Any]:
     """HEADER_DTYPE[n], a copy. The framing must be right (`verify_records` checked it); `IndexError` or `ValueError` otherwise."""
-    return _rows_at(records, offsets_array(lengths)[:-1], HEADER_BYTES).view(HEADER_DTYPE)
+    return _Framing(lengths).heads(records)
 
 
 def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, int, int]]:
@@ -109,7 +135,9 @@ def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, 
 
 def shortest_and_sum(lengths: bytes) -> tuple[int, int]:
     """The shortest length and the sum of all. n > 0."""
-    if len(lengths) // 4 < FEW_RECORDS:
+    if size := _one_length(lengths):
+        return size, size * (len(lengths) // 4)
+    if len(lengths) // 4 < FEW_LENGTHS:
         each = _each(lengths)
         return min(each), sum(each)
     found = np.frombuffer(lengths, dtype=">i4")
@@ -119,6 +147,12 @@ def shortest_and_sum(lengths: bytes) -> tuple[int, int]:
 def _each(lengths: bytes) -> tuple[int, ...]:
     """Of a few records: a call of numpy costs more than they do."""
     return unpack(f">{len(lengths) // 4}i", lengths)
+
+
+def _one_length(lengths: bytes) -> int:
+    """The length of each record if all have the same, as they often have; otherwise 0. n > 0."""
+    first = lengths[:4]
+    return int.from_bytes(first, "big", signed=True) if lengths == first * (len(lengths) // 4) else 0
 
 
 def header_bytes(records: bytes, lengths: bytes) -> bytes:
@@ -147,103 +181,86 @@ def verify_records(records: bytes | memoryview, lengths: bytes, *, first_transac
 
 
 def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None) -> bool:
-    sizes = lengths_array(lengths)
-    ends = np.cumsum(sizes)
-    count = len(sizes)
-    if int(sizes.min()) < RECORD_OVERHEAD_BYTES or int(ends[-1]) != len(records):
+    shortest, total = shortest_and_sum(lengths)
+    if shortest < RECORD_OVERHEAD_BYTES or total != len(records):
         return False
+    count = len(lengths) // 4
     view = memoryview(records)
-    start = begin = 0
-    while start < count:
-        stop = start + GROUP_RECORDS
-        if count - stop < GROUP_RECORDS // 2:
-            stop = count
-        end = int(ends[min(stop, count) - 1])
-        first = None if first_transaction_id is None else first_transaction_id + start
-        if not _verified_group(view[begin:end], _Framing(sizes[start:stop], ends[start:stop] - begin), first, partition):
+    together = -(-count // -(-total // GROUP_BYTES))
+    begin = 0
+    for start in range(0, count, together):
+        framing = _Framing(lengths[4 * start : 4 * (start + together)])
+        end = begin + framing.total
+        if not _verified_group(view[begin:end], framing, None if first_transaction_id is None else first_transaction_id + start, partition):
             return False
-        start, begin = stop, end
+        begin = end
     return True
 
 
 class _Framing:
-    """The positions of the records of a run. Where all are of one length, as they often are, rows are cut out of the bytes instead of gathered."""
+    """The positions of the records of a run. Where all are of one length, rows are strides through the bytes instead of gathered."""
 
-    def __init__(self, sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self.sizes = sizes
-        self.ends = ends
-        first = int(sizes[0])
-        self.size = first if (sizes == first).all() else None
+    def __init__(self, lengths: bytes) -> None:
+        self.count = len(lengths) // 4
+        self.size = _one_length(lengths)
+        if self.size:
+            self.total = self.size * self.count
+            return
+        self.sizes = lengths_array(lengths)
+        self.ends = np.cumsum(self.sizes)
+        self.total = int(self.ends[-1]) if self.count else 0
 
-    def heads(self, data: memoryview | bytearray, width: int) -> NDArray[Any]:
-        """V<width>[n]: the first bytes of each record."""
-        return self._rows(data, width, 0, self.ends - self.sizes)
+    def _strided(self, data: bytes | bytearray | memoryview, dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
+        return np.ndarray(self.count, dtype, data, offset % self.size, (self.size,))
 
-    def closings(self, data: memoryview | bytearray) -> NDArray[Any]:
-        """V4[n]: the last bytes of each record."""
-        return self._rows(data, 4, -4, self.ends - 4)
+    def heads(self, data: bytes | memoryview) -> NDArray[Any]:
+        """HEADER_DTYPE[n], a copy."""
+        if self.size:
+            return self._strided(data, _NO_HEADERS.dtype, 0).copy().view(HEADER_DTYPE)  # a copy field by field takes several times as long
+        return _rows_at(data, self.ends - self.sizes, HEADER_BYTES).view(HEADER_DTYPE)
 
-    def _rows(self, data: memoryview | bytearray, width: int, offset: int, starts: NDArray[np.int64]) -> NDArray[Any]:
-        if self.size is None:
-            return _rows_at(data, starts, width)
-        return np.ndarray(len(starts), dtype=f"V{width}", buffer=data, offset=offset % self.size, strides=(self.size,))
+    def closings(self, data: bytearray | memoryview) -> NDArray[Any]:
+        """>u4[n]: the last bytes of each record."""
+        if self.size:
+            return self._strided(data, _CLOSING_DTYPE, -4)
+        return _rows_at(data, self.ends - 4, 4).view(_CLOSING_DTYPE)
 
     def put_heads(self, data: bytearray, rows: NDArray[Any]) -> None:
-        """V<width>[n] in place of the first bytes of each record."""
-        _windows(data, rows.dtype)[self.ends - self.sizes] = rows
+        """Rows of n, or one for all, in place of the first bytes of each record."""
+        if self.size:
+            self._strided(data, rows.dtype, 0)[:] = rows
+        else:
+            _windows(data, rows.dtype)[self.ends - self.sizes] = rows
 
-    def put_closings(self, data: bytearray, rows: NDArray[Any]) -> None:
-        _windows(data, rows.dtype)[self.ends - 4] = rows
+    def put_closings(self, data: bytearray, values: NDArray[Any]) -> None:
+        """`values` in four bytes each, in the byte order of their type."""
+        if self.size:
+            self._strided(data, values.dtype, -4)[:] = values
+        else:
+            _windows(data, values.dtype)[self.ends - 4] = values
 
-    def before_end(self, width: int) -> NDArray[np.int64] | int:
-        """How many bytes of each record follow the first `width`, without the closing checksum."""
-        return self.sizes - (width + 4) if self.size is None else self.size - (width + 4)
-
-
-def _words(rows: NDArray[Any]) -> NDArray[np.uint32]:
-    """u4[words, n] of V<4 * words>[n]."""
-    words = rows.dtype.itemsize // 4
-    return rows.view(np.dtype((">u4", (words,)))).T.astype(np.uint32, order="C")
+    def data_lengths(self) -> NDArray[np.int64] | int:
+        return (self.size or self.sizes) - RECORD_OVERHEAD_BYTES
 
 
 def _verified_group(records: memoryview, framing: _Framing, first_transaction_id: int | None, partition: int | None) -> bool:
-    columns = _words(framing.heads(records, HEADER_BYTES))
-    if not np.array_equal(columns[_DATA_LENGTH], framing.sizes - RECORD_OVERHEAD_BYTES):
+    heads = framing.heads(records)
+    if (heads["data_length"] != framing.data_lengths()).any():
         return False
-    if partition is not None and (columns[_PARTITION] != partition).any():
+    if partition is not None and (heads["partition"] != partition).any():
         return False
     if first_transaction_id is None:
-        if columns[:2].any():
+        if heads["transaction_id"].any():
             return False
-    elif not np.array_equal(columns[:2], _id_words(first_transaction_id, len(framing.sizes))):
+    elif (heads["transaction_id"] != np.arange(first_transaction_id, first_transaction_id + framing.count)).any():
         return False
-    closing = framing.closings(records)
-    checksums = closing.view(">u4").astype(np.uint32)
-    # crc(header + data) = shift(crc(header), data length) ^ crc(data)
-    if not np.array_equal(shift(crc_of_words(columns), framing.before_end(HEADER_BYTES)) ^ checksums, columns[_DATA_CHECKSUM]):
+    copy = bytearray(records)
+    framing.put_closings(copy, (framing.closings(records) ^ _RETURN).astype("<u4"))
+    if crc32(copy):
         return False
-    # crc(record) = shift(crc(header + data) ^ the closing bytes as the register meets them, 4) ^ crc(four zero bytes), and then the records after it
-    ends = checksums ^ closing.view("<u4") ^ _before_four_bytes()
-    if framing.size is None:
-        whole = int(np.bitwise_xor.reduce(shift(ends, framing.ends[-1] + 4 - framing.ends)))
-    else:
-        whole = crc32(_FOUR_ZEROS, fold(ends, framing.size)) ^ crc32(_FOUR_ZEROS)
-    return whole == crc32(records)
-
-
-def _id_words(first: int, count: int) -> NDArray[np.uint32]:
-    """u4[2, n]: consecutive ids, the higher word first."""
-    words = np.empty((2, count), dtype=np.uint32)
-    ids = np.arange(first, first + count, dtype=np.int64)
-    words[0] = ids >> 32
-    words[1] = ids & 0xFFFF_FFFF
-    return words
-
-
-@cache
-def _before_four_bytes() -> np.uint32:
-    """What becomes the checksum of four zero bytes after four more: shifts repeat after 2**32 - 1 bytes, so shifting further reverses a shift."""
-    return np.uint32(shift(np.array([crc32(bytes(4))], dtype=np.uint32), 2**32 - 1 - 4)[0])
+    framing.put_heads(copy, _NO_HEADERS)
+    framing.put_closings(copy, (heads["data_checksum"] ^ _RETURN).astype("<u4"))
+    return not crc32(copy)
 
 
 def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None, where: str) -> None:
@@ -282,14 +299,46 @@ def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id
     if count < FEW_RECORDS:
         _assign_one_by_one(patched, lengths, first_transaction_id)
         return bytes(patched)
-    sizes = lengths_array(lengths)
-    framing = _Framing(sizes, np.cumsum(sizes))
-    ids = _id_words(first_transaction_id, count)
-    share = shift(crc_of_words(ids) ^ np.uint32(crc32(_FIRST_ID)), framing.before_end(len(_FIRST_ID)))
-    checksums = framing.closings(patched).view(">u4") ^ share
-    framing.put_heads(patched, np.ascontiguousarray(ids.T.astype(">u4")).view("V8")[:, 0])
-    framing.put_closings(patched, checksums.astype(">u4").view("V4"))
+    framing = _Framing(lengths)
+    ids = np.arange(first_transaction_id, first_transaction_id + count)
+    checksums = framing.closings(patched) ^ _shares(ids, framing)
+    framing.put_heads(patched, ids.astype(">i8"))
+    framing.put_closings(patched, checksums.astype(_CLOSING_DTYPE))
     return bytes(patched)
+
+
+def _shares(ids: NDArray[np.int64], framing: _Framing) -> NDArray[np.uint32]:
+    """u4[n]: what consecutive ids change in the closing checksums of records whose ids are zero."""
+    count = framing.count
+    if not framing.size:
+        words = np.empty((2, count), dtype=np.uint32)
+        words[0], words[1] = ids >> 32, ids & 0xFFFF_FFFF
+        return shift(crc_of_words(words) ^ np.uint32(crc32(_FIRST_ID)), framing.sizes - (len(_FIRST_ID) + 4))
+    found = np.empty(count, dtype=np.uint32)
+    low = _low_shares(framing.size)
+    at = 0
+    while at < count:
+        start = (first := int(ids[at])) & (1 << LOW_BITS) - 1
+        stop = min(start + count - at, 1 << LOW_BITS)
+        np.bitwise_xor(low[start:stop], _share(first - start, framing.size), out=found[at : at + stop - start])
+        at += stop - start
+    return found
+
+
+def _share(transaction_id: int, size: int) -> np.uint32:
+    """What one id changes in the closing checksum of a record of this size."""
+    rest = bytes(size - len(_FIRST_ID) - 4)
+    return np.uint32(crc32(rest, crc32(_ID.pack(transaction_id))) ^ crc32(rest, crc32(_FIRST_ID)))
+
+
+@lru_cache(maxsize=64)
+def _low_shares(size: int) -> NDArray[np.uint32]:
+    """`_share` of the ids below `1 << LOW_BITS`. The shares of two ids without a common bit combine by exclusive or."""
+    shares = np.zeros(1 << LOW_BITS, dtype=np.uint32)
+    for bit in range(LOW_BITS):
+        shares[1 << bit : 2 << bit] = shares[: 1 << bit] ^ _share(1 << bit, size)
+    shares.setflags(write=False)
+    return shares
 
 
 def _windows(data: bytearray, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.crc import crc32
 
-__all__ = ["crc_of_words", "fold", "shift"]
+__all__ = ["crc_of_words", "shift"]
 
 _POLYNOMIAL = 0xEDB88320
 _BYTE_STEPS = np.array([[0], [8], [16], [24]], dtype=np.uint32)
@@ -103,34 +103,6 @@ def shift(values: NDArray[np.uint32], following: NDArray[np.int64] | int) -> NDA
         values = _apply(values, _shift_table(level), digits * _TABLE)
         level += 1
     return values
-
-
-@lru_cache(maxsize=32)
-def _stride_table(stride: int) -> NDArray[np.uint32]:
-    """As `_shift_table`, for digits of this many bytes each."""
-    table = np.empty((16, _TABLE), dtype=np.uint32)
-    table[0] = _identity()
-    one = _table_of(stride)
-    for digit in range(1, 16):
-        table[digit] = _apply(table[digit - 1], one)
-    flat = table.ravel()
-    flat.setflags(write=False)
-    return flat
-
-
-_FALLING = np.tile(np.arange(15, -1, -1, dtype=np.intp) * _TABLE, 128)
-
-
-def fold(values: NDArray[np.uint32], stride: int) -> int:
-    """All of them in one: `values[i]` after the `(n - 1 - i) * stride` bytes of those that follow, added up. 0 < n <= 2048, and the whole below 2**32
-    bytes. Sixteen become one in each round, so that the rounds after the first hardly count."""
-    while len(values) > 1:
-        rows = -(-len(values) // 16)
-        padded = np.zeros(16 * rows, dtype=np.uint32)  # nothing in front of the first adds nothing
-        padded[-len(values) :] = values
-        values = np.bitwise_xor.reduce(_apply(padded, _stride_table(stride), _FALLING[: 16 * rows]).reshape(rows, 16), axis=1)
-        stride *= 16
-    return int(values[0])
 
 
 @cache

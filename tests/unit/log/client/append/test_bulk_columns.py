@@ -17,7 +17,7 @@ from waltz_log.client.append import record_encoding
 from waltz_log.client.append.bulk_columns import BulkColumns, checked_rows
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.append.record_encoding import FEW_RECORDS, encode_in_columns, encode_without_numpy
+from waltz_log.client.append.record_encoding import FEW_BODIES, encode_in_columns, encode_without_numpy
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.formats.record_columns import encode_record_columns
 from waltz_log.errors import InvalidBatch, InvalidRequest
@@ -85,7 +85,7 @@ def test_a_range_of_columns_makes_the_frame_that_its_appends_make(rows: list[Row
         assert fitting == len(sizes) or sum(sizes[: fitting + 1]) > room
 
 
-@given(count=st.integers(FEW_RECORDS, FEW_RECORDS + 200), sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20), header=HEADERS)
+@given(count=st.integers(FEW_BODIES, FEW_BODIES + 200), sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20), header=HEADERS)
 @settings(max_examples=50, deadline=None)
 def test_many_records_are_encoded_to_the_same_bytes_with_and_without_numpy(count: int, sizes: list[int], header: int) -> None:
     bodies = [random.Random(at).randbytes(sizes[at % len(sizes)]) for at in range(count)]
@@ -94,7 +94,7 @@ def test_many_records_are_encoded_to_the_same_bytes_with_and_without_numpy(count
 
 
 def test_large_frames_are_encoded_where_there_is_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = [b"%d" % at for at in range(FEW_RECORDS)]
+    bodies = [b"%d" % at for at in range(FEW_BODIES)]
     with_numpy = encode_in_columns(1, 2, 3, 4, 5, bodies)
     record_encoding._encoder.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "waltz_log.core.formats.record_columns", None)

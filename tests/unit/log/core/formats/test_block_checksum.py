@@ -7,12 +7,12 @@ import pytest
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.block_checksum import block_checksum, verify_block
-from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, slice_block
+from waltz_log.core.formats.columns import FEW_LENGTHS, assign_ids, slice_block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import CorruptData
 
 FIRST, PARTITION, TIME_MS = 1_000, 3, 1_700_000_000_123
-SIZES = (1, 2, 7, FEW_RECORDS - 1, FEW_RECORDS, FEW_RECORDS + 40)
+SIZES = (1, 2, 7, FEW_LENGTHS - 1, FEW_LENGTHS, FEW_LENGTHS + 40)
 
 
 def block_of(count: int, partition: int = PARTITION, first: int = FIRST) -> Block:
