@@ -9,17 +9,20 @@ still differs is in each figure's conditions:
 - Kafka checks no locks. The platform's transactions hold one write lock each unless the figure says otherwise.
 - Kafka's brokers are suspended while the platform is measured, because idle brokers use 6 to 12 % of a processor (twice a second at the same time),
   which raised the platform's 99th percentile at 100,000 per second from 11 to 19 ms. The platform's idle processes use 0.5 % and are not suspended.
+- The platform's client runs on uvloop, and confluent-kafka has threads in C for its connections.
 - Java's tool counts a latency from the call that sends; the others count from when the record was due.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
+
+import uvloop
 
 from benchmarks import bulk
 from benchmarks.load import DATA, Load, offered, pipelined, single
@@ -29,11 +32,14 @@ from benchmarks.peers.rounds import Case, Run
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import WaltzClient
 
+T = TypeVar("T")
+
 __all__ = ["DIFFERENCES", "GROUPS", "LINGERS_MS", "OFFERED_PER_S", "PARTITIONS", "Sides", "Work", "cases"]
 
 DIFFERENCES = {
     "platform_durability": "fdatasync at 2 of 3 replicas",
     "kafka_durability": "acks=all: every in-sync replica, 3 of 3 while none lags; flush.messages=1: each syncs; min.insync.replicas=2",
+    "platform_loop": "uvloop",
     "brokers": "suspended while the platform is measured",
 }
 GROUPS = ("throughput", "single", "offered", "sizes")
@@ -82,16 +88,21 @@ class Sides:
                 return await load(client)
 
         with self.suspended():
-            return asyncio.run(run())
+            return _on_uvloop(run())
 
     def in_bulk(self, batches: list[Any]) -> float:
         with self.suspended():
-            return asyncio.run(bulk.rate(self.platform, batches))
+            return _on_uvloop(bulk.rate(self.platform, batches))
 
     def confluent(self, topic: str, settings: ProducerSettings) -> ConfluentLoads:
         loads = self.connect(topic, settings)
         loads.single(WARM_SINGLES)
         return loads
+
+
+def _on_uvloop(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def topic(partitions: int) -> str:
