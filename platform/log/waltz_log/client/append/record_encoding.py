@@ -17,7 +17,7 @@ from waltz_log.core.formats.records import encode_records
 
 __all__ = ["FEW_BODIES", "encode_in_columns", "encode_without_numpy"]
 
-FEW_BODIES: Final = 512
+FEW_BODIES: Final = 200
 """Fewer records are encoded faster without numpy: its thirty calls have a fixed cost, which is highest in an application that does other things too,
 because the caches are then cold at each frame."""
 

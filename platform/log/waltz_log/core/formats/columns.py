@@ -13,7 +13,6 @@ checksum. If something is wrong, a loop over the records finds the first damaged
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import accumulate
 from struct import Struct, pack, unpack
 from typing import Any, Final  # Any: dtypes that are made at run time
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
-from waltz_log.core.formats.crc_algebra import crc_of_words, shift
+from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "FEW_RECORDS",
     "GROUP_BYTES",
     "HEADER_DTYPE",
-    "LOW_BITS",
     "assign_ids",
     "header_bytes",
     "headers_array",
@@ -90,9 +88,6 @@ _NO_HEADER += (int(_RETURN) ^ crc32(_NO_HEADER)).to_bytes(4, "little")
 
 _CLOSING_DTYPE = np.dtype(">u4")
 _NO_HEADERS = np.frombuffer(_NO_HEADER, dtype=f"V{HEADER_BYTES}")
-
-LOW_BITS: Final = 12
-"""Of an id: what they change in a checksum is looked up, in 16 KiB for each length of records."""
 
 
 def lengths_array(lengths: bytes) -> NDArray[np.int64]:
@@ -309,36 +304,12 @@ def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id
 
 def _shares(ids: NDArray[np.int64], framing: _Framing) -> NDArray[np.uint32]:
     """u4[n]: what consecutive ids change in the closing checksums of records whose ids are zero."""
-    count = framing.count
-    if not framing.size:
-        words = np.empty((2, count), dtype=np.uint32)
-        words[0], words[1] = ids >> 32, ids & 0xFFFF_FFFF
-        return shift(crc_of_words(words) ^ np.uint32(crc32(_FIRST_ID)), framing.sizes - (len(_FIRST_ID) + 4))
-    found = np.empty(count, dtype=np.uint32)
-    low = _low_shares(framing.size)
-    at = 0
-    while at < count:
-        start = (first := int(ids[at])) & (1 << LOW_BITS) - 1
-        stop = min(start + count - at, 1 << LOW_BITS)
-        np.bitwise_xor(low[start:stop], _share(first - start, framing.size), out=found[at : at + stop - start])
-        at += stop - start
-    return found
-
-
-def _share(transaction_id: int, size: int) -> np.uint32:
-    """What one id changes in the closing checksum of a record of this size."""
-    rest = bytes(size - len(_FIRST_ID) - 4)
-    return np.uint32(crc32(rest, crc32(_ID.pack(transaction_id))) ^ crc32(rest, crc32(_FIRST_ID)))
-
-
-@lru_cache(maxsize=64)
-def _low_shares(size: int) -> NDArray[np.uint32]:
-    """`_share` of the ids below `1 << LOW_BITS`. The shares of two ids without a common bit combine by exclusive or."""
-    shares = np.zeros(1 << LOW_BITS, dtype=np.uint32)
-    for bit in range(LOW_BITS):
-        shares[1 << bit : 2 << bit] = shares[: 1 << bit] ^ _share(1 << bit, size)
-    shares.setflags(write=False)
-    return shares
+    width = len(_FIRST_ID)
+    if framing.size:
+        return shares(int(ids[0]), framing.count, width, framing.size - width - 4)
+    words = np.empty((2, framing.count), dtype=np.uint32)
+    words[0], words[1] = ids >> 32, ids & 0xFFFF_FFFF
+    return shift(crc_of_words(words) ^ np.uint32(crc32(_FIRST_ID)), framing.sizes - width - 4)
 
 
 def _windows(data: bytearray, dtype: np.dtype[Any]) -> NDArray[Any]:

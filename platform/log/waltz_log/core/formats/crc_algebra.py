@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import sys
 from functools import cache, lru_cache
-from typing import Any  # what a ufunc returns
+from typing import Any, Final  # Any: what a ufunc returns
 
 import numpy as np
 from numpy.typing import NDArray
 
 from waltz_log.core.formats.crc import crc32
 
-__all__ = ["crc_of_words", "shift"]
+__all__ = ["LOW_BITS", "crc_of_words", "shares", "shift"]
+
+LOW_BITS: Final = 12
+"""Of a number: what they change in a checksum is looked up in a table of 16 KiB."""
 
 _POLYNOMIAL = 0xEDB88320
 _BYTE_STEPS = np.array([[0], [8], [16], [24]], dtype=np.uint32)
@@ -132,3 +135,32 @@ def crc_of_words(columns: NDArray[np.uint32]) -> NDArray[np.uint32]:
     found: NDArray[Any] = np.bitwise_xor.reduce(table.take(indexes), axis=0)
     found ^= np.uint32(crc32(alike.tobytes()))
     return found
+
+
+def shares(first: int, count: int, width: int, following: int) -> NDArray[np.uint32]:
+    """u4[count]: what consecutive numbers from `first` on change in the checksum of a row where zero was, if they have `width` bytes, big-endian, and
+    `following` bytes come after them."""
+    found = np.empty(count, dtype=np.uint32)
+    low = _low_shares(width, following)
+    at = 0
+    while at < count:
+        start = (first + at) & (1 << LOW_BITS) - 1
+        stop = min(start + count - at, 1 << LOW_BITS)
+        np.bitwise_xor(low[start:stop], _share(first + at - start, width, following), out=found[at : at + stop - start])
+        at += stop - start
+    return found
+
+
+def _share(number: int, width: int, following: int) -> np.uint32:
+    rest = bytes(following)
+    return np.uint32(crc32(rest, crc32(number.to_bytes(width, "big"))) ^ crc32(rest, crc32(bytes(width))))
+
+
+@lru_cache(maxsize=64)
+def _low_shares(width: int, following: int) -> NDArray[np.uint32]:
+    """The shares of the numbers below `1 << LOW_BITS`. The shares of two numbers without a common bit combine by exclusive or."""
+    table = np.zeros(1 << LOW_BITS, dtype=np.uint32)
+    for bit in range(LOW_BITS):
+        table[1 << bit : 2 << bit] = table[: 1 << bit] ^ _share(1 << bit, width, following)
+    table.setflags(write=False)
+    return table

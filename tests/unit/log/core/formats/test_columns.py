@@ -16,7 +16,6 @@ from waltz_log.core.formats.columns import (
     FEW_RECORDS,
     GROUP_BYTES,
     HEADER_DTYPE,
-    LOW_BITS,
     assign_ids,
     header_bytes,
     headers_array,
@@ -27,7 +26,7 @@ from waltz_log.core.formats.columns import (
     slice_block,
     verify_records,
 )
-from waltz_log.core.formats.crc_algebra import crc_of_words, shift
+from waltz_log.core.formats.crc_algebra import LOW_BITS, crc_of_words, shift
 from waltz_log.core.formats.records import decode_record, encode_record
 from waltz_log.errors import CorruptData
 
