@@ -2,12 +2,12 @@
 
 `lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back. Nothing here makes an object per record.
 
-How a block is verified (`verify_records`): in two passes of `crc32` over a copy of it. A checksum is a register that each byte changes. In the first
-pass, the closing bytes of each record are replaced by bytes that return the register to where it began, if it matches the record's closing checksum
-there. So the whole copy has the checksum of nothing, 0, if all closing checksums are right. In the second pass, headers are replaced by bytes that
-change nothing, and the closing bytes by those that do the same for the data checksums. Damage within one record is found whenever the record's own
-checksum finds it, including every burst of up to 32 bits. Damage in several records at once is missed with a probability of 2**-32, as with one
-checksum. If something is wrong, a loop over the records finds the first damaged one.
+How a block is verified (`verify_records`): records are copied in groups, and the CRC-32 of each copy is computed twice. In the first pass, the
+closing checksum of each record is replaced by four bytes that set the register of the CRC back to its start value, if that checksum is right. If
+all are right, the CRC of the copy is 0. The second pass does the same for the data checksums; each header is replaced by bytes that leave the
+register as it is. Damage within one record is found whenever the record's own checksum finds it, including every burst of up to 32 bits. Random
+damage in several records at once is missed with a probability of 2**-32, as with one checksum. A sender that computes wrong checksums on purpose
+can make them cancel each other. If something is wrong, a loop over the records finds the first damaged one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HEADER_DTYPE: Final = np.dtype(
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
 FEW_RECORDS: Final = 64
-"""Below this many a loop is faster than the fixed cost of some twenty numpy calls. In a process that does nothing else they are equal at 40, but in a
+"""Below this many a loop is faster than the fixed cost of about twenty numpy calls. In a process that does nothing else they are equal at 40. In a
 node the caches are cold at each block."""
 
 FEW_LENGTHS: Final = 192
@@ -67,27 +67,27 @@ _ID = Struct(">q")
 _CHECKSUM = Struct(">I")
 _HEADER = Struct(">qiiiiiiI")
 _SENDER = Struct(">8xii4xi")
-_FIRST_ID = bytes(8)
+_NO_ID = bytes(8)
 
 GROUP_BYTES: Final = 256 * 1024
-"""About how much is verified together: enough that the fixed cost of some twenty numpy calls hardly counts, and the copy stays within the processor's
-cache."""
+"""About how much is verified together, if records have similar lengths. With more, the copy would leave the processor's cache; with less, the
+fixed cost of numpy's calls would count."""
 
-_REGISTER = 0xFFFF_FFFF
-"""Where the register of CRC-32 begins. A checksum is the register with all bits inverted."""
+_START = 0xFFFF_FFFF
+"""The register of CRC-32 at the start. A checksum is the register with all bits inverted."""
 
-_BEFORE_FOUR_ZEROS = int(shift(np.array([_REGISTER], dtype=np.uint32), np.array([2**32 - 1 - 4]))[0])
-"""The register that four zero bytes turn into `_REGISTER`: shifts repeat after 2**32 - 1 bytes, so shifting further reverses a shift."""
+_BEFORE_FOUR_ZEROS = int(shift(np.array([_START], dtype=np.uint32), np.array([2**32 - 1 - 4]))[0])
+"""The register that four zero bytes turn into `_START`. Shifts have a period of 2**32 - 1 bytes: a shift by that minus 4 undoes four zero bytes."""
 
-_RETURN = np.uint32(_REGISTER ^ _BEFORE_FOUR_ZEROS)
-"""A checksum with these bits inverted, lowest byte first, returns its register to `_REGISTER`."""
+_RETURN_TO_START = np.uint32(_START ^ _BEFORE_FOUR_ZEROS)
+"""XOR a checksum with this, and append it, lowest byte first: then the register is `_START` again."""
 
-_NO_HEADER = bytes(HEADER_BYTES - 4)
-_NO_HEADER += (int(_RETURN) ^ crc32(_NO_HEADER)).to_bytes(4, "little")
-"""Leaves the register at `_REGISTER`, as if there were no header."""
+_NEUTRAL_HEADER = bytes(HEADER_BYTES - 4)
+_NEUTRAL_HEADER += (int(_RETURN_TO_START) ^ crc32(_NEUTRAL_HEADER)).to_bytes(4, "little")
+"""Leaves the register at `_START`, as if there were no header."""
 
 _CLOSING_DTYPE = np.dtype(">u4")
-_NO_HEADERS = np.frombuffer(_NO_HEADER, dtype=f"V{HEADER_BYTES}")
+_NEUTRAL_ROW = np.frombuffer(_NEUTRAL_HEADER, dtype=f"V{HEADER_BYTES}")
 
 
 def lengths_array(lengths: bytes) -> NDArray[np.int64]:
@@ -181,10 +181,11 @@ def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transac
         return False
     count = len(lengths) // 4
     view = memoryview(records)
-    together = -(-count // -(-total // GROUP_BYTES))
+    groups = -(-total // GROUP_BYTES)
+    records_per_group = -(-count // groups)
     begin = 0
-    for start in range(0, count, together):
-        framing = _Framing(lengths[4 * start : 4 * (start + together)])
+    for start in range(0, count, records_per_group):
+        framing = _Framing(lengths[4 * start : 4 * (start + records_per_group)])
         end = begin + framing.total
         if not _verified_group(view[begin:end], framing, None if first_transaction_id is None else first_transaction_id + start, partition):
             return False
@@ -193,7 +194,7 @@ def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transac
 
 
 class _Framing:
-    """The positions of the records of a run. Where all are of one length, rows are strides through the bytes instead of gathered."""
+    """The positions of the records of a run. If all have one length, rows are a view with strides; otherwise they are gathered."""
 
     def __init__(self, lengths: bytes) -> None:
         self.count = len(lengths) // 4
@@ -211,7 +212,7 @@ class _Framing:
     def heads(self, data: bytes | memoryview) -> NDArray[Any]:
         """HEADER_DTYPE[n], a copy."""
         if self.size:
-            return self._strided(data, _NO_HEADERS.dtype, 0).copy().view(HEADER_DTYPE)  # a copy field by field takes several times as long
+            return self._strided(data, _NEUTRAL_ROW.dtype, 0).copy().view(HEADER_DTYPE)  # a copy field by field takes several times as long
         return _rows_at(data, self.ends - self.sizes, HEADER_BYTES).view(HEADER_DTYPE)
 
     def closings(self, data: bytearray | memoryview) -> NDArray[Any]:
@@ -247,14 +248,14 @@ def _verified_group(records: memoryview, framing: _Framing, first_transaction_id
     if first_transaction_id is None:
         if heads["transaction_id"].any():
             return False
-    elif (heads["transaction_id"] != np.arange(first_transaction_id, first_transaction_id + framing.count)).any():
+    elif (heads["transaction_id"] != first_transaction_id + np.arange(framing.count)).any():
         return False
     copy = bytearray(records)
-    framing.put_closings(copy, (framing.closings(records) ^ _RETURN).astype("<u4"))
+    framing.put_closings(copy, (framing.closings(records) ^ _RETURN_TO_START).astype("<u4"))
     if crc32(copy):
         return False
-    framing.put_heads(copy, _NO_HEADERS)
-    framing.put_closings(copy, (heads["data_checksum"] ^ _RETURN).astype("<u4"))
+    framing.put_heads(copy, _NEUTRAL_ROW)
+    framing.put_closings(copy, (heads["data_checksum"] ^ _RETURN_TO_START).astype("<u4"))
     return not crc32(copy)
 
 
@@ -287,15 +288,15 @@ def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transa
 
 
 def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id: int) -> bytes:
-    """The block with ids `first_transaction_id` and up. Its records have id zero and are verified; their checksums are changed by the ids' share
-    alone, so a record that was damaged stays recognisably so."""
+    """The block with ids `first_transaction_id` and up. Its records have id zero and are verified. Only what the id changes is added to a checksum,
+    so a wrong checksum stays wrong."""
     count = len(lengths) // 4
     patched = bytearray(records)
     if count < FEW_RECORDS:
         _assign_one_by_one(patched, lengths, first_transaction_id)
         return bytes(patched)
     framing = _Framing(lengths)
-    ids = np.arange(first_transaction_id, first_transaction_id + count)
+    ids = first_transaction_id + np.arange(count)
     checksums = framing.closings(patched) ^ _shares(ids, framing)
     framing.put_heads(patched, ids.astype(">i8"))
     framing.put_closings(patched, checksums.astype(_CLOSING_DTYPE))
@@ -304,12 +305,12 @@ def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id
 
 def _shares(ids: NDArray[np.int64], framing: _Framing) -> NDArray[np.uint32]:
     """u4[n]: what consecutive ids change in the closing checksums of records whose ids are zero."""
-    width = len(_FIRST_ID)
+    width = len(_NO_ID)
     if framing.size:
         return shares(int(ids[0]), framing.count, width, framing.size - width - 4)
     words = np.empty((2, framing.count), dtype=np.uint32)
     words[0], words[1] = ids >> 32, ids & 0xFFFF_FFFF
-    return shift(crc_of_words(words) ^ np.uint32(crc32(_FIRST_ID)), framing.sizes - width - 4)
+    return shift(crc_of_words(words) ^ np.uint32(crc32(_NO_ID)), framing.sizes - width - 4)
 
 
 def _windows(data: bytearray, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -319,7 +320,7 @@ def _windows(data: bytearray, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _assign_one_by_one(patched: bytearray, lengths: bytes, first_transaction_id: int) -> None:
     start = 0
-    no_id = crc32(_FIRST_ID)
+    no_id = crc32(_NO_ID)
     with memoryview(patched) as view:
         for index, length in enumerate(_each(lengths)):
             closing = start + length - 4

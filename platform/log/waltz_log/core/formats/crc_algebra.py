@@ -1,4 +1,4 @@
-"""CRC-32 as algebra on whole columns: computes how many checksums change when bytes follow, without reading those bytes.
+"""CRC-32 as algebra on whole columns: for many checksums at once, how each changes when bytes follow, without reading them.
 
 CRC-32 is linear over GF(2). For byte strings A and B: `crc(A+B) = shift(crc(A), len(B)) ^ crc(B)`, and for A and A' of one length `crc(A+B) ^
 crc(A'+B) = shift(crc(A) ^ crc(A'), len(B))`, where `shift(value, n)` is the effect of n zero bytes on the register: a multiplication by x^(8n) modulo
@@ -24,7 +24,7 @@ from waltz_log.core.formats.crc import crc32
 __all__ = ["LOW_BITS", "crc_of_words", "shares", "shift"]
 
 LOW_BITS: Final = 12
-"""Of a number: what they change in a checksum is looked up in a table of 16 KiB."""
+"""What the lower bits of a number change in a checksum is looked up, in a table of 16 KiB. The rest of the number is computed."""
 
 _POLYNOMIAL = 0xEDB88320
 _BYTE_STEPS = np.array([[0], [8], [16], [24]], dtype=np.uint32)
@@ -96,7 +96,7 @@ def _apply(values: NDArray[np.uint32], table: NDArray[np.uint32], digits: NDArra
 
 
 def shift(values: NDArray[np.uint32], following: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-    """`values[i]` after `following[i]` zero bytes, 0 <= following < 2**32; one number represents all of them."""
+    """`values[i]` after `following[i]` zero bytes, 0 <= following < 2**32; one number applies to all."""
     if isinstance(following, int):
         return _apply(values, _table_of(following))
     largest = int(following.max(initial=0))
@@ -138,8 +138,8 @@ def crc_of_words(columns: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def shares(first: int, count: int, width: int, following: int) -> NDArray[np.uint32]:
-    """u4[count]: what consecutive numbers from `first` on change in the checksum of a row where zero was, if they have `width` bytes, big-endian, and
-    `following` bytes come after them."""
+    """u4[count]: how the checksum of a row changes when a field that was zero becomes `first`, `first + 1` and so on. The field has `width` bytes,
+    big-endian, and `following` bytes come after it."""
     found = np.empty(count, dtype=np.uint32)
     low = _low_shares(width, following)
     at = 0
@@ -152,6 +152,7 @@ def shares(first: int, count: int, width: int, following: int) -> NDArray[np.uin
 
 
 def _share(number: int, width: int, following: int) -> np.uint32:
+    """As `shares`, for one number."""
     rest = bytes(following)
     return np.uint32(crc32(rest, crc32(number.to_bytes(width, "big"))) ^ crc32(rest, crc32(bytes(width))))
 

@@ -1,6 +1,6 @@
 """The records of a frame encoded at once, with numpy: the bytes of `records.encode_records`, in about half of its time.
 
-Only the checksum of its data reads a record by itself. Headers are made in columns, and each closing checksum follows from those of header and data
+The only work for each record is the checksum of its data. Headers are columns, and each closing checksum follows from those of header and data
 (`crc_algebra`), without the data. The bytes between the data of two records are slices of those columns, and one join combines everything.
 """
 
@@ -33,10 +33,10 @@ def encode_record_columns(
     checksums = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=count)
     columns = np.zeros((_HEADER_WORDS, count), dtype=np.uint32)
     columns[2], columns[3], columns[4] = client_id, generation, partition
-    columns[5] = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
+    columns[_SEQUENCE] = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
     columns[6] = np.asarray(headers, dtype=np.int32).view(np.uint32)
     columns[7] = sizes
-    columns[8] = checksums
+    columns[_CHECKSUM] = checksums
     alike = bool((sizes == sizes[0]).all())
     if alike and (columns[6] == columns[6, 0]).all():
         closings = _closings(columns, int(sizes[0]))
@@ -54,12 +54,12 @@ def encode_record_columns(
 
 
 def _closings(columns: NDArray[np.uint32], size: int) -> NDArray[np.uint32]:
-    """u4[n], if all data has this size, and the headers of the records differ only in consecutive sequences and data checksums. Each of both changes
-    the closing checksum by itself."""
+    """u4[n], if all data has this size, and the headers differ only in consecutive sequences and in data checksums. Each of the two changes the
+    closing checksum by itself."""
     first = columns[:, 0].astype(">u4")
     first[[_SEQUENCE, _CHECKSUM]] = 0
-    without = np.uint32(crc32(bytes(size), crc32(first.tobytes())) ^ crc32(bytes(size)))
+    common = np.uint32(crc32(bytes(size), crc32(first.tobytes())) ^ crc32(bytes(size)))
     checksums = columns[_CHECKSUM]
     sequences = shares(int(columns[_SEQUENCE, 0]), len(checksums), 4, HEADER_BYTES - 4 * (_SEQUENCE + 1) + size)
-    closings: NDArray[np.uint32] = shift(checksums.byteswap(), 4 + size) ^ checksums ^ sequences ^ without
+    closings: NDArray[np.uint32] = shift(checksums.byteswap(), 4 + size) ^ checksums ^ sequences ^ common
     return closings
