@@ -1,4 +1,5 @@
-"""The two messages that carry records, written and read without copies of the records: append frames and blocks for replicas.
+"""The messages that carry records, written without copies of the records: append frames, blocks for replicas, and what a replica read. Servers also
+read the first two without copies.
 
 Protobuf copies a `bytes` field when it is set, when a message is made part of another one, when a message is encoded or decoded, and at each access.
 For a frame of a MiB each of these copies also needs fresh memory. Here the bytes around the records are written by hand, and the records follow
@@ -11,7 +12,7 @@ reports what is wrong with a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, NamedTuple, cast  # Any: protobuf's descriptors and fields
 
 from waltz_log.core.formats.block import Block
@@ -24,6 +25,7 @@ __all__ = [
     "ReceivedBlock",
     "append_message",
     "decoder_of",
+    "read_message",
     "received_append",
     "received_block",
     "replicate_message",
@@ -36,6 +38,9 @@ _VARINT_BYTES_MAX = 10
 
 _APPEND, _BLOCK = 2, 2
 """The fields of `ClientMessage` and of `ReplicateRequest`."""
+
+_BLOCKS, _REPLICA_LAST = 1, 2
+"""The fields of `ReadResponse`."""
 
 
 class AppendColumns(NamedTuple):
@@ -109,6 +114,17 @@ def append_message(frame: AppendColumns) -> Encoded[pb.ClientMessage]:
 
 
 def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
+    return Encoded.of_pieces(pb.ReplicateRequest, _block_pieces(_BLOCK, block))
+
+
+def read_message(blocks: Iterable[Block], replica_last_transaction_id: int) -> Encoded[pb.ReadResponse]:
+    """Of the blocks of a range that a replica read."""
+    pieces = [piece for block in blocks for piece in _block_pieces(_BLOCKS, block)]
+    return Encoded.of_pieces(pb.ReadResponse, (*pieces, _number_field(_REPLICA_LAST, replica_last_transaction_id)))
+
+
+def _block_pieces(field: int, block: Block) -> tuple[bytes, bytes]:
+    """The block as a field of a message."""
     before = b"".join(
         [
             _number_field(1, block.first_transaction_id),
@@ -119,7 +135,7 @@ def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
             _bytes_head(3, len(block.records)),
         ]
     )
-    return Encoded.of_pieces(pb.ReplicateRequest, (_bytes_head(_BLOCK, len(before) + len(block.records)) + before, block.records))
+    return _bytes_head(field, len(before) + len(block.records)) + before, block.records
 
 
 def _varint(value: int) -> bytes:

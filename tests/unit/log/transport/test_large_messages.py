@@ -20,6 +20,7 @@ from waltz_log.transport.large_messages import (
     ReceivedBlock,
     append_message,
     decoder_of,
+    read_message,
     received_append,
     received_block,
     replicate_message,
@@ -59,6 +60,13 @@ def test_a_block_for_a_replica_is_protobufs_message_in_both_directions(block: Bl
         assert found.WhichOneof("kind") == "block"
         assert (found.block, found.block.traces) == (block, block.traces)
         assert type(found.block.records) is bytes
+
+
+@given(st.lists(BLOCKS, max_size=3), st.integers(-1, 2**63 - 1))
+def test_what_a_replica_read_is_protobufs_message(blocks: list[Block], last: int) -> None:
+    written = read_message(blocks, last)
+    plain = pb.ReadResponse(blocks=[replicated_message_of(block) for block in blocks], replica_last_transaction_id=last)
+    assert pb.ReadResponse.FromString(written.data) == plain == written.decoded()
 
 
 @given(FRAMES, st.data())

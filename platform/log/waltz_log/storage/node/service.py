@@ -29,6 +29,7 @@ from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import block_of
+from waltz_log.transport.large_messages import read_message
 
 __all__ = ["service_of"]
 
@@ -162,16 +163,9 @@ class _Service:
         answered = 0
         async with aclosing(found) as runs:
             async for run in runs:
-                answer = pb.ReadResponse(replica_last_transaction_id=store.last_id)
-                for block in run:
-                    answer.blocks.add(
-                        first_transaction_id=block.first_transaction_id,
-                        lengths=block.lengths,
-                        records=header_bytes(block.records, block.lengths) if request.headers_only else block.records,
-                        append_time_ms=block.append_time_ms,
-                    )
+                blocks = [replace(block, records=header_bytes(block.records, block.lengths)) for block in run] if request.headers_only else run
                 permit.renew()
-                await stream.send(answer)
+                await stream.send(read_message(blocks, store.last_id))
                 answered += 1
                 if answered == request.runs_max:
                     return
