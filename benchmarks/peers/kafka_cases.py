@@ -15,12 +15,11 @@ still differs is in each figure's conditions:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import uvloop
 
@@ -31,8 +30,6 @@ from benchmarks.peers.kafka_clients import BEHIND_S, ConfluentLoads, JavaTool, P
 from benchmarks.peers.rounds import Case, Run
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import WaltzClient
-
-T = TypeVar("T")
 
 __all__ = ["DIFFERENCES", "GROUPS", "LINGERS_MS", "OFFERED_PER_S", "PARTITIONS", "Sides", "Work", "cases"]
 
@@ -88,21 +85,16 @@ class Sides:
                 return await load(client)
 
         with self.suspended():
-            return _on_uvloop(run())
+            return uvloop.run(run())
 
     def in_bulk(self, batches: list[Any]) -> float:
         with self.suspended():
-            return _on_uvloop(bulk.rate(self.platform, batches))
+            return uvloop.run(bulk.rate(self.platform, batches))
 
     def confluent(self, topic: str, settings: ProducerSettings) -> ConfluentLoads:
         loads = self.connect(topic, settings)
         loads.single(WARM_SINGLES)
         return loads
-
-
-def _on_uvloop(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
 
 
 def topic(partitions: int) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
-from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
+from waltz_log.core.formats.crc_algebra import before_zeros, crc_of_words, shares, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [
@@ -76,10 +76,7 @@ fixed cost of numpy's calls would count."""
 _START = 0xFFFF_FFFF
 """The register of CRC-32 at the start. A checksum is the register with all bits inverted."""
 
-_BEFORE_FOUR_ZEROS = int(shift(np.array([_START], dtype=np.uint32), np.array([2**32 - 1 - 4]))[0])
-"""The register that four zero bytes turn into `_START`. Shifts have a period of 2**32 - 1 bytes: a shift by that minus 4 undoes four zero bytes."""
-
-_RETURN_TO_START = np.uint32(_START ^ _BEFORE_FOUR_ZEROS)
+_RETURN_TO_START = np.uint32(_START ^ before_zeros(_START, 4))
 """XOR a checksum with this, and append it, lowest byte first: then the register is `_START` again."""
 
 _NEUTRAL_HEADER = bytes(HEADER_BYTES - 4)
@@ -152,15 +149,15 @@ def _one_length(lengths: bytes) -> int:
 
 def header_bytes(records: bytes, lengths: bytes) -> bytes:
     """The 36 header bytes of each record, back to back."""
-    return _rows_at(records, offsets_array(lengths)[:-1], HEADER_BYTES).tobytes()
+    return headers_array(records, lengths).tobytes()
 
 
 def _rows_at(data: bytes | bytearray | memoryview, starts: NDArray[np.int64], width: int) -> NDArray[Any]:
     """V<width>[n]: `width` bytes from each start. A window over every byte position, so that the gather copies rows, not bytes."""
     if not len(starts):
         return np.empty(0, dtype=f"V{width}")
-    windows: NDArray[Any] = np.ndarray(shape=(len(data) - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))
-    return windows[starts]  # `take` would first copy every window
+    found: NDArray[Any] = _windows(data, np.dtype(f"V{width}"))[starts]  # `take` would first copy every window
+    return found
 
 
 def verify_records(records: bytes | memoryview, lengths: bytes, *, first_transaction_id: int | None, partition: int | None, where: str) -> None:
@@ -313,8 +310,8 @@ def _shares(ids: NDArray[np.int64], framing: _Framing) -> NDArray[np.uint32]:
     return shift(crc_of_words(words) ^ np.uint32(crc32(_NO_ID)), framing.sizes - width - 4)
 
 
-def _windows(data: bytearray, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A row at every byte position, for writing."""
+def _windows(data: bytes | bytearray | memoryview, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A row at every byte position."""
     return np.ndarray(shape=(len(data) - dtype.itemsize + 1,), dtype=dtype, buffer=data, strides=(1,))
 
 
