@@ -21,7 +21,7 @@ TIMES = 2
 
 
 def run(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    answer = submit("delta", cluster, directory, workload, script="delta_session.py")
+    answer = submit("delta", cluster, directory, f"--batch={workload.batch}", script="delta_session.py")
     told = {**conditions, "spark": answer["spark"], "partitions": PARTITIONS, "log": "warm"}
     append, merge, appended = answer["append"], answer["merge"], answer["log_rows"]  # other benchmarks append to the log as well
     for name, rows in append["rows"].items():
