@@ -211,6 +211,12 @@ APPEND = {
     "append.single_of_bare": "latency, one in flight",
     "append.pipelined_of_bare": "rate, 16,000 in flight",
 }
+SPARK = {
+    "spark.noop": "rows read from the log and discarded",
+    "spark.empty_trigger_ms": "a trigger that finds one transaction",
+    "delta.append": "rows appended to a Delta table",
+    "delta.merge": "rows merged into a Delta table",
+}
 JOURNAL = {f"journal.callers_{number}": label for number, label in CALLERS.items()}
 SCALE = {
     "scale.server_mb": "memory of the log server",
@@ -241,6 +247,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "umadb": _table(UMADB, partial(_compared, UMADB, "txn/s")),
     "umadb_latency": _table(UMADB_LATENCY, partial(_compared, UMADB_LATENCY, "ms")),
     "append": _table(APPEND, partial(_values, APPEND)),
+    "spark": _table(SPARK, partial(_values, SPARK)),
     "journal": _table(JOURNAL, partial(_values, JOURNAL)),
     "scale": _table(SCALE, partial(_values, SCALE)),
     "costs": _table({"costs.server": ""}, _costs),

@@ -90,17 +90,16 @@ def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(sides, name, getattr(recorder, name))
     for case in cases(group, sides, WORK):
         recorder.ours.clear()
-        recorder.theirs.clear()
         assert len(case.platform()) == len(case.figures)
+        assert recorder.ours
         for peer in case.peers.values():
+            recorder.theirs.clear()
             assert len(peer()) == len(case.figures)
-        ((way, *load),) = recorder.ours
-        assert len(recorder.theirs) == len(case.peers)
-        for their_way, *theirs in recorder.theirs:
-            if way == "bulk":
-                assert (their_way, theirs[0]) == ("pipelined", load[0])
-            else:
-                assert (their_way, theirs) == (way, load)
+            for (way, *load), (their_way, *theirs) in zip(recorder.ours, recorder.theirs, strict=True):
+                if way == "bulk":
+                    assert (their_way, theirs[0]) == ("pipelined", load[0])
+                else:
+                    assert (their_way, theirs) == (way, load)
         assert "2 of 3" in case.conditions["platform_durability"]
         assert "every in-sync replica" in case.conditions["kafka_durability"]
     for settings in recorder.java_settings:
