@@ -27,7 +27,7 @@ def test_a_price_of_large_blocks_is_found_and_smaller_ones_pay_their_share() -> 
     runs = [run(blocks, data_bytes, large) for blocks, data_bytes in ((1, 200), (32, 200), (150, 200), (500, 200), (4_000, 200), (800, 1024))]
     cost = fitted(runs)["storage"]
     assert (cost.per_block, cost.per_large_block) == pytest.approx((700.0, 400.0))
-    assert cost.of(LARGE_TRANSACTIONS / 2, 0) == pytest.approx(2.0 + 900 / (LARGE_TRANSACTIONS / 2))
+    assert cost.of(LARGE_TRANSACTIONS / 4, 0) == pytest.approx(2.0 + 900 / (LARGE_TRANSACTIONS / 4))  # the root of a quarter
     assert cost.of(2 * LARGE_TRANSACTIONS, 0) == pytest.approx(2.0 + 1_100 / (2 * LARGE_TRANSACTIONS))
 
 
