@@ -1,9 +1,9 @@
 """The part of `spark` that runs inside a Spark driver: `spark-submit benchmarks/spark_session.py noop|trigger --cluster …`.
 
-`noop`: the whole log with `Trigger.AvailableNow`, in a first query that is not measured and then several times. So compiling, loading classes and
-starting workers are not measured: a streaming query does that once in weeks. The figure is the time of a query's triggers, as Spark itself reports
-it: planning, reading, committing. The time that a query needs once, to start its planner process and to stop, is reported separately. `trigger`: one
-query that finds one new transaction at a time, and the duration of each of its triggers. The last line of output is the answer as JSON.
+`noop`: queries that each read the whole log with `Trigger.AvailableNow`, in one driver. The first one also loads classes, compiles and starts
+workers, as a streaming query does once in weeks, so it is reported separately. Of each query, the time of its triggers counts, as Spark itself
+reports it: planning, reading, committing. The whole time includes starting and stopping the query. `trigger`: a query that finds one new transaction
+at a time, and the duration of each of its triggers but the first ones. The last line of output is the answer as JSON.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from waltz_log.client import SyncWaltzClient
 
 PASSES = 5
-"""Each over the whole log, after one that is not measured. The JVM optimizes the code that runs for every row during its first million rows or so:
-the first pass takes two to three times as long as the last."""
+"""Each over the whole log, after the first one. The JVM optimizes the code that runs for every row during its first million rows or so:
+the first pass needs two to three times as long as the last."""
 
 TRIGGERS = 60
 TRIGGERS_UNMEASURED = 20

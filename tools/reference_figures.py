@@ -7,6 +7,7 @@ copies the figures of measured runs (`benchmarks/latest.json`) into the publishe
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -139,7 +140,7 @@ def _plans(figures: Figures) -> str:
     for name, rate in (("costs.nodes_1m", "1 million"), ("costs.nodes_10m", "10 million")):
         if name in figures:
             own = figures[name]["conditions"]
-            rows.append((rate, _number(own["servers"]), _number(own["storages"]), f"{own['clients']:.0f}", own["bottleneck"]))
+            rows.append((rate, _number(own["servers"]), _number(own["storages"]), f"{math.ceil(own['clients'])}", own["bottleneck"]))
     return _rows(("transactions per second", "log servers", "storage nodes", "cores of clients", "first bottleneck"), *rows)
 
 
@@ -207,13 +208,13 @@ APPEND = {
     "append.p99_ms_at_20k": "p99 at 20,000 per second",
     "append.p99_ms_at_50k": "p99 at 50,000 per second",
     "append.p99_ms_at_100k": "p99 at 100,000 per second",
-    "append.hot_locks_executions": "executions per transaction, hot locks",
-    "append.single_of_bare": "latency, one in flight",
-    "append.pipelined_of_bare": "rate, 16,000 in flight",
+    "append.hot_locks_executions": "executions per transaction with hot locks (1: none repeated)",
+    "append.single_of_bare": "p50 of one in flight, to that of the bare transport",
+    "append.pipelined_of_bare": "rate of 16,000 in flight, to that of the bare transport",
 }
 SPARK = {
     "spark.noop": "rows read from the log and discarded",
-    "spark.empty_trigger_ms": "a trigger that finds one transaction",
+    "spark.small_trigger_ms": "a trigger that finds one transaction",
     "delta.append": "rows appended to a Delta table",
     "delta.merge": "rows merged into a Delta table",
 }
@@ -227,8 +228,8 @@ SCALE = {
     "scale.storage_at_20k": "processor of a storage node, 20,000 per second",
     "scale.mount_s": "200 clients mount 1,000 partitions",
     "scale.open_s": "a new cluster opens 1,000 partitions",
-    "scale.handover_s": "handover of half of them",
-    "scale.failover_s": "fail-over of all of them, with 15 s of session timeout",
+    "scale.handover_s": "handover of half of them to the other log server",
+    "scale.failover_s": "fail-over of all of them to it, with 15 s of session timeout",
 }
 
 COSTS = tuple(f"costs.{what}" for what in ("client", "server", "storage", "network", "disk"))

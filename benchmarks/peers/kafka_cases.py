@@ -1,7 +1,7 @@
 """What is compared with Kafka, in groups that `ONLY` names, and with which settings.
 
 In each figure both sides get the same load: the same number of transactions, of the same size, over the same number of partitions. They run either as
-fast as possible with the same number in flight, or one transaction is due at fixed intervals whatever became of earlier ones (an open loop). What
+fast as possible with the same number in flight, or one transaction is due at fixed intervals even if earlier ones are unanswered (an open loop). What
 still differs is in each figure's conditions:
 
 - Durability. The platform answers when two of three replicas have the transaction on disk (fdatasync). Kafka with `acks=all` answers when every
@@ -66,7 +66,7 @@ class Work:
 
 
 WARM_SINGLES = 50
-"""Sent one by one before each run: the side was idle during the runs of the others."""
+"""Appended one by one before each run, except in bulk and by Java's tool: the side was idle during the runs of the others."""
 
 WARM_OFFERED_S = 0.3
 """How long each side gets the rate of an open loop before the part that is measured. 1 % of three seconds is 30 ms: without this, the 99th percentile
@@ -193,7 +193,7 @@ def _offered_at(sides: Sides, rate: int, count: int) -> Case:
         "locks": "1 write each",
         "latency": "since due; ProducerPerformance since sent",
         "ended_when_behind_s": BEHIND_S,
-        "not_measured_before_s": WARM_OFFERED_S,
+        "warm_up_s": WARM_OFFERED_S,
         **DIFFERENCES,
     }
     return Case([f"kafka.p50_ms_at_{rate // 1000}k", f"kafka.p99_ms_at_{rate // 1000}k"], "ms", platform, peers, own, lower=True)

@@ -1,8 +1,8 @@
 """What a transaction costs each role, as four numbers: a part of each transaction, a part of each block however small it is, more of a large block,
 and a part of each KiB. A block here is what a replica writes and syncs together: under load, often two blocks of the log, which share wakeups,
-messages and a sync. A large block is one of `LARGE_TRANSACTIONS` or more: code in columns handles it, with a price that hardly depends on how many.
-Smaller blocks have a share of that price, the square root of their share of the transactions: a few are handled by a loop, which costs more for each
-transaction than code in columns does for one more.
+messages and a sync. A block of `LARGE_BLOCK_TRANSACTIONS` or more has the full price of a large block, because vectorized code handles it. Smaller
+blocks of n transactions have the share sqrt(n / LARGE_BLOCK_TRANSACTIONS) of that price. A loop handles small blocks, and each transaction costs more
+there.
 
 Pure. The numbers are fitted to measured runs, by relative errors; `Plan` says from them how many nodes a rate needs and which resource runs out
 first.
@@ -24,8 +24,8 @@ CLIENT, SERVER, STORAGE, NETWORK, DISK = "client", "server", "storage", "network
 
 MEASURED = (CLIENT, SERVER, STORAGE, NETWORK, DISK)
 
-LARGE_TRANSACTIONS = 448
-"""A block of so many has the whole price of a large block. In three measurements, each number from 448 to 1,000 had the same errors."""
+LARGE_BLOCK_TRANSACTIONS = 448
+"""In three measurements, each number from 448 to 1,000 fitted equally well."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ Model = Mapping[str, Cost]
 
 def large_share(block_transactions: float) -> float:
     """The share of the price of a large block that a block has."""
-    return min(1.0, math.sqrt(block_transactions / LARGE_TRANSACTIONS))
+    return min(1.0, math.sqrt(block_transactions / LARGE_BLOCK_TRANSACTIONS))
 
 
 def fitted(runs: Sequence[Run]) -> Model:

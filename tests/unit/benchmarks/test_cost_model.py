@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scaling.costs import LARGE_TRANSACTIONS, MEASURED, Cost, Node, Run, fitted, plan
+from benchmarks.scaling.costs import LARGE_BLOCK_TRANSACTIONS, MEASURED, Cost, Node, Run, fitted, plan
 
 TRUE = Cost(per_transaction=2.0, per_block=700.0, per_kib=5.0)
 
@@ -27,8 +27,8 @@ def test_a_price_of_large_blocks_is_found_and_smaller_ones_pay_their_share() -> 
     runs = [run(blocks, data_bytes, large) for blocks, data_bytes in ((1, 200), (32, 200), (150, 200), (500, 200), (4_000, 200), (800, 1024))]
     cost = fitted(runs)["storage"]
     assert (cost.per_block, cost.per_large_block) == pytest.approx((700.0, 400.0))
-    assert cost.of(LARGE_TRANSACTIONS / 4, 0) == pytest.approx(2.0 + 900 / (LARGE_TRANSACTIONS / 4))  # the root of a quarter
-    assert cost.of(2 * LARGE_TRANSACTIONS, 0) == pytest.approx(2.0 + 1_100 / (2 * LARGE_TRANSACTIONS))
+    assert cost.of(LARGE_BLOCK_TRANSACTIONS / 4, 0) == pytest.approx(2.0 + 900 / (LARGE_BLOCK_TRANSACTIONS / 4))  # the root of a quarter
+    assert cost.of(2 * LARGE_BLOCK_TRANSACTIONS, 0) == pytest.approx(2.0 + 1_100 / (2 * LARGE_BLOCK_TRANSACTIONS))
 
 
 def test_runs_that_scatter_are_met_on_average_of_their_relative_errors() -> None:
