@@ -210,6 +210,7 @@ APPEND = {
     "append.p99_ms_at_100k": "p99 at 100,000 per second",
     "append.hot_locks_executions": "executions per transaction with hot locks (1: none repeated)",
     "append.single_of_bare": "p50 of one in flight, to that of the bare transport",
+    "append.single_p99_of_bare": "p99 of one in flight, to that of the bare transport",
     "append.pipelined_of_bare": "rate of 16,000 in flight, to that of the bare transport",
 }
 SPARK = {
