@@ -28,7 +28,7 @@ from verification.crashes.storage_model import KEY, FixedClock, append, block_of
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode
 
-__all__ = ["KillFound", "Noted", "forked", "kill_and_compare", "lines_of"]
+__all__ = ["KillFound", "Noted", "compare_with", "forked", "kill_and_compare", "lines_of"]
 
 SEGMENT_BYTES = 16 * 1024
 ACKNOWLEDGED_MAX = 8
@@ -115,7 +115,7 @@ async def _write(directory: Path, run: int, note: Callable[[str], None]) -> None
         note(f"acknowledged {first - 1}")
 
 
-async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
+async def compare_with(directory: Path, noted: Noted) -> tuple[int, int]:
     """Opens the directory in a separate process. Returns the last id and the number of segments."""
     node = _node(directory)
     await node.open(KEY)
@@ -125,7 +125,8 @@ async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
         raise KillFound(f"the log ends at {reported.last_transaction_id}, expected {noted.lowest}..{noted.highest}")
     if reported.fence < noted.session or reported.session < noted.mark:
         raise KillFound(f"fence {reported.fence} and mark {reported.session}, expected at least {noted.session} and {noted.mark}")
-    found = await read_all(store, max(reported.fence, 0), 0, reported.last_transaction_id)
+    # A replica in which no session was ever opened refuses reads, and no writer could append to it.
+    found = [] if reported.fence < 0 else await read_all(store, reported.fence, 0, reported.last_transaction_id)
     for transaction_id, record in enumerate(found):
         if record != noted.record(transaction_id):
             raise KillFound(f"other bytes than were written transaction_id={transaction_id}")
@@ -196,7 +197,7 @@ def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 def _compared(directory: Path, noted: Noted, run: int) -> tuple[int, int]:
-    child, reading = forked(lambda note: note("{} {}".format(*asyncio.run(_compare(directory, noted)))))
+    child, reading = forked(lambda note: note("{} {}".format(*asyncio.run(compare_with(directory, noted)))))
     lines, _ = lines_of(reading, None)
     os.close(reading)
     _, status = os.waitpid(child, 0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from verification.crashes.storage_kills import KillFound, Noted, compare_with
+from verification.crashes.storage_model import KEY, FixedClock
+from waltz_log.filesystem import FileSystemDisk
+from waltz_log.storage import StorageNode
 
 PYTHON = sys.executable
 
@@ -28,6 +34,13 @@ def test_acknowledged_records_are_there_after_every_kill(tmp_path: Path) -> None
     assert figures["kills"] == 100
     assert figures["acknowledged"] > 100
     assert figures["unacknowledged_found"] > 0, "no kill hit an append between its write and its acknowledgment"
+
+
+def test_a_writer_that_is_killed_before_it_opens_a_session_leaves_an_empty_log(tmp_path: Path) -> None:
+    StorageNode.create(FileSystemDisk(tmp_path / "storage"), FixedClock(), KEY, 1)
+    assert asyncio.run(compare_with(tmp_path / "storage", Noted())) == (-1, 1)
+    with pytest.raises(KillFound):
+        asyncio.run(compare_with(tmp_path / "storage", Noted(session=1)))
 
 
 @pytest.mark.slow
