@@ -116,7 +116,7 @@ async def _write(directory: Path, run: int, note: Callable[[str], None]) -> None
 
 
 async def compare_with(directory: Path, noted: Noted) -> tuple[int, int]:
-    """Opens the directory in a separate process. Returns the last id and the number of segments."""
+    """Opens the directory that killed writers left. Returns the last id and the number of segments. Raises `KillFound`."""
     node = _node(directory)
     await node.open(KEY)
     store = await node.partition(0)

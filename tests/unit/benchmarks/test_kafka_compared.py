@@ -91,7 +91,7 @@ def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatc
     for case in cases(group, sides, WORK):
         recorder.ours.clear()
         assert len(case.platform()) == len(case.figures)
-        assert recorder.ours
+        assert len(recorder.ours) == (2 if group == "offered" else 1)  # an open loop warms up at its rate
         for peer in case.peers.values():
             recorder.theirs.clear()
             assert len(peer()) == len(case.figures)

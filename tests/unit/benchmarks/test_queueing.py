@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measurement import percentile
+from benchmarks.scaling.costs import large_share
 from benchmarks.scaling.queueing import Service, simulate, simulate_single, with_single_latency
 
 SERVICE = Service(
@@ -85,7 +86,8 @@ def test_a_delay_adds_its_time_and_holds_up_what_follows() -> None:
 
 def test_large_blocks_cost_more() -> None:
     heavy = Service(**{**vars(SERVICE), "server_large": 3.0})
-    assert simulate_single(heavy, 10).latencies_ms == pytest.approx(simulate_single(SERVICE, 10).latencies_ms, abs=3.0 / 20)  # a share of it
+    alone = percentile(simulate_single(SERVICE, 10).latencies_ms, 0.5)
+    assert simulate_single(heavy, 10).latencies_ms == pytest.approx([alone + 3.0 * large_share(1)] * 10)
     plain, large = (percentile(simulate(each, rate_per_s=100_000, count=20_000).latencies_ms, 0.5) for each in (SERVICE, heavy))
     assert large > plain + 2.0
 
