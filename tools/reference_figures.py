@@ -150,7 +150,8 @@ def _queueing(figures: Figures) -> str:
         cells = []
         for quantile in ("p50", "p99"):
             each = figures[f"queueing.{quantile}_ms_at_{rate}"]
-            cells += [_short(float(each["value"]) / float(each["ratio"])), _short(float(each["value"])), f"{float(each['ratio']) - 1:+.0%}"]
+            measured_ms, spread = each["conditions"]["measured_ms"], each["conditions"]["errors"]
+            cells += [_short(float(measured_ms)), _short(float(each["value"])), f"{float(each['ratio']) - 1:+.0%} ({spread})"]
         held = float(figures[f"queueing.p50_ms_at_{rate}"]["conditions"].get("held", 1.0))
         rows.append((rate.replace("k", ",000") + (f" ({held:.0%} reached)" if held <= HELD else ""), *cells))
     head = ("offered per second", "p50 measured, ms", "simulated", "error", "p99 measured, ms", "simulated", "error")

@@ -4,8 +4,11 @@ others.
 Three syncing replicas, one partition, a write lock on each transaction. `costs.*` are the parts of the cost model and how far it is from the runs
 that it was not fitted to; the command fails where that is more than `WITHIN`, unless other programs kept the machine busy. The client's part leaves
 out what the ticks of an open loop cost by themselves: they belong to the load. `queueing.*` are the simulated percentiles of open loops beside the
-measured ones. Each run is made seven times, and the median of each value counts. Bytes on the network are those of the loopback device, so other
-traffic of the machine counts too: nothing else should run.
+measured ones.
+
+Each run is made seven times. The model is fitted to the median of each value. Latencies are simulated for each round, and the median of the ratios
+to those measured in the same round counts. Bytes on the network are those of the loopback device, so other traffic of the machine counts too:
+nothing else should run.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -28,7 +31,7 @@ from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
 from benchmarks.scaling.queueing import Service, simulate, with_single_latency
-from benchmarks.scaling.speeds import Window, sampled, slowness
+from benchmarks.scaling.speeds import Window, sampled, slowness, without
 from benchmarks.setting import DATA_BYTES, RECORD_BYTES, machine_conditions
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
@@ -57,6 +60,9 @@ FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 
 SYNCS = 200
 TICKS = 2_000
+WARM_SINGLES = 50
+WARM_OFFERED_S = 0.3
+"""How long a client that has just connected gets the rate of an open loop before the part that is measured, as in the comparison with Kafka."""
 
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
@@ -69,6 +75,7 @@ class Wanted:
     data_bytes: int
     fits: bool
     load: LoadOf
+    warm_up: LoadOf = lambda client: single(client, WARM_SINGLES)
 
 
 def wanted(share: float) -> list[Wanted]:
@@ -76,21 +83,24 @@ def wanted(share: float) -> list[Wanted]:
         data = (DATA * (size // DATA_BYTES + 1))[:size]
         return lambda client: pipelined(client, max(2 * window, int(count * share)), window=window, data=data)
 
-    def at(rate: int) -> LoadOf:
-        return lambda client: offered(client, int(rate * 4 * share), rate=rate)
+    def at(rate: int, fits: bool) -> Wanted:
+        def during(seconds: float) -> LoadOf:
+            return lambda client: offered(client, int(rate * seconds * share), rate=rate)
+
+        return Wanted(f"{rate:,} per second", DATA_BYTES, fits, during(4), during(WARM_OFFERED_S))
 
     ones: LoadOf = lambda client: single(client, max(50, int(3_000 * share)))  # noqa: E731
     return [
         Wanted("1 in flight", DATA_BYTES, True, ones),
-        Wanted("32 in flight", DATA_BYTES, True, windowed(30_000, 32)),
-        Wanted("128 in flight", DATA_BYTES, False, windowed(40_000, 128)),
-        Wanted("512 in flight", DATA_BYTES, True, windowed(80_000, 512)),
+        Wanted("32 in flight", DATA_BYTES, True, windowed(45_000, 32)),
+        Wanted("128 in flight", DATA_BYTES, False, windowed(120_000, 128)),
+        Wanted("512 in flight", DATA_BYTES, True, windowed(240_000, 512)),
         Wanted("16,000 in flight", DATA_BYTES, True, windowed(500_000, WINDOW)),
         Wanted("4,000 in flight, 1 KiB", 1024, True, windowed(240_000, 4_000, 1024)),
         Wanted("8,000 in flight, 512 B", 512, False, windowed(480_000, 8_000, 512)),
-        Wanted("20,000 per second", DATA_BYTES, True, at(20_000)),
-        Wanted("50,000 per second", DATA_BYTES, False, at(50_000)),
-        Wanted("100,000 per second", DATA_BYTES, True, at(100_000)),
+        at(20_000, True),
+        at(50_000, False),
+        at(100_000, True),
     ]
 
 
@@ -139,26 +149,23 @@ class Syncs:
 
 @dataclass(frozen=True)
 class Made:
-    """`latencies_ms`: of a sample. `p50_ms`, `p99_ms`: the medians of the rounds."""
-
     wanted: Wanted
     run: Run
     count: int
     latencies_ms: Sequence[float]
-    p50_ms: float
-    p99_ms: float
+    """Of a sample."""
     rate: float
     """Transactions per second."""
     others: float
     """Processors that other programs used meanwhile."""
-    windows: Sequence[Sequence[Window]]
-    """Of each round."""
+    windows: Sequence[Window]
+    """Of what the client did, without the ticks of an open loop."""
 
 
 async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Made:
     """`tick_s`: the processor time of a tick of the load by itself."""
     async with WaltzClient.open(cluster.cluster) as client:
-        await single(client, 50)
+        await each.warm_up(client)
         rounds = await _write_rounds(cluster)
         processors, before = Processors(cluster), Counters.read(cluster)
         async with sampled(client) as windows:
@@ -166,22 +173,17 @@ async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Mad
         spent_us, after = processors.spent_us(load.count), Counters.read(cluster)
         rounds = await _write_rounds(cluster) - rounds
     spent = {**spent_us, "network": (after.network - before.network) / load.count, "disk": (after.disk - before.disk) / load.count}
-    spent["client"] -= load.ticks * tick_s * 1e6 / load.count
+    ticks_s = load.ticks * tick_s
+    spent["client"] -= ticks_s * 1e6 / load.count
     run = Run(each.name, load.count / max(1.0, rounds), each.data_bytes, spent)
-    half, slow = (percentile(load.latencies_ms, quantile) for quantile in (0.5, 0.99))
     others = (after.busy_s - before.busy_s - sum(spent_us.values()) * load.count / 1e6) / load.took_s
-    return Made(each, run, load.count, load.latencies_ms, half, slow, load.rate, max(0.0, others), [windows])
+    return Made(each, run, load.count, load.latencies_ms, load.rate, max(0.0, others), without(windows, ticks_s / load.took_s))
 
 
-def middle(rounds: Sequence[Made]) -> Made:
+def middle(runs: Sequence[Run]) -> Run:
     """The median of each value over the rounds of one load: other load on the machine affects only some rounds."""
-    first = rounds[0]
-    spent = {what: median(each.run.spent[what] for each in rounds) for what in first.run.spent}
-    run = Run(first.run.name, median(each.run.block_transactions for each in rounds), first.run.data_bytes, spent)
-    latencies_ms = [latency for each in rounds for latency in each.latencies_ms]
-    p50_ms, p99_ms = median(each.p50_ms for each in rounds), median(each.p99_ms for each in rounds)
-    rate, others = median(each.rate for each in rounds), median(each.others for each in rounds)
-    return Made(first.wanted, run, first.count, latencies_ms, p50_ms, p99_ms, rate, others, [each.windows[0] for each in rounds])
+    spent = {what: median(each.spent[what] for each in runs) for what in runs[0].spent}
+    return Run(runs[0].name, median(each.block_transactions for each in runs), runs[0].data_bytes, spent)
 
 
 def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -190,24 +192,26 @@ def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> lis
     with LocalCluster(directory / "costs", partitions=1, storages=3, servers=1) as cluster:
         asyncio.run(_made(cluster, wanted(share)[4]))  # warms up
         rounds = [[asyncio.run(_made(cluster, each, tick_s)) for each in wanted(share)] for _ in range(ROUNDS)]
-    made = [middle(same) for same in zip(*rounds, strict=True)]
     syncs = Syncs.measured(directory)
-    model = fitted([each.run for each in made if each.wanted.fits])
-    measured = {**conditions, "others_processors": round(median(each.others for each in made), 2), "tick_us": round(tick_s * 1e6, 1)}
-    return [*_costs(model, made, measured), *_plans(model, made, measured), *_queueing(model, made, syncs, tick_s, measured)]
+    others = median(each.others for made in rounds for each in made)
+    runs = [middle([each.run for each in same]) for same in zip(*rounds, strict=True)]
+    checked = {each.name for each in wanted(share) if not each.fits}
+    model = fitted([run for run in runs if run.name not in checked])
+    measured = {**conditions, "others_processors": round(others, 2), "tick_us": round(tick_s * 1e6, 1)}
+    return [*_costs(model, runs, checked, measured), *_plans(model, runs, measured), *_queueing(model, rounds, syncs, tick_s, measured)]
 
 
-def _costs(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
+def _costs(model: Model, runs: list[Run], checked: Collection[str], conditions: Mapping[str, Any]) -> list[Measurement]:
+    """`checked`: the names of the runs that the model was not fitted to."""
     found = []
     for what in MEASURED:
         cost = model[what]
-        errors = {each.run.name: cost.of(each.run.block_transactions, each.run.data_bytes) / each.run.spent[what] - 1 for each in made}
-        checked = [abs(errors[each.run.name]) for each in made if not each.wanted.fits]
+        errors = {run.name: cost.of(run.block_transactions, run.data_bytes) / run.spent[what] - 1 for run in runs}
         unit = "us/txn" if what in ("client", "server", "storage") else "bytes/txn"
         own = {key: round(value, 3) for key, value in asdict(cost).items()}
-        own |= {f"measured, {each.run.name}": f"{each.run.spent[what]:.4g} of {each.run.block_transactions:.4g} a block" for each in made}
-        own |= {"errors": {name: f"{error:+.0%}" for name, error in errors.items()}, "within": round(max(checked), 3)}
-        full = next(each.run for each in made if each.run.name == "16,000 in flight")
+        own |= {f"measured, {run.name}": f"{run.spent[what]:.4g} of {run.block_transactions:.4g} a block" for run in runs}
+        own |= {"errors": {name: f"{error:+.0%}" for name, error in errors.items()}, "within": round(max(abs(errors[name]) for name in checked), 3)}
+        full = next(run for run in runs if run.name == "16,000 in flight")
         value = cost.of(full.block_transactions, DATA_BYTES)
         found.append(Measurement(f"costs.{what}", value, unit, {**conditions, **own}))
     worst = max(float(each.conditions["within"]) for each in found)
@@ -215,8 +219,8 @@ def _costs(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> lis
     return found
 
 
-def _plans(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> list[Measurement]:
-    full = next(each.run for each in made if each.run.name == "16,000 in flight")
+def _plans(model: Model, runs: list[Run], conditions: Mapping[str, Any]) -> list[Measurement]:
+    full = next(run for run in runs if run.name == "16,000 in flight")
     found = []
     for rate in PLANNED_PER_S:
         planned = plan(model, rate, block_transactions=full.block_transactions, data_bytes=DATA_BYTES)
@@ -230,9 +234,7 @@ def _plans(model: Model, made: list[Made], conditions: Mapping[str, Any]) -> lis
 
 
 def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float], tick_s: float) -> Service:
-    """From processor times by role, and times of a sync. `singles_ms`: with one transaction in flight; how much later than their median some of them
-    are."""
-    half = percentile(singles_ms, 0.5)
+    """From processor times by role, and times of a sync. `singles_ms`: with one transaction in flight."""
     per_ms = {
         role: (model[role].per_block / 1000, model[role].of(1e9, DATA_BYTES) / 1000, model[role].per_large_block / 1000)
         for role in ("client", "server", "storage")
@@ -249,33 +251,52 @@ def service_of(model: Model, syncs: Syncs, singles_ms: Sequence[float], tick_s: 
         frame_transactions=MIB // FRAME_RECORD_BYTES,
         linger=ClientSettings().linger_ms,
         overlap_transactions=ClientSettings().overlap_bytes // FRAME_RECORD_BYTES,
-        delays_ms=[max(0.0, each - half) for each in singles_ms],
-        delay_every_ms=sum(singles_ms) / len(singles_ms),
         client_large=per_ms["client"][2],
         server_large=per_ms["server"][2],
         storage_large=per_ms["storage"][2] / 3,
         tick=tick_s * 1000,
     )
-    return with_single_latency(service, half)
+    return with_single_latency(service, percentile(singles_ms, 0.5))
 
 
-def _queueing(model: Model, made: list[Made], syncs: Syncs, tick_s: float, conditions: Mapping[str, Any]) -> list[Measurement]:
-    by_name = {each.run.name: each for each in made}
-    service = service_of(model, syncs, by_name["1 in flight"].latencies_ms, tick_s)
+def delayed(service: Service, singles_ms: Sequence[float]) -> Service:
+    """The service with the delays of these transactions, each of which was alone in flight: how much later than their median some of them are."""
+    half_ms = percentile(singles_ms, 0.5)
+    delays_ms = [max(0.0, each - half_ms) for each in singles_ms]
+    return replace(service, delays_ms=delays_ms, delay_every_ms=sum(singles_ms) / len(singles_ms))
+
+
+def _queueing(model: Model, rounds: Sequence[Sequence[Made]], syncs: Syncs, tick_s: float, conditions: Mapping[str, Any]) -> list[Measurement]:
+    by_name = {same[0].run.name: same for same in zip(*rounds, strict=True)}
+    singles = [each.latencies_ms for each in by_name["1 in flight"]]
+    service = service_of(model, syncs, [latency for of_round in singles for latency in of_round], tick_s)
     found = []
     for rate in RATES:
-        found_there = by_name[f"{rate:,} per second"]
-        count = found_there.count
-        slow = slowness(found_there.windows, model["client"], DATA_BYTES)
-        simulated = [simulate(replace(service, slowness=each), rate_per_s=rate, count=count, seed=seed) for seed, each in enumerate(slow)]
-        for name, quantile, real in (("p50", 0.5, found_there.p50_ms), ("p99", 0.99, found_there.p99_ms)):
-            value = median(percentile(each.latencies_ms, quantile) for each in simulated)
-            own = {"offered_per_s": rate, "count": count, "rounds": len(slow), "allowed": WITHIN_LATENCY, "held": round(found_there.rate / rate, 3)}
-            round_transactions = round(count * len(simulated) / sum(each.rounds for each in simulated))
-            own |= {"round_transactions": round_transactions, "measured_round_transactions": round(found_there.run.block_transactions)}
-            measured = Measurement(f"queueing.{name}_ms_at_{rate // 1000}k", value, "ms", {**conditions, **own})
-            found.append(measured.compared_with(real, f"measured, {real:.3g} ms"))
+        made = by_name[f"{rate:,} per second"]
+        simulated = []
+        for seed, (each, singles_ms) in enumerate(zip(made, singles, strict=True)):
+            there = replace(delayed(service, singles_ms), slowness=slowness(each.windows, model["client"], DATA_BYTES))
+            simulated.append(simulate(there, rate_per_s=rate, count=each.count, seed=seed))
+        own = {"offered_per_s": rate, "count": made[0].count, "rounds": len(made), "allowed": WITHIN_LATENCY}
+        own |= {"held": round(median(each.rate for each in made) / rate, 3)}
+        own |= {"round_transactions": round(sum(each.transactions for each in simulated) / sum(each.rounds for each in simulated))}
+        own |= {"measured_round_transactions": round(median(each.run.block_transactions for each in made))}
+        for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+            pairs = [
+                (percentile(simulation.latencies_ms, quantile), percentile(each.latencies_ms, quantile))
+                for simulation, each in zip(simulated, made, strict=True)
+            ]
+            found.append(_compared(f"queueing.{name}_ms_at_{rate // 1000}k", pairs, {**conditions, **own}))
     return found
+
+
+def _compared(name: str, pairs: Sequence[tuple[float, float]], conditions: Mapping[str, Any]) -> Measurement:
+    """`pairs`: the simulated and the measured percentile of each round."""
+    ratios = [simulated / measured for simulated, measured in pairs]
+    measured_ms = median(measured for _, measured in pairs)
+    own = {"measured_ms": round(measured_ms, 3), "errors": f"{min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}"}
+    value_ms = median(simulated for simulated, _ in pairs)
+    return Measurement(name, value_ms, "ms", {**conditions, **own}, median(ratios), "measured, in the same round")
 
 
 def _misses(each: Measurement) -> bool:

@@ -1,4 +1,4 @@
-"""How the speed of the machine varies during a load: the client's processor time in short windows, relative to what the same work costs on average.
+"""How the speed of the machine varies during a load: the client's processor time in short windows, relative to what the cost model says for the work.
 
 On a shared machine, other programs use the same caches and the physical cores under the virtual ones. For tenths of a second, everything then needs a
 third more processor time. The machine does not report it, and a loop that fits in registers does not show it. But it decides the highest
@@ -11,13 +11,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 from benchmarks.scaling.costs import Cost
 from waltz_log.client import WaltzClient
 
-__all__ = ["Slowness", "Window", "sampled", "slowness"]
+__all__ = ["Slowness", "Window", "sampled", "slowness", "without"]
 
 WINDOW_S = 0.02
 """Long enough for some blocks, and short against an episode: 50 ms hide
@@ -71,18 +72,19 @@ def _done(client: WaltzClient) -> tuple[float, float, int]:
     return time.process_time(), sum(each.appended + each.pending / 2 for each in partitions), sum(each.frames for each in partitions)
 
 
-def slowness(rounds: Sequence[Sequence[Window]], cost: Cost, data_bytes: int) -> list[Slowness]:
-    """For each round of one load: the factor in each window. In the median window of all rounds it is 1. `cost`: of the client."""
-    usual = median([each.transactions for windows in rounds for each in windows] or [0])
+def without(windows: Sequence[Window], busy: float) -> list[Window]:
+    """Without what the load itself does besides transactions: it keeps this share of a processor busy in all windows."""
+    lasted_s = (end_s - start_s for start_s, end_s in pairwise([0.0, *(each.end_s for each in windows)]))
+    return [replace(each, spent_s=max(0.0, each.spent_s - busy * each_s)) for each, each_s in zip(windows, lasted_s, strict=True)]
+
+
+def slowness(windows: Sequence[Window], cost: Cost, data_bytes: int) -> Slowness:
+    """The factor in each window of one load, relative to the cost model. `cost`: of the client."""
+    usual = median([each.transactions for each in windows] or [0])
 
     def factor(each: Window) -> float:
         if not each.transactions or each.transactions < SPARSE * usual:
-            return 0.0
+            return 1.0
         return each.spent_s * 1e6 / (each.transactions * cost.of(each.transactions / max(1, each.frames), data_bytes))
 
-    factors = [[factor(each) for each in windows] for windows in rounds]
-    middle = median([each for found in factors for each in found if each] or [1.0])
-    return [
-        [(each.end_s * 1000, found / middle if found else 1.0) for each, found in zip(windows, of_round, strict=True)]
-        for windows, of_round in zip(rounds, factors, strict=True)
-    ]
+    return [(each.end_s * 1000, factor(each)) for each in windows]
