@@ -94,14 +94,14 @@ def _costs(figures: Figures) -> str:
             parts = [_short(own[part]) if part in own else "not measured" for part in ("per_transaction", "per_block", "per_large_block", "per_kib")]
             rows.append((what, each["unit"].partition("/")[0], *parts, f"{_number(each['value'])}", f"{own['within']:.0%}"))
     head = (
-        "what",
+        "cost of",
         "unit",
         "per transaction",
-        "per block",
-        "more per large block",
-        "per KiB of data",
-        "of 200 B in full blocks",
-        "largest error of a checked run",
+        "per write round",
+        "more per large write round",
+        "per KiB of payload",
+        "200 B, 16,000 in flight",
+        "largest error of a check run",
     )
     return _rows(head, *rows) + _missed({row[0]: float(row[-1].rstrip("%")) / 100 for row in rows}, figures)
 
@@ -124,7 +124,7 @@ def _runs(figures: Figures) -> str:
             cells.append(f"{_short(float(own[f'measured, {name}'].partition(' of ')[0]))} ({own['errors'][name]})")
         block = figures["costs.server"]["conditions"][f"measured, {name}"].partition(" of ")[2].removesuffix(" a block")
         rows.append((name, block, *cells))
-    return _rows(("run", "per block", *roles), *rows)
+    return _rows(("run", "transactions per write round", *roles), *rows)
 
 
 def _roles(figures: Figures) -> str:
@@ -141,7 +141,7 @@ def _plans(figures: Figures) -> str:
         if name in figures:
             own = figures[name]["conditions"]
             rows.append((rate, _number(own["servers"]), _number(own["storages"]), f"{math.ceil(own['clients'])}", own["bottleneck"]))
-    return _rows(("transactions per second", "log servers", "storage nodes", "cores of clients", "first bottleneck"), *rows)
+    return _rows(("transactions per second", "log servers", "storage nodes", "cores of clients", "what needs the most nodes"), *rows)
 
 
 def _queueing(figures: Figures) -> str:
@@ -154,7 +154,7 @@ def _queueing(figures: Figures) -> str:
             cells += [_short(float(measured_ms)), _short(float(each["value"])), f"{float(each['ratio']) - 1:+.0%} ({spread})"]
         held = float(figures[f"queueing.p50_ms_at_{rate}"]["conditions"].get("held", 1.0))
         rows.append((rate.replace("k", ",000") + (f" ({held:.0%} reached)" if held <= HELD else ""), *cells))
-    head = ("offered per second", "p50 measured, ms", "simulated", "error", "p99 measured, ms", "simulated", "error")
+    head = ("transactions per second", *(f"{quantile} {cell}" for quantile in ("p50", "p99") for cell in ("measured, ms", "simulated, ms", "error")))
     errors = {name: abs(float(figures[name]["ratio"]) - 1) for name in QUEUEING if float(figures[name]["conditions"].get("held", 1.0)) > HELD}
     allowed = float(figures[QUEUEING[0]]["conditions"]["allowed"])
     missed = sum(error > allowed for error in errors.values())
@@ -168,6 +168,7 @@ def _conditions(name: str, figures: Figures) -> str:
     told = [f"{own['cores']} cores", f"Python {own['python']}"]
     told += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
     told += [f"load average {own['load_at_start']} at the start"]
+    told += [f"{own['others_processors']} processors used by other programs meanwhile"] if "others_processors" in own else []
     return f"\nMeasured on {', '.join(told)}.\n"
 
 
