@@ -21,7 +21,21 @@ from typing import Any, Protocol
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
 from waltz_log.client import Lock
 
-__all__ = ["DATA", "SAMPLE_EVERY", "TICK_S", "Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single", "tick_cost_s"]
+__all__ = [
+    "DATA",
+    "SAMPLE_EVERY",
+    "TICK_S",
+    "WARM_OFFERED_S",
+    "WARM_SINGLES",
+    "Appending",
+    "Load",
+    "lock_cycle",
+    "offered",
+    "pipelined",
+    "prepare",
+    "single",
+    "tick_cost_s",
+]
 
 SAMPLE_EVERY = 50
 """One latency in this number of transactions is kept."""
@@ -39,6 +53,13 @@ NO_LOCKS: Sequence[tuple[Lock, ...]] = [()]
 
 TICK_S = 0.001
 """How often an open loop checks what is due. This adds to the latencies."""
+
+WARM_SINGLES = 50
+"""Appended one by one by a client that has just connected. In a comparison, its side was idle during the runs of the others."""
+
+WARM_OFFERED_S = 0.3
+"""How long a client that has just connected gets the rate of an open loop before the part that is measured. 1 % of three seconds is 30 ms: without
+this, the 99th percentile is often the latency of the first moments, in which all caches hold the data of whatever ran before."""
 
 
 class Appending(Protocol):

@@ -165,11 +165,11 @@ def _queueing(figures: Figures) -> str:
 def _conditions(name: str, figures: Figures) -> str:
     """A sentence below a table that describes the machine of the measurement."""
     own = figures[name]["conditions"]
-    told = [f"{own['cores']} cores", f"Python {own['python']}"]
-    told += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
-    told += [f"load average {own['load_at_start']} at the start"]
-    told += [f"{own['others_processors']} processors used by other programs meanwhile"] if "others_processors" in own else []
-    return f"\nMeasured on {', '.join(told)}.\n"
+    parts = [f"{own['cores']} cores", f"Python {own['python']}"]
+    parts += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
+    parts += [f"load average {own['load_at_start']} at the start"]
+    parts += [f"{own['others_processors']} processors used by other programs meanwhile"] if "others_processors" in own else []
+    return f"\nMeasured on {', '.join(parts)}.\n"
 
 
 def _first(names: Mapping[str, str], figures: Figures) -> str:

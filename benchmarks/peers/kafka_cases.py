@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 
 from benchmarks import bulk
-from benchmarks.load import DATA, Load, offered, pipelined, single
+from benchmarks.load import DATA, WARM_OFFERED_S, WARM_SINGLES, Load, offered, pipelined, single
 from benchmarks.measurement import percentile
 from benchmarks.peers.kafka_clients import BEHIND_S, ConfluentLoads, JavaTool, ProducerSettings
 from benchmarks.peers.rounds import Case, Run
@@ -63,14 +63,6 @@ class Work:
     singles: int
     offered_s: float
     sizes_share: float = 1.0
-
-
-WARM_SINGLES = 50
-"""Appended one by one before each run, except in bulk and by Java's tool: the side was idle during the runs of the others."""
-
-WARM_OFFERED_S = 0.3
-"""How long each side gets the rate of an open loop before the part that is measured. 1 % of three seconds is 30 ms: without this, the 99th percentile
-is often the latency of the first moments, in which the platform's client has just connected and all caches hold the data of the other side."""
 
 
 @dataclass

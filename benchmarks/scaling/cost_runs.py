@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, single_floor_ms
-from benchmarks.load import DATA, Load, offered, pipelined, prepare, single, tick_cost_s
+from benchmarks.load import DATA, WARM_OFFERED_S, WARM_SINGLES, Load, offered, pipelined, prepare, single, tick_cost_s
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.running import run_measurements, screen
 from benchmarks.scaling.costs import MEASURED, Model, Run, fitted, plan
@@ -54,6 +54,7 @@ ROUNDS = 15
 """The speed of a shared machine changes from second to second. Many short rounds sample it more often than a few long ones."""
 PLANNED_PER_S = (1_000_000, 10_000_000)
 WINDOW = 16_000
+FULL = f"{WINDOW:,} in flight"
 MIB = 1024 * 1024
 FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 """The size of a transaction of these runs in a client's window and frames."""
@@ -61,9 +62,6 @@ FRAME_RECORD_BYTES = DATA_BYTES + FRAME_OVERHEAD_BYTES + LOCK_BYTES
 SYNCS = 200
 TICKS = 300
 """In each round: measured once, they were three times as long as usual in one of eight runs."""
-WARM_SINGLES = 50
-WARM_OFFERED_S = 0.3
-"""How long a client that has just connected gets the rate of an open loop before the part that is measured, as in the comparison with Kafka."""
 
 LoadOf = Callable[[WaltzClient], Awaitable[Load]]
 
@@ -90,13 +88,15 @@ def wanted(share: float) -> list[Wanted]:
 
         return Wanted(f"{rate:,} per second", DATA_BYTES, fits, during(2.5), during(WARM_OFFERED_S))
 
-    ones: LoadOf = lambda client: single(client, max(50, int(1_500 * share)))  # noqa: E731
+    def one_by_one(count: int) -> LoadOf:
+        return lambda client: single(client, max(50, int(count * share)))
+
     return [
-        Wanted("1 in flight", DATA_BYTES, True, ones),
+        Wanted("1 in flight", DATA_BYTES, True, one_by_one(1_500)),
         Wanted("32 in flight", DATA_BYTES, True, windowed(30_000, 32)),
         Wanted("128 in flight", DATA_BYTES, False, windowed(60_000, 128)),
         Wanted("512 in flight", DATA_BYTES, True, windowed(120_000, 512)),
-        Wanted("16,000 in flight", DATA_BYTES, True, windowed(300_000, WINDOW)),
+        Wanted(FULL, DATA_BYTES, True, windowed(300_000, WINDOW)),
         Wanted("4,000 in flight, 1 KiB", 1024, True, windowed(160_000, 4_000, 1024)),
         Wanted("8,000 in flight, 512 B", 512, False, windowed(240_000, 8_000, 512)),
         at(20_000, True),
@@ -150,7 +150,6 @@ class Syncs:
 
 @dataclass(frozen=True)
 class Made:
-    wanted: Wanted
     run: Run
     count: int
     latencies_ms: Sequence[float]
@@ -178,7 +177,7 @@ async def _made(cluster: LocalCluster, each: Wanted, tick_s: float = 0.0) -> Mad
     spent["client"] -= ticks_s * 1e6 / load.count
     run = Run(each.name, load.count / max(1.0, rounds), each.data_bytes, spent)
     others = (after.busy_s - before.busy_s - sum(spent_us.values()) * load.count / 1e6) / load.took_s
-    return Made(each, run, load.count, load.latencies_ms, load.rate, max(0.0, others), without(windows, ticks_s / load.took_s))
+    return Made(run, load.count, load.latencies_ms, load.rate, max(0.0, others), without(windows, ticks_s / load.took_s))
 
 
 def middle(runs: Sequence[Run]) -> Run:
@@ -189,25 +188,31 @@ def middle(runs: Sequence[Run]) -> Run:
 
 def measure(directory: Path, share: float, conditions: Mapping[str, Any]) -> list[Measurement]:
     prepare([1, WINDOW, max(RATES)])
+    loads = wanted(share)
     ticks_s, rounds = [], []
     with LocalCluster(directory / "costs", partitions=1, storages=3, servers=1) as cluster:
-        asyncio.run(_made(cluster, wanted(share)[4]))  # warms up
+        asyncio.run(_made(cluster, loads[4]))  # warms up
         for _ in range(ROUNDS):
             ticks_s.append(asyncio.run(tick_cost_s(max(100, int(TICKS * share)))))
-            rounds.append([asyncio.run(_made(cluster, each, ticks_s[-1])) for each in wanted(share)])
+            rounds.append([asyncio.run(_made(cluster, each, ticks_s[-1])) for each in loads])
     tick_s = median(ticks_s)
     syncs = Syncs.measured(directory)
     others = median(each.others for made in rounds for each in made)
     runs = [middle([each.run for each in same]) for same in zip(*rounds, strict=True)]
-    checked = {each.name for each in wanted(share) if not each.fits}
+    checked = {each.name for each in loads if not each.fits}
     model = fitted([run for run in runs if run.name not in checked])
     measured = {**conditions, "others_processors": round(others, 2), "tick_us": round(tick_s * 1e6, 1)}
     return [*_costs(model, runs, checked, measured), *_plans(model, runs, measured), *_queueing(model, rounds, syncs, tick_s, measured)]
 
 
+def _full(runs: Sequence[Run]) -> Run:
+    """The run with the largest blocks of `DATA_BYTES`."""
+    return next(run for run in runs if run.name == FULL)
+
+
 def _costs(model: Model, runs: list[Run], checked: Collection[str], conditions: Mapping[str, Any]) -> list[Measurement]:
     """`checked`: the names of the runs that the model was not fitted to."""
-    found = []
+    found, full = [], _full(runs)
     for what in MEASURED:
         cost = model[what]
         errors = {run.name: cost.of(run.block_transactions, run.data_bytes) / run.spent[what] - 1 for run in runs}
@@ -215,7 +220,6 @@ def _costs(model: Model, runs: list[Run], checked: Collection[str], conditions: 
         own = {key: round(value, 3) for key, value in asdict(cost).items()}
         own |= {f"measured, {run.name}": f"{run.spent[what]:.4g} of {run.block_transactions:.4g} a block" for run in runs}
         own |= {"errors": {name: f"{error:+.0%}" for name, error in errors.items()}, "within": round(max(abs(errors[name]) for name in checked), 3)}
-        full = next(run for run in runs if run.name == "16,000 in flight")
         value = cost.of(full.block_transactions, DATA_BYTES)
         found.append(Measurement(f"costs.{what}", value, unit, {**conditions, **own}))
     worst = max(float(each.conditions["within"]) for each in found)
@@ -224,8 +228,7 @@ def _costs(model: Model, runs: list[Run], checked: Collection[str], conditions: 
 
 
 def _plans(model: Model, runs: list[Run], conditions: Mapping[str, Any]) -> list[Measurement]:
-    full = next(run for run in runs if run.name == "16,000 in flight")
-    found = []
+    found, full = [], _full(runs)
     for rate in PLANNED_PER_S:
         planned = plan(model, rate, block_transactions=full.block_transactions, data_bytes=DATA_BYTES)
         own = {key: value for key, value in conditions.items() if key not in ("cores", "load_at_start")} | asdict(planned)

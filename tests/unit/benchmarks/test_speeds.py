@@ -43,7 +43,7 @@ def test_no_window_is_no_slowness() -> None:
 
 
 def test_what_the_load_itself_does_is_no_slowness() -> None:
-    """A tenth of a processor, in windows of 50 and of 100 ms. It can't have done more than everything."""
+    """A tenth of a processor, in windows of 50 and of 100 ms. What is left is never negative."""
     busy = [replace(window(0.05, 1.0), spent_s=0.006 + 0.005), replace(window(0.15, 1.0), spent_s=0.006 + 0.01), Window(0.2, 0.001, 0, 0)]
     left = without(busy, 0.1)
     assert [each.spent_s for each in left] == pytest.approx([0.006, 0.006, 0.0])
