@@ -28,6 +28,13 @@ MEANINGS: dict[str, str] = {
     "cluster administered": "The rules of access were changed. With the setting `audit` the line is in the audit log instead.",
     "administrative actions are not recorded": "The audit log has no more lines of administrative actions, because of a defect. Restart the node.",
     "audit line not written": "The file of the audit log cannot be written. The node goes on without the line, which this event repeats. Free space.",
+    "denied principal not written": (
+        "The file of a denied principal, beside the audit log, cannot be written. The node goes on, and writes the file again with the "
+        "principal's next denied calls. Free space."
+    ),
+    "file of a denied principal ignored": (
+        "A file in the folder FILE.denied of the audit log was not written by a node. Remove it while the node is stopped."
+    ),
     "rules of access refused, the previous ones stay in use": (
         "The rules in the coordinator cannot be read. Write them again with `waltz access`. Until then, the node permits what it did before."
     ),

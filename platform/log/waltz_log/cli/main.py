@@ -26,7 +26,6 @@ from waltz_log.cli.examples import add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
-from waltz_log.cli.printing import printable
 from waltz_log.cli.shared_arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.cli.storage.storage_app import storage_app
 from waltz_log.cli.support.support_app import add_support
@@ -38,6 +37,7 @@ from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
 from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
 from waltz_log.extras import missing_package
+from waltz_log.outside_text import printable
 
 __all__ = ["app", "main"]
 

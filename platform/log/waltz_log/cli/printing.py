@@ -11,23 +11,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from waltz_log.outside_text import printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_table", "printable"]
+__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_table"]
 
 WIDTH = 200
 """Characters in a line of a table that is not printed on a terminal."""
 
 ROWS_LAID_OUT = 200
 """Tables of more rows are printed without wrapping cells: laying out thousands of them costs more than asking the cluster."""
-
-
-def printable(text: str) -> str:
-    """On one line of a terminal, whatever is in it."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def print_data(data: object, output: str) -> None:

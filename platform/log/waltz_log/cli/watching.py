@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from waltz_log.cli.printing import printable
 from waltz_log.errors import InvalidRequest, WaltzError
+from waltz_log.outside_text import printable
 
 __all__ = ["CLEAR", "watched"]
 

@@ -8,7 +8,8 @@ from enum import StrEnum
 import pytest
 import yaml
 
-from waltz_log.cli.printing import ROWS_LAID_OUT, plain_table, print_data, print_item, print_table, printable
+from waltz_log.cli.printing import ROWS_LAID_OUT, plain_table, print_data, print_item, print_table
+from waltz_log.outside_text import printable
 
 HOSTILE = "name\x1b]0;owned\x07\x1b[2J\u202eab\r\n"
 

@@ -10,20 +10,22 @@ import pytest
 
 from waltz_log.client import ClientSettings
 from waltz_log.errors import InvalidSetting, PermissionDenied, encode
-from waltz_log.security import audit_log
-from waltz_log.security.audit_log import AuditSettings, DenialLimit, acted, denied, open_audit
+from waltz_log.security.audit_log import AuditSettings, acted, denied, open_audit
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.denial_limit import DENIALS_MAX, PRINCIPALS_MAX, WINDOW_S, DenialLimit
 from waltz_log.server import ServerSettings
 from waltz_log.storage.node.read_access import OpenedBy
 from waltz_log.testing import InMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import READ
 
+MIB = 1024 * 1024
+
 
 @pytest.fixture(autouse=True)
-def no_file_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(audit_log, "_limit", DenialLimit())
+def no_file_afterwards() -> Iterator[None]:
+    open_audit(None)
     yield
     open_audit(None)
 
@@ -55,13 +57,13 @@ def test_a_worker_has_a_file_of_its_own_and_the_last_opened_is_written(tmp_path:
 
 
 def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path: Path) -> None:
-    open_audit(AuditSettings(file=tmp_path / "audit.jsonl", bytes_max=4096, files_max=2))
-    for number in range(200):
-        acted("access granted", resource=f"shop/{number}", principal="x" * 60)
+    open_audit(AuditSettings(file=tmp_path / "audit.jsonl", bytes_max=MIB, files_max=2))
+    for number in range(4000):
+        acted("access granted", resource=f"shop/{number}", principal="x" * 600)
     files = sorted(each.name for each in tmp_path.iterdir())
-    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
-    assert all((tmp_path / each).stat().st_size <= 4096 for each in files)
-    assert _lines(tmp_path / "audit.jsonl")[-1]["resource"] == "shop/199"
+    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2", "audit.jsonl.denied"]
+    assert all((tmp_path / each).stat().st_size <= MIB for each in files)
+    assert _lines(tmp_path / "audit.jsonl")[-1]["resource"] == "shop/3999"
 
 
 def test_a_principal_that_is_denied_without_pause_fills_no_disk_and_hides_no_other(tmp_path: Path) -> None:
@@ -70,26 +72,26 @@ def test_a_principal_that_is_denied_without_pause_fills_no_disk_and_hides_no_oth
         denied(_denial(resource=f"log:{number}"))
     denied(_denial("spiffe://waltz/application/other"))
     lines = _lines(tmp_path / "audit.jsonl")
-    assert len(lines) == audit_log.DENIALS_MAX + 1
+    assert len(lines) == DENIALS_MAX + 1
     assert lines[-1]["principal"] == "spiffe://waltz/application/other"
 
 
 def test_what_was_left_out_is_counted_in_the_next_window() -> None:
     now_s = [100.0]
     limit = DenialLimit(lambda: now_s[0])
-    assert [limit.count("a") for _ in range(audit_log.DENIALS_MAX)] == [0] * audit_log.DENIALS_MAX
+    assert [limit.count("a") for _ in range(DENIALS_MAX)] == [0] * DENIALS_MAX
     assert [limit.count("a") for _ in range(7)] == [None] * 7
     assert limit.count("b") == 0
-    now_s[0] += audit_log.WINDOW_S
+    now_s[0] += WINDOW_S
     assert limit.count("a") == 7
     assert limit.count("a") == 0
 
 
 def test_the_counts_of_many_principals_are_bounded() -> None:
     limit = DenialLimit(lambda: 0.0)
-    for number in range(3 * audit_log.PRINCIPALS_MAX):
+    for number in range(3 * PRINCIPALS_MAX):
         limit.count(str(number))
-    assert len(limit._windows) == audit_log.PRINCIPALS_MAX
+    assert len(limit._principals) == PRINCIPALS_MAX
 
 
 @pytest.mark.parametrize("place", ["missing/audit.jsonl", "."])

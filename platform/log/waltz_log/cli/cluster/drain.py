@@ -15,7 +15,7 @@ from typing import Any  # JSON values
 from waltz_log.cli.cluster.replica_moves import MoveRunner, able_nodes, read_replicas
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.partition_ranges import format_ranges
-from waltz_log.cli.printing import print_data, print_line, print_table, printable
+from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.coordination.placement import drain_node, read_servers, readmit_node
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import ReplicaMove
@@ -23,6 +23,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_moves import plan_drain, plan_rebalance
 from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.exit_codes import OK, UNAVAILABLE
+from waltz_log.outside_text import printable
 
 __all__ = ["drain", "rebalance", "undo"]
 

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import entry_points
 
 from waltz_log.cli.connecting import connected
-from waltz_log.cli.printing import print_data, print_table, printable
+from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.subscribers import read_subscribers
@@ -23,6 +23,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidRequest, InvalidSetting, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
 from waltz_log.extras import install_command, missing_package
+from waltz_log.outside_text import printable
 
 __all__ = ["MARKS", "Asked", "Reader", "find_readers", "run"]
 

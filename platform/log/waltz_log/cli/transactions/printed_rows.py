@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from waltz_log.cli.printing import print_item, printable
+from waltz_log.cli.printing import print_item
 from waltz_log.errors import InvalidSetting
+from waltz_log.outside_text import printable
 
 __all__ = ["FORMAT_HELP", "Filter", "Row", "parse_format", "parse_time", "printer"]
 

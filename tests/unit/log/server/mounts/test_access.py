@@ -16,10 +16,10 @@ from waltz_log.core.topics.access import CLUSTER_PRINCIPAL, allowed, check_acces
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ReplicaFenced, WaltzError
-from waltz_log.security import audit_log
 from waltz_log.security.access import AccessControl
-from waltz_log.security.audit_log import AuditSettings, DenialLimit, open_audit
+from waltz_log.security.audit_log import AuditSettings, open_audit
 from waltz_log.security.callers import calling
+from waltz_log.security.denial_limit import DENIALS_MAX
 from waltz_log.security.identity import Identity, Role
 from waltz_log.storage.node.read_access import OpenedBy, ReadAccess
 from waltz_log.testing import InMemoryCluster
@@ -268,9 +268,8 @@ async def test_waiting_appends_fail_immediately_when_access_is_refused(cluster: 
 
 
 @pytest.fixture
-def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def audited(tmp_path: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """The lines since the last call, without their times."""
-    monkeypatch.setattr(audit_log, "_limit", DenialLimit())
     file = tmp_path / "audit.jsonl"
     open_audit(AuditSettings(file=file))
     seen = 0
@@ -327,7 +326,7 @@ async def test_denials_of_many_stated_names_share_one_limit(cluster: InMemoryClu
         request = pb.ReadRequest(cluster_key=cluster.key.bytes, fence=-1, max_bytes=100, principal=f"stranger-{number}")
         with pytest.raises(NotAllowed):
             await to_storage.read(READ, request).receive()
-    assert len(audited()) == audit_log.DENIALS_MAX
+    assert len(audited()) == DENIALS_MAX
 
 
 @pytest.mark.parametrize(
