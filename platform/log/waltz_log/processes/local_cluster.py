@@ -160,6 +160,11 @@ class LocalCluster:
         return f"{HOST}:{self._ports['zookeeper']}/waltz/{NAME}"
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """`host:port` of each process, by name, as far as it was started once."""
+        return {name: f"{HOST}:{self._ports[name]}" for name in ("zookeeper", *self.storage_names, *self.server_names) if name in self._ports}
+
+    @property
     def processes(self) -> dict[str, int]:
         """Names and process ids of the running processes."""
         return self._processes.pids

@@ -1,0 +1,102 @@
+"""A hostile client with a certificate of an application and every right except its victim's. Run as `python -m verification.hostile.attacker`, by
+`run`.
+
+It reads two lines of JSON from stdin: its certificate and its `Target`. It begins one attack after the other, some at once, until its time is over.
+Then it prints one line of JSON: how often each attack was tried, and the breaches that it achieved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from verification.hostile import exhausting, forging, prying
+from verification.hostile.target import Hostile, Target
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.errors import WaltzError
+from waltz_log.security.settings import TlsSettings
+
+__all__ = ["ATTACKS"]
+
+Attack = Callable[[Hostile], Awaitable[list[str]]]
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    each.__name__: each
+    for each in (
+        forging.mount_as_the_victim,
+        forging.fence_the_victim,
+        forging.resolve_for_the_victim,
+        forging.append_wrong_checksums,
+        exhausting.ask_for_equal_bounds,
+        exhausting.send_many_locks,
+        exhausting.leave_feeds_unread,
+        exhausting.send_bombs,
+        exhausting.announce_frames,
+        exhausting.hold_offers,
+        exhausting.hold_handshakes,
+        prying.flood_the_audit_log,
+        prying.read_foreign_data,
+        prying.write_to_the_coordinator,
+    )
+}
+
+PAUSE_S: Final = 1.0
+"""Between two attacks. The attacker shares two processors with the cluster, and what it computes itself is no harm that a server does."""
+
+AT_ONCE: Final = 2
+ATTACK_S_MAX: Final = 60.0
+BREACHES_MAX: Final = 100
+
+
+class Attacker:
+    def __init__(self, hostile: Hostile) -> None:
+        self._hostile = hostile
+        self.tried: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.breaches: list[str] = []
+
+    async def run(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self._attack(until) for _ in range(AT_ONCE)))
+
+    async def _attack(self, until: float) -> None:
+        rng, names = self._hostile.rng, list[str]()
+        while time.monotonic() < until:
+            if not names:
+                names = list(ATTACKS)
+                rng.shuffle(names)
+            name = names.pop()
+            self.tried[name] += 1
+            try:
+                async with asyncio.timeout(ATTACK_S_MAX):
+                    self.breaches += (await ATTACKS[name](self._hostile))[: BREACHES_MAX - len(self.breaches)]
+            except (WaltzError, OSError, TimeoutError) as error:
+                self.failed[f"{name}: {type(error).__name__}"] += 1
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _main() -> None:
+    tls = TlsSettings.model_validate(json.loads(sys.stdin.readline()))
+    target = TypeAdapter(Target).validate_json(sys.stdin.readline())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hostile = Hostile(target, tls, Random(target.victim))
+    async with WaltzClient.open(target.cluster, ClientSettings(tls=tls)) as client:
+        hostile.own_id = client.client_id
+        attacker = Attacker(hostile)
+        await attacker.run(target.seconds)
+    await hostile.close()
+    print(json.dumps({"tried": attacker.tried, "failed": attacker.failed, "breaches": attacker.breaches}))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,213 @@
+"""An honest client and a hostile one at a cluster over mutual TLS: what became of the honest client's appends, what the nodes cost meanwhile, and
+which attacks achieved anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final  # Any: the lines of JSON that the two clients print
+
+import psutil
+from pydantic import TypeAdapter
+
+from verification.hostile.honest import PARTITIONS, Honest, Outcomes, body
+from verification.hostile.target import Target
+from waltz_log.client import ClientSettings, SyncWaltzClient
+from waltz_log.errors import WaltzError
+from waltz_log.processes.local_cluster import LocalCluster
+
+__all__ = ["FOREIGN", "GROWTH_BYTES_MAX", "SLOWER_MAX", "Attacked", "attack", "grant"]
+
+FOREIGN: Final = (3,)
+"""Log partitions that no rule permits to the hostile client."""
+
+SLOWER_MAX: Final = 2.0
+P99_FLOOR_S: Final = 0.02
+"""A p99 below this depends more on the machine, which the two clients share with the cluster, than on the nodes."""
+
+GROWTH_BYTES_MAX: Final = 512 << 20
+"""Of one node, beside its memory before the attack."""
+
+SAMPLE_S: Final = 1.0
+FILES: Final = {"certificate", "key", "authorities"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """`wrong`: receipts whose transaction is not the one that was appended, or that no feed can read. `growth_bytes`: the most that a node grew by.
+    `late_growth_bytes`: by how much the most in the last third of the attack was above the most in the first third."""
+
+    appends: int
+    committed: int
+    failed: list[str]
+    wrong: list[str]
+    breaches: list[str]
+    tried: dict[str, int]
+    p50_alone_s: float
+    p99_alone_s: float
+    p50_s: float
+    p99_s: float
+    growth_bytes: int
+    late_growth_bytes: int
+    ended: list[str] = field(default_factory=list)
+
+    @property
+    def slower(self) -> float:
+        return max(self.p99_s, P99_FLOOR_S) / max(self.p99_alone_s, P99_FLOOR_S)
+
+    @property
+    def faults(self) -> list[str]:
+        """What must not be, apart from latency."""
+        found = [*self.failed, *self.wrong, *self.breaches, *(f"{name} ended" for name in self.ended)]
+        if self.committed != self.appends:
+            found.append(f"{self.appends - self.committed} appends are not committed")
+        if self.growth_bytes > GROWTH_BYTES_MAX:
+            found.append(f"a node grew by {self.growth_bytes >> 20} MiB")
+        return found
+
+
+def grant(cluster: LocalCluster) -> None:
+    """The rules: both may append to and read the shared partitions, and the honest client all."""
+    for name, resource in (("honest", "log"), ("hostile", f"log:0-{max(PARTITIONS)}")):
+        command = [sys.executable, "-P", "-m", "waltz_log.cli", "access", "grant", cluster.cluster]
+        subprocess.run([*command, f"spiffe://waltz/application/{name}", "append,read", resource], env=cluster.environment("operator"), check=True)
+
+
+def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) -> Attacked:
+    """Appends at a steady rate, alone first and then under attack for the rest of the time."""
+    outcomes_file = cluster.directory / "honest.json"
+    certificates = {name: cluster.certificate("application", name).model_dump(mode="json", include=FILES) for name in ("honest", "hostile")}
+    nodes = {name: psutil.Process(pid) for name, pid in cluster.processes.items()}
+    plan = Honest(cluster.cluster, certificates["honest"], appends, appends / seconds, str(outcomes_file))
+    with _child("honest") as honest:
+        started = time.monotonic()
+        _say(honest, TypeAdapter(Honest).dump_json(plan).decode())
+        victim = _line(honest)["client_id"]
+        time.sleep(alone_s)
+        _say(honest, "hostile")
+        before = _memory(nodes)
+        with _child("attacker") as attacker:
+            left = max(1.0, started + seconds - time.monotonic())
+            _say(attacker, json.dumps(certificates["hostile"]))
+            _say(attacker, TypeAdapter(Target).dump_json(_target(cluster, nodes, victim, left)).decode())
+            samples = _sample(honest, nodes)
+            reported = _line(attacker)
+        honest.wait(60)
+    outcomes = TypeAdapter(Outcomes).validate_json(outcomes_file.read_bytes())
+    alone, among = outcomes.latencies_s[: outcomes.alone], outcomes.latencies_s[outcomes.alone :]
+    third = max(1, len(samples) // 3)
+    late = [max(each[name] for each in samples[-third:]) - max(each[name] for each in samples[:third]) for name in nodes]
+    return Attacked(
+        appends=appends,
+        committed=sum(each >= 0 for each in outcomes.ids),
+        failed=outcomes.failed[:20],
+        wrong=_wrong(cluster, outcomes),
+        breaches=sorted(set(reported["breaches"])),
+        tried=dict(reported["tried"]),
+        p50_alone_s=_part(alone, 0.5),
+        p99_alone_s=_part(alone, 0.99),
+        p50_s=_part(among, 0.5),
+        p99_s=_part(among, 0.99),
+        growth_bytes=max(each[name] - before[name] for each in samples for name in nodes),
+        late_growth_bytes=max(late),
+        ended=sorted(cluster.ended),
+    )
+
+
+def _child(module: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", f"verification.hostile.{module}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _say(child: subprocess.Popen[str], line: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(line + "\n")
+    child.stdin.flush()
+
+
+def _line(child: subprocess.Popen[str]) -> dict[str, Any]:
+    assert child.stdout is not None
+    text = child.stdout.readline()
+    if not text:
+        raise RuntimeError(f"a client ended with exit code {child.wait()}")
+    return dict(json.loads(text))
+
+
+def _target(cluster: LocalCluster, nodes: dict[str, psutil.Process], victim: int, seconds: float) -> Target:
+    listening = {each.laddr for one in nodes.values() for each in one.net_connections("tcp") if each.status == "LISTEN"}
+    settings = ClientSettings(tls=cluster.certificate("operator", "run"))
+    with SyncWaltzClient(cluster.cluster, settings) as client:
+        key = client.parameters.key.hex
+    addresses = cluster.addresses
+    return Target(
+        cluster=cluster.cluster,
+        cluster_key=key,
+        servers=tuple(addresses[name] for name in cluster.server_names),
+        storages=tuple(addresses[name] for name in cluster.storage_names),
+        ports=tuple(sorted(f"{each.ip}:{each.port}" for each in listening)),
+        zookeeper=f"{addresses['zookeeper']}/waltz/dev",
+        shared=PARTITIONS,
+        foreign=FOREIGN,
+        victim=victim,
+        seconds=seconds,
+    )
+
+
+def _memory(nodes: dict[str, psutil.Process]) -> dict[str, int]:
+    """Of each node with its workers; 0: the node has ended."""
+    found = {}
+    for name, process in nodes.items():
+        try:
+            found[name] = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        except psutil.NoSuchProcess:
+            found[name] = 0
+    return found
+
+
+def _sample(until: subprocess.Popen[str], nodes: dict[str, psutil.Process]) -> list[dict[str, int]]:
+    samples = [_memory(nodes)]
+    while until.poll() is None:
+        time.sleep(SAMPLE_S)
+        samples.append(_memory(nodes))
+    return samples
+
+
+def _wrong(cluster: LocalCluster, outcomes: Outcomes) -> list[str]:
+    """Reads the shared partitions from the beginning, as an operator, and compares each receipt with what is there."""
+    expected: dict[int, dict[int, int]] = {partition: {} for partition in PARTITIONS}
+    for number, transaction_id in enumerate(outcomes.ids):
+        if transaction_id >= 0:
+            expected[PARTITIONS[number % len(PARTITIONS)]][transaction_id] = number
+    found: list[str] = []
+    try:
+        with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "run"))) as client:
+            for partition, numbers in expected.items():
+                found += _compared(client, partition, numbers)
+    except (WaltzError, ValueError) as error:  # ValueError: what the coordinator holds is no number any more
+        found.append(f"the log cannot be read: {error}")
+    return found[:20]
+
+
+def _compared(client: SyncWaltzClient, partition: int, numbers: dict[int, int]) -> list[str]:
+    """`numbers`: of the partition's appends, by the transaction id in their receipts."""
+    found: list[str] = []
+    mark = client.high_water_mark(partition)
+    try:
+        for transaction in client.feed(partition, after=-1):
+            number = numbers.pop(transaction.transaction_id, -1)
+            if number >= 0 and transaction.data != body(number):
+                found.append(f"append {number} has the receipt {transaction.transaction_id}, where {transaction.data[:40]!r} is")
+            if transaction.transaction_id >= mark:
+                break
+    except WaltzError as error:
+        found.append(f"partition {partition} cannot be read: {error}")
+    if numbers:
+        found.append(f"partition {partition} lacks {len(numbers)} transactions with a receipt")
+    return found
+
+
+def _part(values: Sequence[float], part: float) -> float:
+    return round(sorted(values)[int(part * (len(values) - 1))], 5) if values else 0.0

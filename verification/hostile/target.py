@@ -1,0 +1,106 @@
+"""What a hostile client knows: every address of the cluster, its key, and the number of the client that it wants to harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Any  # messages of any method, and their fields
+
+from waltz_log.core.formats.records import encode_records
+from waltz_log.core.ports import CallMethod, Channel
+from waltz_log.errors import WaltzError
+from waltz_log.security.settings import TlsSettings
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import GrpcNetwork
+
+__all__ = ["Hostile", "Target"]
+
+WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`ports`: each address at which a process of the cluster listens. `foreign`: log partitions that no rule permits to the hostile client."""
+
+    cluster: str
+    cluster_key: str
+    servers: tuple[str, ...]
+    storages: tuple[str, ...]
+    ports: tuple[str, ...]
+    zookeeper: str
+    shared: tuple[int, ...]
+    foreign: tuple[int, ...]
+    victim: int
+    seconds: float
+
+
+class Hostile:
+    """A client with a certificate of an application, and the calls that its attacks have in common."""
+
+    def __init__(self, target: Target, tls: TlsSettings, rng: Random) -> None:
+        self.target = target
+        self.tls = tls
+        self.rng = rng
+        self.own_id: int | None = None
+        """The id of the hostile client itself."""
+        self._network = GrpcNetwork(tls=tls)
+        self._channels: dict[str, Channel] = {}
+        self._mount_sequence = 1
+        self._sequence = 0
+
+    @property
+    def key(self) -> bytes:
+        return bytes.fromhex(self.target.cluster_key)
+
+    def channel(self, address: str) -> Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._network.connect(address)
+        return channel
+
+    def server(self) -> Channel:
+        return self.channel(self.rng.choice(self.target.servers))
+
+    def next_mount_sequence(self) -> int:
+        self._mount_sequence += 1
+        return self._mount_sequence
+
+    def next_sequences(self, count: int) -> int:
+        """The first of these many sequences of the hostile client's own."""
+        self._sequence += count
+        return self._sequence - count
+
+    def mounting(self, partition: int, client_id: int, mount_sequence: int, **fields: Any) -> pb.ClientMessage:
+        mount = pb.MountRequest(
+            protocol_version=methods.PROTOCOL_VERSION,
+            cluster_key=self.key,
+            client_id=client_id,
+            partition=partition,
+            mount_sequence=mount_sequence,
+            client_high_water_mark=-1,
+        )
+        mount.MergeFrom(pb.MountRequest(**fields))
+        return pb.ClientMessage(mount=mount)
+
+    def frame(self, generation: int, partition: int, client_id: int, first_sequence: int, bodies: Iterable[bytes]) -> pb.AppendFrame:
+        data = list(bodies)
+        records = encode_records(client_id, generation, partition, first_sequence, [0] * len(data), data)
+        lengths = b"".join((len(each) + 40).to_bytes(4, "big") for each in data)
+        marks = (-1).to_bytes(8, "big", signed=True) * len(data)
+        return pb.AppendFrame(generation=generation, lengths=lengths, marks=marks, records=records)
+
+    async def refused(self, method: CallMethod[Any, Any], request: Any, timeout_s: float = WAIT_S) -> bool:
+        """Whether every log server answers with an error."""
+        for address in self.target.servers:
+            try:
+                await self.channel(address).call(method, request, timeout_s=timeout_s)
+            except WaltzError:
+                continue
+            return False
+        return True
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
