@@ -31,7 +31,7 @@ async def mount_as_the_victim(hostile: Hostile) -> list[str]:
 
 
 async def fence_the_victim(hostile: Hostile) -> list[str]:
-    """Mounts without appending, as a process does that takes over what another one left."""
+    """Mounts without appending, as a process does that continues what another one left."""
     partition = hostile.rng.choice(hostile.target.shared)
     mount = hostile.mounting(partition, hostile.target.victim, NEWEST_MOUNT, appends_nothing=True)
     answer = await _first_answer(hostile, mount)

@@ -20,7 +20,7 @@ from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
 
-__all__ = ["FOREIGN", "GROWTH_BYTES_MAX", "SLOWER_MAX", "Attacked", "attack", "grant"]
+__all__ = ["FOREIGN", "GROWTH_BYTES_MAX", "SLOWER_MAX", "Attacked", "attack", "compare", "grant"]
 
 FOREIGN: Final = (3,)
 """Log partitions that no rule permits to the hostile client."""
@@ -31,6 +31,9 @@ P99_FLOOR_S: Final = 0.02
 
 GROWTH_BYTES_MAX: Final = 512 << 20
 """Of one node, beside its memory before the attack."""
+
+LATE_GROWTH_BYTES_MAX: Final = 96 << 20
+"""Between the first and the last third of the attack."""
 
 SAMPLE_S: Final = 1.0
 FILES: Final = {"certificate", "key", "authorities"}
@@ -67,6 +70,8 @@ class Attacked:
             found.append(f"{self.appends - self.committed} appends are not committed")
         if self.growth_bytes > GROWTH_BYTES_MAX:
             found.append(f"a node grew by {self.growth_bytes >> 20} MiB")
+        if self.late_growth_bytes > LATE_GROWTH_BYTES_MAX:
+            found.append(f"memory is not flat: a node grew by another {self.late_growth_bytes >> 20} MiB")
         return found
 
 
@@ -176,19 +181,20 @@ def _sample(until: subprocess.Popen[str], nodes: dict[str, psutil.Process]) -> l
 
 
 def _wrong(cluster: LocalCluster, outcomes: Outcomes) -> list[str]:
-    """Reads the shared partitions from the beginning, as an operator, and compares each receipt with what is there."""
+    try:
+        with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "run"))) as client:
+            return compare(client, outcomes)[:20]
+    except (WaltzError, ValueError) as error:  # ValueError: what the coordinator holds is no number any more
+        return [f"the log cannot be read: {error}"]
+
+
+def compare(client: SyncWaltzClient, outcomes: Outcomes) -> list[str]:
+    """Reads the shared partitions from the beginning, and compares each receipt with what is there."""
     expected: dict[int, dict[int, int]] = {partition: {} for partition in PARTITIONS}
     for number, transaction_id in enumerate(outcomes.ids):
         if transaction_id >= 0:
             expected[PARTITIONS[number % len(PARTITIONS)]][transaction_id] = number
-    found: list[str] = []
-    try:
-        with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "run"))) as client:
-            for partition, numbers in expected.items():
-                found += _compared(client, partition, numbers)
-    except (WaltzError, ValueError) as error:  # ValueError: what the coordinator holds is no number any more
-        found.append(f"the log cannot be read: {error}")
-    return found[:20]
+    return [each for partition, numbers in expected.items() for each in _compared(client, partition, numbers)]
 
 
 def _compared(client: SyncWaltzClient, partition: int, numbers: dict[int, int]) -> list[str]:
