@@ -64,7 +64,7 @@ def test_receipts_are_compared_with_the_log() -> None:
         assert compare(client, invented) == [f"partition {PARTITIONS[1]} lacks 1 transactions with a receipt"]
 
 
-def test_checksums_that_cancel_change_no_checksum_of_the_whole() -> None:
+def test_wrong_checksums_cancel_each_other() -> None:
     bodies = [b"cancels %d" % (number % 10) for number in range(4)]
     records = encode_records(5, 1, 0, 0, [0] * 4, bodies)
     length = len(records) // 4
@@ -74,4 +74,12 @@ def test_checksums_that_cancel_change_no_checksum_of_the_whole() -> None:
     with pytest.raises(CorruptData):
         decode_record(forged, length)
     assert forged[2 * length :] == records[2 * length :]
-    assert crc32(forged[: 2 * length]) == crc32(records[: 2 * length])
+    first, second = (_closing(forged, at * length) ^ _closing(records, at * length) for at in (1, 2))
+    zeros = bytes(length)
+    assert crc32(first.to_bytes(4, "little") + zeros[4:]) ^ crc32(zeros) == second, (
+        "a register that the first error changed is right after the second"
+    )
+
+
+def _closing(records: bytes, end: int) -> int:
+    return int.from_bytes(records[end - 4 : end], "big")
