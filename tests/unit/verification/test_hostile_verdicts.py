@@ -76,9 +76,7 @@ def test_wrong_checksums_cancel_each_other() -> None:
     assert forged[2 * length :] == records[2 * length :]
     first, second = (_closing(forged, at * length) ^ _closing(records, at * length) for at in (1, 2))
     zeros = bytes(length)
-    assert crc32(first.to_bytes(4, "little") + zeros[4:]) ^ crc32(zeros) == second, (
-        "a register that the first error changed is right after the second"
-    )
+    assert crc32(first.to_bytes(4, "little") + zeros[4:]) ^ crc32(zeros) == second, "the register is right again after the second"
 
 
 def _closing(records: bytes, end: int) -> int:
