@@ -8,7 +8,7 @@ ZooKeeper may do everything.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple  # Any: kazoo has no types
 
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
@@ -19,7 +19,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import subject_of
 from waltz_log.security.settings import TlsSettings
 
-__all__ = ["SECRET", "AccessLists", "access_lists"]
+__all__ = ["SECRET", "AccessLists", "access_lists", "open_to_everyone"]
 
 log = get_logger(__name__)
 
@@ -52,10 +52,19 @@ class AccessLists(NamedTuple):
         granted = [] if rights == "none" else [ACL(_PERMISSIONS[rights], each) for each in self.clients]
         return [*(ACL(Permissions.ALL, each) for each in self.writers), *granted]
 
+    def of_ensemble(self) -> list[Any]:
+        """The list of a node that ZooKeeper itself creates. Every client may read it: the tools of ZooKeeper do."""
+        return [*(ACL(Permissions.ALL, each) for each in self.writers), ACL(Permissions.READ, Id("world", "anyone"))]
+
     def authenticate(self, client: Any) -> None:
         """Adds the secret to a client of kazoo that is not connected yet."""
         if self.secret is not None:
             client.auth_data.add(("digest", f"{USER}:{self.secret}"))
+
+
+def open_to_everyone(lists: Sequence[Any]) -> bool:
+    """Whether a node's list permits everyone more than to read it."""
+    return any(each.id.scheme == "world" and each.perms & ~Permissions.READ for each in lists)
 
 
 def access_lists(tls: TlsSettings | None, environment: Mapping[str, str] = os.environ) -> AccessLists:

@@ -33,7 +33,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 
-from waltz_log.coordination.access_lists import access_lists
+from waltz_log.coordination.access_lists import access_lists, open_to_everyone
 from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
@@ -118,6 +118,16 @@ class ZooKeeperCoordinator:
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def root(self) -> str:
+        """The path in ZooKeeper under which the cluster is."""
+        return self._root
+
+    @property
+    def protects(self) -> bool:
+        """Whether what this session creates is closed to strangers: it has a certificate of a listed subject, or the shared secret."""
+        return bool(self._lists.writers)
 
     @property
     def ended(self) -> bool:
@@ -271,6 +281,23 @@ class ZooKeeperCoordinator:
         if isinstance(answer.refusal, NoAuthError):
             raise _denied("read", path)
         return [] if answer.refusal else sorted(answer.value)
+
+    # ---- the ensemble's own nodes, by absolute paths -----------------------------------------------------------------------------------------------
+
+    async def children_of_root(self) -> set[str]:
+        answer = await self._call(lambda: self._client.get_children_async("/"))
+        return set(answer.value)
+
+    async def is_open(self, path: str) -> bool:
+        """Whether everyone may do more than read there. False for a node that is not there, and where this session may not see it."""
+        answer = await self._call(lambda: self._client.get_acls_async(path), NoNodeError, NoAuthError)
+        return answer.refusal is None and open_to_everyone(answer.value[0])
+
+    async def close_node(self, path: str) -> None:
+        """Only nodes and operators may change it and create children from now on; everyone may read. Raises `PermissionDenied`."""
+        answer = await self._call(lambda: self._client.set_acls_async(path, self._lists.of_ensemble()), NoNodeError, NoAuthError)
+        if isinstance(answer.refusal, NoAuthError):
+            raise _denied("close", path)
 
     # ---- waits ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,16 @@ __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "p
 TICK_MS = 500
 """A session timeout is between 2 and 20 ticks: 1 to 10 s. With a shorter tick a busy laptop would lose sessions; a longer one slows fail-over."""
 
-HEAP = "256m"
-"""Metadata of thousands of partitions needs a few MB; ZooKeeper itself uses 120 MB of memory when idle."""
+HEAP = "1g"
+"""The limit, of which an idle ZooKeeper uses 120 MB, and one with thousands of partitions a few MB more. ZooKeeper keeps the last 500 requests that
+write, the refused ones too, of at most a megabyte each, and requests of more than 64 KiB that are under way share 32 MiB. With half of this heap, a
+client without any right could end the process. At the limit it ends, so that its supervisor starts it again, with all data: every write is synced."""
+
+REQUEST_BYTES_MAX = 1_048_575
+"""Of one request, and so of one node's value. It is ZooKeeper's default, written out because memory is bounded by it."""
+
+HANDSHAKES_MAX = 250
+"""TLS handshakes under way at once; more connections are dropped before theirs begins."""
 
 JARS = ("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "metrics-core-*", "snappy-java-*", "netty-*")
 """The jars among Spark's 250 that the server needs; with all of them it takes twice as long to start and twice the memory."""
@@ -43,6 +51,8 @@ admin.enableServer=false
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 4lw.commands.whitelist=ruok,srvr
+largeRequestThreshold=65536
+largeRequestMaxBytes=33554432
 """
 
 PLAIN = """\
@@ -58,9 +68,12 @@ ssl.enabledProtocols=TLSv1.3
 ssl.clientAuth=need
 ssl.keyStore.type=PEM
 ssl.keyStore.location={identity}
-ssl.trustStore.type=PEM
+ssl.trustStore.type=PKCS12
 ssl.trustStore.location={authorities}
-authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider"""
+ssl.trustStore.password={password}
+authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider
+enforce.auth.enabled=true
+enforce.auth.schemes=x509"""
 
 LOG_CFG = """\
 status = error
@@ -99,26 +112,30 @@ def find_jars() -> list[Path]:
 
 def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSettings | None = None) -> list[str]:
     """Writes the configuration and gives the command that serves the directory's data at the address. With `tls` it serves only clients with a
-    certificate of the authorities.
+    certificate of the authorities; `ServedIdentity.renew` follows the files.
 
     Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` if the directory cannot be written.
     """
+    from waltz_log.coordination.served_identity import PASSWORD, ServedIdentity
+
     java, _ = find_java()
     classpath = ":".join(str(jar) for jar in find_jars())
     directory = directory.resolve()
     (directory / "data").mkdir(parents=True, exist_ok=True)
     config, logs = directory / "zoo.cfg", directory / "log4j2.properties"
-    listen = PLAIN.format(port=port, host=host)
+    listen, superuser = PLAIN.format(port=port, host=host), []
     if tls is not None:
-        identity = directory / "identity.pem"
-        identity.touch(0o600)
-        identity.write_bytes(tls.key.read_bytes() + tls.certificate.read_bytes())
-        listen = ENCRYPTED.format(port=port, host=host, identity=identity, authorities=tls.authorities.resolve())
+        identity = ServedIdentity(directory, tls)
+        listen = ENCRYPTED.format(port=port, host=host, identity=identity.identity, authorities=identity.authorities, password=PASSWORD)
+        superuser = _superuser(tls)
     config.write_text(ZOO_CFG.format(data=directory / "data", listen=listen, tick_ms=TICK_MS))
     logs.write_text(LOG_CFG)
     return [
         str(java),
         f"-Xmx{HEAP}",
+        *superuser,
+        f"-Djute.maxbuffer={REQUEST_BYTES_MAX}",
+        f"-Dzookeeper.netty.server.outstandingHandshake.limit={HANDSHAKES_MAX}",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-XX:+ExitOnOutOfMemoryError",
@@ -131,6 +148,15 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSetting
         "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         str(config),
     ]
+
+
+def _superuser(tls: TlsSettings) -> list[str]:
+    """Gives the subject of this process's certificate every right, whatever a node's access control list says: it closes the root after the port is
+    open, and a stranger may have been faster."""
+    from waltz_log.security.certificates import subject_of
+
+    subject = subject_of(tls)
+    return [f"-Dzookeeper.X509AuthenticationProvider.superUser={subject}"] if subject in tls.coordinator_writers else []
 
 
 def answers(host: str, port: int, timeout_s: float = 1.0, tls: TlsSettings | None = None) -> bool:

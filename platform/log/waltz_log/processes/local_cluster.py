@@ -24,6 +24,9 @@ from typing import IO, Any, Self  # Any: JSON values, and settings that a model 
 import yaml
 
 from waltz_log.coordination import embedded
+from waltz_log.coordination.access_lists import access_lists
+from waltz_log.coordination.ensemble_root import close_served
+from waltz_log.coordination.served_identity import ServedIdentity
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
 from waltz_log.security.settings import TlsSettings, tls_environment
@@ -118,6 +121,8 @@ class LocalCluster:
         self._storage_settings = dict(storage_settings or {})
         self._server_settings = dict(server_settings or {})
         self._http = http
+        self._identity: ServedIdentity | None = None
+        """Of ZooKeeper, in a secure cluster."""
 
     def _agreed(self, what: str, asked: int | None, kept: Mapping[str, Any], default: int) -> int:
         found = kept.get(what)
@@ -309,8 +314,12 @@ class LocalCluster:
         port = self._port(name)
         if name == "zookeeper":
             tls = self.certificate("node", name) if self.secure else None
-            pid = self._processes.start(name, embedded.prepare(self.directory / "zookeeper", port, tls=tls))
+            folder = self.directory / "zookeeper"
+            pid = self._processes.start(name, embedded.prepare(folder, port, tls=tls))
+            self._identity = None if tls is None else ServedIdentity(folder, tls)
             embedded.wait_until_answering(HOST, port, START_TIMEOUT_S, lambda: self._processes.running(name), tls)
+            if access_lists(tls).writers:
+                close_served(f"{HOST}:{port}", tls)
         else:
             kind = name.partition("-")[0]
             pid = self._processes.start(name, [*self.program(name), kind, "--config", str(self._configure(kind, name, port))])
@@ -357,6 +366,12 @@ class LocalCluster:
         new.write_text(json.dumps([{"targets": targets, "labels": {"job": job}} for job, targets in found.items()], indent=2) + "\n")
         new.replace(self.targets_file)
 
+    def renew_zookeeper(self) -> None:
+        """Lets ZooKeeper serve with certificate files that were replaced, and restarts it if the authorities changed. `wait_ended` calls it."""
+        if self._identity is not None and self._processes.running("zookeeper") and self._identity.renew() == "restart":
+            self._processes.stop(["zookeeper"], STOP_TIMEOUT_S)
+            self.start("zookeeper")
+
     def kill(self, name: str) -> None:
         """SIGKILL; the process has ended when this returns."""
         self._processes.kill(name)
@@ -383,6 +398,7 @@ class LocalCluster:
             fresh = sorted(set(self.ended) - known)
             if fresh:
                 return fresh[0]
+            self.renew_zookeeper()
             time.sleep(0.2)
         return None
 

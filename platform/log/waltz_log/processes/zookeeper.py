@@ -1,4 +1,8 @@
-"""`waltz zookeeper`: a real ZooKeeper in the foreground, from the jars inside the installed pyspark."""
+"""`waltz zookeeper`: a real ZooKeeper in the foreground, from the jars inside the installed pyspark.
+
+It follows its certificate files. A renewed certificate is served to new connections within seconds. A change of the authorities restarts ZooKeeper in
+order, which sessions survive.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,22 @@ from pathlib import Path
 from types import FrameType
 
 from waltz_log.coordination import embedded
-from waltz_log.errors import InvalidSetting, StorageFailed
+from waltz_log.coordination.access_lists import access_lists
+from waltz_log.coordination.ensemble_root import close_served
+from waltz_log.coordination.served_identity import ServedIdentity
+from waltz_log.errors import ClusterUnavailable, InvalidSetting, StorageFailed
+from waltz_log.loggers import get_logger
 from waltz_log.processes.serving import say_ready
-from waltz_log.security.settings import chosen_tls, expect_protected
+from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected
 
 __all__ = ["run"]
 
+log = get_logger(__name__)
+
 START_TIMEOUT_S = 30.0
+
+RENEW_S = 1.0
+"""Between two looks at the certificate files."""
 
 
 def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
@@ -26,24 +39,65 @@ def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
     expect_protected(listen, tls, insecure=insecure)
     if embedded.answers(host, int(port), tls=tls):
         raise OSError(f"cannot listen on {listen}: a zookeeper answers there already")
-    process = subprocess.Popen(embedded.prepare(directory, int(port), host, tls), stdin=subprocess.DEVNULL)
-    asked = False
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        process.send_signal(signal.SIGTERM)
-
+    served = _Served(directory, host, int(port), tls)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, served.stop)
     try:
-        embedded.wait_until_answering(host, int(port), START_TIMEOUT_S, lambda: process.poll() is None, tls)
+        served.start()
         say_ready("zookeeper", address=listen, directory=directory)
-        code = process.wait()
+        code = served.wait()
+    except ClusterUnavailable:
+        if not served.asked:
+            raise
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-    if asked:
+        served.end()
+    if served.asked:
         return 0
     raise StorageFailed(partition=-1, reason=f"zookeeper ended by itself: exit code {code}")
+
+
+class _Served:
+    """The process of Java, and what it serves with."""
+
+    def __init__(self, directory: Path, host: str, port: int, tls: TlsSettings | None) -> None:
+        self.asked = False
+        self._host, self._port, self._tls = host, port, tls
+        self._command = embedded.prepare(directory, port, host, tls)
+        self._identity = None if tls is None else ServedIdentity(directory.resolve(), tls)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it serves, and strangers may change nothing. Raises `ClusterUnavailable`."""
+        process = self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        embedded.wait_until_answering(self._host, self._port, START_TIMEOUT_S, lambda: process.poll() is None, self._tls)
+        if access_lists(self._tls).writers:
+            close_served(f"{self._host}:{self._port}", self._tls)
+
+    def wait(self) -> int:
+        """Returns the exit code when the process has ended by itself, or because it was asked to."""
+        assert self._process is not None
+        while True:
+            try:
+                return self._process.wait(RENEW_S)
+            except subprocess.TimeoutExpired:
+                if not self.asked and self._trusts_others():
+                    log.warning("authorities changed, zookeeper restarts", address=f"{self._host}:{self._port}")
+                    self.end()
+                    self.start()
+
+    def _trusts_others(self) -> bool:
+        try:
+            return self._identity is not None and self._identity.renew() == "restart"
+        except OSError as error:
+            log.error("renewed certificate not served, retrying", reason=str(error))
+            return False
+
+    def stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.ensemble_root import close_ensemble
 from waltz_log.core.adoption import DirectoryFacts, adopt
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
@@ -23,6 +24,7 @@ async def run(address: str, *, name: str, nodes: list[str], missing: list[str], 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
         made = await adopt_cluster(coordinator, name=name, found=found, restored=restored)
+        await close_ensemble(coordinator)
     finally:
         await coordinator.close()
     for partition, metadata in found.metadata.items():

@@ -15,6 +15,7 @@ from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, pri
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.ensemble_root import ADVICE, ENSEMBLE_NODES, close_ensemble
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
@@ -48,6 +49,7 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
         else:
             made = await create_cluster(coordinator, name=name, key=uuid4(), partitions=partitions, storages=storages, replication=replication)
             done = "created"
+        await close_ensemble(coordinator)
     finally:
         await coordinator.close()
     print(f"{done} cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
@@ -67,6 +69,8 @@ async def status(address: str, *, output: str, wait_s: float, complete: bool, ti
             from rich.console import Console
 
             show(found, Console(width=None if sys.stdout.isatty() else WIDTH))
+            if coordinator.protects and (open_paths := [path for path in ENSEMBLE_NODES if await coordinator.is_open(path)]):
+                print(f"ZooKeeper is open to everyone at {', '.join(open_paths)}: {ADVICE}")
         return OK if enough else UNAVAILABLE
 
     try:
