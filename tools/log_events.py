@@ -211,6 +211,12 @@ MEANINGS: dict[str, str] = {
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
     "ZooKeeper is open to every certificate. Name it there.",
+    "zookeeper is open to everyone": "ZooKeeper also serves other applications, so its root was left as it is: everyone may create nodes at `paths`. "
+    "Give the cluster an ensemble of its own, or close them.",
+    "node of zookeeper is closed to this process": "Another access control list is on the node at `path`, and this process may not replace it.",
+    "authorities changed, zookeeper restarts": "ZooKeeper reads the authorities that it trusts only at its start. Sessions continue.",
+    "renewed certificate not served, retrying": "The directory of ZooKeeper cannot be written to: `reason`. It serves the previous certificate.",
+    "certificate of the coordinator not seen": "A host of ZooKeeper does not answer, or its certificate is not trusted or has expired: `reason`.",
     "direct connections are refused": "A node has as many direct connections as it allows. Further appends and blocks use gRPC, which is slower.",
     "connection not accepted": (
         "The system refused to accept a connection at the direct port or the console, usually because the process has too many open files."

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -69,11 +69,15 @@ def client(address: str, tls: TlsSettings | None) -> Iterator[KazooClient]:
 
 def expect_closed(stranger: KazooClient) -> None:
     """It may create and change nothing anywhere, and end nothing."""
+    changes: tuple[Callable[[str], object], ...] = (
+        lambda path: stranger.set_acls(path, OPEN_ACL_UNSAFE),
+        lambda path: stranger.set(path, b"x" * 900_000),
+    )
     for folder in ("/", "/zookeeper", "/zookeeper/quota", "/waltz", "/waltz/test"):
         for number in range(FLOOD if folder == "/" else 1):
             with pytest.raises(NoAuthError):
                 stranger.create(f"{folder.rstrip('/')}/flood{number}", b"x" * 900_000)
-        for change in (lambda path: stranger.set_acls(path, OPEN_ACL_UNSAFE), lambda path: stranger.set(path, b"x" * 900_000)):
+        for change in changes:
             with pytest.raises(NoAuthError):
                 change(folder)
     with pytest.raises((NoAuthError, KazooException)):

@@ -49,7 +49,16 @@ FIRING = (
         "WaltzCertificateExpires",
         {f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x4 1000000x60"},
         AT_A,
-        "The certificate of a:1 expires in 11d 13h 44m 25s",
+        "The certificate of a:1, or of ZooKeeper as it sees it, expires in 11d 13h 44m 25s",
+    ),
+    Case(  # of ZooKeeper
+        "WaltzCertificateExpires",
+        {
+            f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x64",
+            f"waltz_coordinator_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x4 1000000x60",
+        },
+        AT_A,
+        "The certificate of a:1, or of ZooKeeper as it sees it, expires in 11d 13h 44m 25s",
     ),
     Case(  # a server owns it and reaches no majority
         "WaltzPartitionUnserved",
@@ -182,6 +191,7 @@ QUIET = {
     f'waltz_worker_restarts_total{{{A}, worker="0"}}': "3x240",
     f"waltz_time_seconds{{{A}}}": "2+15x240",
     f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x240",
+    f"waltz_coordinator_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x240",
     f'waltz_server_partition_accepts_appends{{{A}, partition="0"}}': "1x240",
     # Partition 1 moves to another server within 30 s.
     f'waltz_server_partition_accepts_appends{{{A}, partition="1"}}': "1x100 stale",

@@ -284,9 +284,9 @@ class ZooKeeperCoordinator:
 
     # ---- the ensemble's own nodes, by absolute paths -----------------------------------------------------------------------------------------------
 
-    async def children_of_root(self) -> set[str]:
+    async def children_of_root(self) -> frozenset[str]:
         answer = await self._call(lambda: self._client.get_children_async("/"))
-        return set(answer.value)
+        return frozenset(answer.value)
 
     async def is_open(self, path: str) -> bool:
         """Whether everyone may do more than read there. False for a node that is not there, and where this session may not see it."""

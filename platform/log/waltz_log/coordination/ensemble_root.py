@@ -1,8 +1,8 @@
 """The nodes of ZooKeeper that are there before any cluster is: its root, and the folder of its own. ZooKeeper opens them to everyone, so a stranger
 could fill the memory of the ensemble through them, or close them to the cluster.
 
-They are closed when a cluster is created and when `waltz zookeeper` and `waltz dev` start, if nodes can prove who they are: by a certificate or by the
-shared secret. The root of an ensemble that also serves other applications stays as it is, and is reported.
+They are closed when a cluster is created and when `waltz zookeeper` and `waltz dev` start, if nodes can prove who they are: by a certificate or by
+the shared secret. The root of an ensemble that also serves other applications stays as it is, and is reported.
 """
 
 from __future__ import annotations

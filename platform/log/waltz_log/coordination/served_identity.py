@@ -4,8 +4,8 @@ ZooKeeper reads the key and the certificate from one file, and again for each ne
 once more where it identifies clients, and only at its start: a change of the authorities needs a restart. Sessions survive it, because clients
 connect again within their session's timeout.
 
-Both are copies in ZooKeeper's directory, so that a pair of files that does not fit, or a half-written one, is never served. The authorities are copied
-to a PKCS#12 file: of two in a PEM file that have the same subject, as an authority and its successor do, ZooKeeper trusts only the last one.
+Both are copies in ZooKeeper's directory, so that a pair of files that does not fit, or a half-written one, is never served. The authorities are
+copied to a PKCS#12 file: of two in a PEM file that have the same subject, as an authority and its successor do, ZooKeeper trusts only the last one.
 """
 
 from __future__ import annotations

@@ -27,6 +27,10 @@ from waltz_log.monitoring.worker_families import WORKERS
 __all__ = ["PROCESS", "ProcessMetrics", "exposition", "families_of", "metric_of"]
 
 
+def _coordinator_expiry(found: Finding) -> float | None:
+    return found.statistics.coordinator_certificate_expires_s if isinstance(found.statistics, ServerStatistics) else None
+
+
 PROCESS: tuple[Family[Finding], ...] = (
     *BUILD,
     gauge("waltz_ready", (), "1 if `/readyz` answers 200.", single(lambda found: int(is_ready(found.checks)))),
@@ -42,6 +46,12 @@ PROCESS: tuple[Family[Finding], ...] = (
         (),
         "When the certificate of the process expires, seconds since 1970. Absent without TLS.",
         single(lambda found: None if found.statistics is None else found.statistics.certificate_expires_s),
+    ),
+    gauge(
+        "waltz_coordinator_certificate_expiry_timestamp_seconds",
+        (),
+        "When the first of the certificates that ZooKeeper's hosts serve expires, as a log server saw it. Absent without TLS.",
+        single(_coordinator_expiry),
     ),
 )
 

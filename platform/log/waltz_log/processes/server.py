@@ -21,6 +21,7 @@ from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import access_control, auditing
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection
 from waltz_log.processes.serving import either, say_ready, serve
@@ -101,6 +102,8 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
         async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
             secret = os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
+            certificate = CoordinatorCertificate(settings.cluster, settings.tls)
+            server.coordinator_expiry_s = certificate.expires_s
             try:
                 await server.start()
             except ClusterUnavailable:
@@ -123,6 +126,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
             else:
                 await server.abort()
             await subscribers.close()
+            await certificate.close()
             return address
     finally:
         await coordinator.close()

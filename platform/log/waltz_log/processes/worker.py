@@ -34,6 +34,7 @@ from waltz_log.monitoring.readiness import checks_of, is_ready
 from waltz_log.node_settings import NodeSettings
 from waltz_log.processes.access import access_control, following
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
@@ -191,10 +192,13 @@ async def _partitions_session(orders: Orders, settings: ServerSettings, link: Li
                 tracer=tracer,
                 access=access,
             )
+            certificate = CoordinatorCertificate(settings.cluster, settings.tls)
+            server.coordinator_expiry_s = certificate.expires_s
             await server.start()
             link.send(READY)
             await either(stop.wait(), server.wait_lost())
             await (server.stop() if stop.is_set() else server.abort())
+            await certificate.close()
     finally:
         await coordinator.close()
 

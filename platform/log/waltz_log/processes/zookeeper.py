@@ -27,7 +27,7 @@ log = get_logger(__name__)
 START_TIMEOUT_S = 30.0
 
 RENEW_S = 1.0
-"""Between two looks at the certificate files."""
+"""Between two reads of the certificate files' times."""
 
 
 def run(directory: Path, listen: str, *, insecure: bool = False) -> int:

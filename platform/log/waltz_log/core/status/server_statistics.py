@@ -301,7 +301,7 @@ class ServerStatistics:
     many as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
     were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
-    first that fits applies."""
+    first that fits applies; `coordinator_certificate_expires_s`: the same for the certificates of ZooKeeper's hosts, the first of them."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -319,3 +319,4 @@ class ServerStatistics:
     time_ms: Newest[int | None] = None
     round_trips: ByKey[Mapping[str, float | None] | None] = None
     quotas: Newest[tuple[QuotaStatistics, ...]] = ()
+    coordinator_certificate_expires_s: Newest[float | None] = None

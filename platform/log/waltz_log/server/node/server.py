@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -101,6 +101,8 @@ class LogServer:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.server_id = server_id
+        self.coordinator_expiry_s: Callable[[], float | None] = lambda: None
+        """When the coordinator's certificate expires. Set by the process that starts the server, which knows the coordinator's hosts."""
 
     @property
     def address(self) -> str:
@@ -328,6 +330,7 @@ class LogServer:
             cluster_partitions=0 if self._cluster is None else self._cluster.partitions,
             owners=self._owner_history.statistics(),
             certificate_expires_s=earliest_expiry_s(),
+            coordinator_certificate_expires_s=self.coordinator_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
             time_ms=self._clock.now_ms(),
             quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),
