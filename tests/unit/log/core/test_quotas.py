@@ -78,6 +78,26 @@ def test_the_limit_that_lasts_longer_is_named() -> None:
     assert meter.append_refusal(4.01) is None
 
 
+@given(st.none() | RATES, st.none() | RATES, BURSTS, st.lists(st.tuples(st.floats(0, 3), st.integers(0, 40), st.integers(0, 40)), max_size=20))
+def test_work_fits_if_the_next_work_would_be_accepted_after_it(
+    transactions_per_s: float | None, bytes_per_s: float | None, burst_s: int, steps: list[tuple[float, int, int]]
+) -> None:
+    def meter() -> Meter:
+        return Meter("p", "t", Rates(transactions_per_s, bytes_per_s, None, burst_s), 0.0)
+
+    held, now_s = meter(), 0.0
+    done: list[tuple[float, int, int]] = []
+    for pause_s, transactions, size in steps:
+        now_s += pause_s
+        after = meter()
+        for each_s, before, before_bytes in done:
+            after.charge_append(before, before_bytes, each_s)
+        after.charge_append(transactions, size, now_s)
+        assert held.fits(transactions, size, now_s) == (after.append_refusal(now_s) is None)
+        held.charge_append(transactions, size, now_s)
+        done.append((now_s, transactions, size))
+
+
 def test_a_meter_without_limits_refuses_nothing_and_is_always_full() -> None:
     meter = Meter("ada", "", Rates(), 0.0)
     meter.charge_append(10**9, 10**12, 0.0)

@@ -187,6 +187,16 @@ def _plainly(rule: Rule, principal: str, operation: Operation, resource: Resourc
     return re.fullmatch(name.replace("*", ".*"), resource.topic or "log") is not None
 
 
+def test_every_pattern_of_names_covers_what_its_text_says() -> None:
+    """All of them: a namespace and a topic, each with and without a star."""
+    names = ["a", "ab", "abc", "b"]
+    patterns = [f"{namespace}{star}/{topic}{end}" for namespace in names for star in ("", "*") for topic in names for end in ("", "*")]
+    for pattern in patterns:
+        rule = _rule(pattern)
+        for resource in (Resource(f"{namespace}/{topic}", 0) for namespace in names for topic in names):
+            assert rule.covers(resource) == _plainly(rule, ORDERS, Operation.READ, resource), (pattern, resource)
+
+
 @given(
     st.lists(RULES, max_size=5),
     st.sampled_from(["p", "q", "p/x", "p/x/y"]),

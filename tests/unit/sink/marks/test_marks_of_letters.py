@@ -142,6 +142,23 @@ def test_transactions_without_a_route_are_reported_once_by_each_landing_even_if_
     assert announce(landing("c"), {0: 60}, NO_TARGET) == {NO_TARGET: {0: 50}}
 
 
+def test_of_several_tables_the_one_that_is_furthest_ahead_says_what_was_reported_without_a_route(table: Table) -> None:
+    def landing(*tables: str) -> DeadLetters:
+        return DeadLetters("dead", KEY, tables)
+
+    announce(landing("a"), {0: 99}, NO_TARGET)
+    announce(landing("c"), {0: 50}, NO_TARGET)
+    assert announce(landing("a", "c"), {0: 120}, NO_TARGET) == {NO_TARGET: {0: 99}}
+    assert announce(landing("c", "a"), {0: 120}, NO_TARGET) == {}
+
+
+def test_the_first_transaction_of_the_log_alone_is_reported(table: Table) -> None:
+    letters = DeadLetters("dead", KEY, ["t"])
+    assert announce(letters, {0: 0}, "t") == {"t": {}}
+    assert announce(letters, {0: 0}, "t") == {}
+    assert announce(letters, {0: 1, 1: 0}, "t") == {"t": {0: 0}}
+
+
 def test_a_restore_to_before_a_partitions_first_batch_leaves_no_mark_of_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may begin above 0, trimmed or as a topic's: a mark of -1 would make the query begin at id 0, which is lost, or find a gap."""
     spark: Any = None

@@ -46,6 +46,20 @@ def test_position_rises_with_every_batch_that_adds_something(held: dict[int, int
     assert (position({**held, **new}) > position(held)) == bool(new)
 
 
+@given(st.integers(-1, 8), st.integers(0, 8), st.integers(0, 3), st.booleans())
+def test_a_gap_of_even_one_transaction_is_refused(mark: int, first: int, count: int, begun: bool) -> None:
+    """The mark is that of the table, or, before its first batch, of where the query began."""
+    held, origins = ({0: mark}, {}) if begun else ({}, {0: mark + 1})
+    batch = BatchRange(ends={0: first + count}, starts={0: first}, exact=True, origins=origins)
+    missing = set(range(mark + 1, first)) if count else set()
+    if not missing:
+        refuse_gaps("t", batch, held)
+        return
+    with pytest.raises(GapInTable) as raised:
+        refuse_gaps("t", batch, held)
+    assert {*range(raised.value.facts["first"], raised.value.facts["last"] + 1)} == missing
+
+
 @given(marks, ranges)
 def test_overlapping_and_new_ranges_make_up_the_batch(held: dict[int, int], spans: dict[int, tuple[int, int]]) -> None:
     batch = BatchRange(ends={p: first + n for p, (first, n) in spans.items()}, starts={p: first for p, (first, _) in spans.items()}, exact=True)

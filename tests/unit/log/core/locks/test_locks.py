@@ -146,6 +146,23 @@ def test_large_frames_are_judged_as_if_their_transactions_came_one_by_one(seed: 
         next_id += len(accepted)
 
 
+@given(st.integers(-1, 9), st.lists(st.integers(-3, 3), min_size=2, max_size=12), st.sampled_from([4, 1000]))
+def test_each_mark_of_a_frame_is_compared_with_the_floor(floor: int, lags: list[int], entries_max: int) -> None:
+    """Locks that are not known count as written at the floor: one stale mark among many recent ones is enough for a conflict."""
+    together, one_by_one = LockTable(floor, entries_max), LockTable(floor, entries_max)
+    together.few_locks, one_by_one.few_locks = 1, 1_000
+    marks, counts = [floor + lag for lag in lags], _counts((1, 0, 0)) * len(lags)
+    next_id = floor + 4
+    for first_lock in (0, 100):
+        locks = list(range(first_lock, first_lock + len(lags)))
+        found = together.judge(marks, counts, locks, next_id)
+        expected = one_by_one.judge(marks, counts, locks, next_id)
+        assert (list(found.accepted), found.rejected, found.holders) == (list(expected.accepted), expected.rejected, expected.holders)
+        assert all(marks[position] >= floor for position in found.accepted)
+        assert together.newest(1_000) == one_by_one.newest(1_000)
+        next_id += len(found.accepted)
+
+
 def test_a_lock_in_the_old_half_is_known_when_nothing_was_forgotten_yet() -> None:
     """The floor is that of an empty partition then, below every id and equal to what a map says of an unknown lock."""
     for count in (1, FEW_LOCKS):
