@@ -86,7 +86,7 @@ def _sound() -> Evidence:
         first_append_s={0: 0.1},
         heal_bound_s=12.0,
         loss_window_s={0: 0.5},
-        quota=QuotaSettings(transactions_per_s=10, burst_s=0.5),
+        quota=QuotaSettings(transactions_per_s=10, bytes_per_s=2_000, burst_s=0.5),
     )
 
 
@@ -267,6 +267,10 @@ def _accepted_over_the_quota(evidence: Evidence) -> None:
     evidence.history.quota_events += [QuotaEvent(0, 1.0, 9), QuotaEvent(0, 1.3, None), QuotaEvent(0, 1.3, 1)]
 
 
+def _accepted_over_the_quota_of_bytes(evidence: Evidence) -> None:
+    evidence.history.quota_events += [QuotaEvent(0, 1.0, 1, 2_000), QuotaEvent(0, 1.0, 1, 100)]
+
+
 def _complaint(evidence: Evidence) -> None:
     evidence.history.complaints.append("13: rotten bytes were served")
 
@@ -284,6 +288,7 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_filled_in_vain, "fills_go_on"),
     (_refused_within_the_quota, "quotas_count_accepted_work_alone"),
     (_accepted_over_the_quota, "quotas_count_accepted_work_alone"),
+    (_accepted_over_the_quota_of_bytes, "quotas_count_accepted_work_alone"),
     (_gap, "ids_are_dense"),
     (_other_content, "one_id_one_content"),
     (_lost, "acknowledged_is_in_the_log"),

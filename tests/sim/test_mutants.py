@@ -40,6 +40,8 @@ COMPLAINTS = {
     "quota_counts_refused_appends": (500_003, "tokens left"),
     "quota_not_charged": (500_001, "accepted"),
     "frames_behind_a_refusal_are_ordered": (500_001, "nothing_is_in_the_log_twice"),
+    "planned_work_is_not_counted": (500_001, "with tokens"),
+    "planned_bytes_are_not_counted": (500_003, "with tokens"),
     "confirmed_by_a_lease": (401_000, "said that nothing of client"),
     "permission_skipped_for_a_fence": (700_000, "31: a principal that no rule permits anything was served"),
     "principal_believed": (700_000, "31: a principal that no rule permits anything was served"),

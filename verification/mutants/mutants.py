@@ -52,7 +52,15 @@ OF_BATCHES = frozenset({"ranges_settled_off_by_one", "conflicts_settled_off_by_o
 OF_CONTEXTS = frozenset({"turn_requests_appended"})
 """Bugs that affect only contexts on contended locks."""
 
-OF_QUOTAS = frozenset({"quota_counts_refused_appends", "quota_not_charged", "frames_behind_a_refusal_are_ordered"})
+OF_QUOTAS = frozenset(
+    {
+        "quota_counts_refused_appends",
+        "quota_not_charged",
+        "frames_behind_a_refusal_are_ordered",
+        "planned_work_is_not_counted",
+        "planned_bytes_are_not_counted",
+    }
+)
 """Bugs that have no effect without a quota."""
 
 TOO_RARE = frozenset({"changed_before_a_majority_answered"})

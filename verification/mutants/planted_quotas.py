@@ -40,3 +40,19 @@ def frames_behind_a_refusal_are_ordered() -> None:
         return True
 
     change(AppendTask, "_is_expected", expected)
+
+
+@bug
+def planned_work_is_not_counted() -> None:
+    """A block holds whatever a principal sent, as if nothing of the block had been planned before."""
+    change(Meter, "fits", lambda *_: True)
+
+
+@bug
+def planned_bytes_are_not_counted() -> None:
+    """As above, of the bytes alone."""
+
+    def fits(self: Meter, transactions: int, _size: int, now_s: float) -> bool:
+        return bool(original(self, transactions, 0, now_s))
+
+    original: Any = change(Meter, "fits", fits)

@@ -185,12 +185,13 @@ class MemoryLost:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEvent:
-    """`meter`: the quota of one principal and topic at one server. `accepted`: the number of appends that were ordered; None: a frame was refused.
-    `at_s`: on the clock of the server's process."""
+    """`meter`: the quota of one principal and topic at one server. `accepted`: the number of appends that were ordered, of `accepted_bytes`;
+    None: a frame was refused. `at_s`: on the clock of the server's process."""
 
     meter: int
     at_s: float
     accepted: int | None
+    accepted_bytes: int = 0
 
 
 @dataclass

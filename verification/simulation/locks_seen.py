@@ -68,12 +68,12 @@ class _LocksSeen:
         mount.seen = self
         return mount
 
-    def charged(self, meter: Meter, accepted: int | None) -> None:
+    def charged(self, meter: Meter, accepted: int | None, accepted_bytes: int = 0) -> None:
         """Work that was accepted, or a refusal, at this moment of the running process."""
         number = next((number for number, known in enumerate(self._meters) if known is meter), len(self._meters))
         if number == len(self._meters):
             self._meters.append(meter)
-        self._history.quota_events.append(QuotaEvent(number, asyncio.get_running_loop().time(), accepted))
+        self._history.quota_events.append(QuotaEvent(number, asyncio.get_running_loop().time(), accepted, accepted_bytes))
 
 
 class _ObservedMount(Mount):
@@ -98,9 +98,9 @@ class _ObservedSequencer(Sequencer):
 
     def sequence(self, frames: Sequence[ReceivedFrame], append_time_ms: int, *marks: int) -> Sequenced:
         found = super().sequence(frames, append_time_ms, *marks)
-        for appender, ranges in found.committed:
+        for (appender, ranges), size in zip(found.committed, found.sizes, strict=True):
             if isinstance(appender, _ObservedMount) and appender.meter is not None:
-                appender.seen.charged(appender.meter, sum(count for _, count, _ in ranges))
+                appender.seen.charged(appender.meter, sum(count for _, count, _ in ranges), size)
         return found
 
     def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:

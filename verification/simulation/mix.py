@@ -171,7 +171,12 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
 
 def _with_quota(mix: Mix, rng: Random) -> Mix:
     """All clients are one principal, which has a fraction of what they would append."""
-    quota = QuotaSettings(transactions_per_s=rng.choice((20, 50, 100)), burst_s=rng.choice((0.1, 0.5, 2.0)), mounts_per_s=rng.choice((None, 20)))
+    quota = QuotaSettings(
+        transactions_per_s=rng.choice((20, 50, 100)),
+        burst_s=rng.choice((0.1, 0.5, 2.0)),
+        mounts_per_s=rng.choice((None, 20)),
+        bytes_per_s=rng.choice((None, 1_000, 3_000)),
+    )
     return replace(mix, server_settings={**mix.server_settings, "quotas": (quota,)}, quota=quota)
 
 

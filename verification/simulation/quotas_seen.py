@@ -22,32 +22,47 @@ SHOWN_MAX: Final = 3
 
 @dataclass
 class _PlainBucket:
-    tokens: float
+    rate: float
+    burst: float
     at_s: float
+    tokens: float = 0.0
 
-    def fill(self, event: QuotaEvent, quota: QuotaSettings, burst: float) -> None:
-        assert quota.transactions_per_s is not None
-        self.tokens = min(burst, self.tokens + quota.transactions_per_s * max(0.0, event.at_s - self.at_s))
-        self.at_s = max(self.at_s, event.at_s)
+    def __post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def fill(self, at_s: float) -> None:
+        self.tokens = min(self.burst, self.tokens + self.rate * max(0.0, at_s - self.at_s))
+        self.at_s = max(self.at_s, at_s)
+
+
+def _buckets(quota: QuotaSettings, at_s: float) -> dict[str, _PlainBucket]:
+    """By what they count, for the limits that the quota has."""
+    rates = {"transactions": quota.transactions_per_s, "bytes": quota.bytes_per_s}
+    return {what: _PlainBucket(rate, max(1, int(rate * quota.burst_s)), at_s) for what, rate in rates.items() if rate is not None}
 
 
 def quotas_count_accepted_work_alone(evidence: Evidence) -> Iterator[str]:
-    """An append is refused only where accepted appends used up the quota, and none is accepted where they did."""
+    """An append is refused only where accepted appends used up a limit of the quota, and none is accepted where they did."""
     quota = evidence.quota
-    if quota is None or quota.transactions_per_s is None:
+    if quota is None:
         return
-    burst = max(1, int(quota.transactions_per_s * quota.burst_s))
-    buckets: dict[int, _PlainBucket] = {}
+    meters: dict[int, dict[str, _PlainBucket]] = {}
     complaints: dict[int, int] = {}
     for event in evidence.history.quota_events:
-        bucket = buckets.setdefault(event.meter, _PlainBucket(burst, event.at_s))
-        bucket.fill(event, quota, burst)
+        if event.meter not in meters:
+            meters[event.meter] = _buckets(quota, event.at_s)
+        buckets = meters[event.meter]
+        for bucket in buckets.values():
+            bucket.fill(event.at_s)
+        left = {what: round(bucket.tokens, 3) for what, bucket in buckets.items()}
         wrong = ""
-        if event.accepted is None and bucket.tokens > ROUNDING:
-            wrong = f"refused with {bucket.tokens:.3f} tokens left"
-        elif event.accepted is not None and bucket.tokens < -ROUNDING:
-            wrong = f"accepted {event.accepted} with {bucket.tokens:.3f} tokens"
+        if event.accepted is None and all(bucket.tokens > ROUNDING for bucket in buckets.values()):
+            wrong = f"refused with tokens left: {left}"
+        elif event.accepted is not None and any(bucket.tokens < -ROUNDING for bucket in buckets.values()):
+            wrong = f"accepted {event.accepted} with tokens: {left}"
         if wrong and complaints.setdefault(event.meter, 0) < SHOWN_MAX:
             complaints[event.meter] += 1
             yield f"quota {event.meter} at {event.at_s:.3f}: {wrong}"
-        bucket.tokens -= event.accepted or 0
+        for what, amount in (("transactions", event.accepted or 0), ("bytes", event.accepted_bytes)):
+            if what in buckets:
+                buckets[what].tokens -= amount
