@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any  # Any: structlog types no bound logger until it is configured
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final  # Any: structlog types no bound logger until it is configured
 
-__all__ = ["get_logger"]
+from waltz_log.outside_text import cut
+
+__all__ = ["VALUE_BYTES_MAX", "get_logger"]
+
+VALUE_BYTES_MAX: Final = 2048
+"""Of a value in a line. Peers, files and other programs choose some of them."""
 
 
 def get_logger(name: str) -> Any:
@@ -29,7 +36,12 @@ class _Logger:
 
             self._wrapped = structlog.wrap_logger(_Output(self._name))
             return self._wrapped
-        return getattr(self._wrapped, method)
+        return partial(_write, getattr(self._wrapped, method))
+
+
+def _write(method: Callable[..., Any], event: str, **facts: Any) -> None:
+    """However the application configured structlog, its lines hold values that are printable and not long."""
+    method(event, **{name: cut(value, VALUE_BYTES_MAX) if isinstance(value, str) else value for name, value in facts.items()})
 
 
 class _Output:

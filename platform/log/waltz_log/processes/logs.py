@@ -6,11 +6,13 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO, cast
+from typing import Final, TextIO, cast
 
 import structlog
 
 from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import VALUE_BYTES_MAX
+from waltz_log.outside_text import cut, printable, printable_lines
 
 __all__ = ["configure_logs"]
 
@@ -23,15 +25,31 @@ _SHARED: list[structlog.typing.Processor] = [
 ]
 
 
+TRACE_LENGTH_MAX: Final = 16 * 1024
+"""Characters of a stack trace."""
+
+
 class _LogFmt:
-    """logfmt with the event as the first key; a value of any type is printed, never refused."""
+    """logfmt with the event as the first key; a value of any type is printed, never refused. Texts are made printable and cut (`outside_text`): a
+    peer, a file or a library may have chosen them."""
 
     def __init__(self) -> None:
         self._render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], drop_missing=True)
 
     def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
-        shown = {key.replace(" ", "_"): value if isinstance(value, str | bool | int | float) else str(value) for key, value in event.items()}
-        return self._render(logger, name, shown)
+        return self._render(logger, name, {_key(key): _value(key, value) for key, value in event.items()})
+
+
+def _key(name: str) -> str:
+    return printable(name).replace(" ", "_")
+
+
+def _value(name: str, value: object) -> bool | int | float | str:
+    if isinstance(value, bool | int | float):
+        return value
+    if name == "exception":
+        return printable_lines(str(value)[:TRACE_LENGTH_MAX])  # the renderer escapes line ends
+    return cut(str(value), VALUE_BYTES_MAX)
 
 
 class _PresentStderr:

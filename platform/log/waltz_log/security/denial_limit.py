@@ -12,15 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["DENIALS_MAX", "PRINCIPALS_MAX", "WINDOW_S", "Budget", "DenialLimit"]
+from waltz_log.line_limit import KEYS_MAX, LineLimit
 
-WINDOW_S: Final = 10.0
+__all__ = ["DENIALS_MAX", "TOGETHER_MAX", "Budget", "DenialLimit"]
+
 DENIALS_MAX: Final = 20
 """Lines of one principal within a window: enough to see what it tries, and a bound for one that tries without pause."""
 TOGETHER_MAX: Final = 16 * DENIALS_MAX
 """Lines of all principals within a window: a stranger may have certificates with many names."""
-PRINCIPALS_MAX: Final = 1024
-"""Principals whose denials are counted. The one that was denied longest ago is forgotten first."""
 
 DAY_S: Final = 24 * 3600.0
 BURST_SHARE: Final = 4
@@ -46,13 +45,6 @@ class Budget:
         self._left -= count
 
 
-class _Principal:
-    __slots__ = ("began_s", "budget", "left_out", "lines")
-
-    def __init__(self, now_s: float, budget: Budget | None) -> None:
-        self.began_s, self.lines, self.left_out, self.budget = now_s, 0, 0, budget
-
-
 class DenialLimit:
     """Which denials are written as lines. `now_s`: seconds that only rise. `files_bytes`: of the files that rotate, all together; 0: lines go to no
     file, and only the window limits them. `left`: what an earlier process left of the budget of all, `since_s` seconds ago."""
@@ -60,8 +52,9 @@ class DenialLimit:
     def __init__(self, now_s: Callable[[], float] = time.monotonic, files_bytes: int = 0, left: float | None = None, since_s: float = 0.0) -> None:
         self._now_s = now_s
         self._files_bytes = files_bytes
-        self._principals: OrderedDict[str | None, _Principal] = OrderedDict()
-        self._together = _Principal(now_s(), self._budget(1, left, since_s) if files_bytes else None)
+        self._lines = LineLimit(DENIALS_MAX, TOGETHER_MAX, now_s)
+        self._together = self._budget(1, left, since_s) if files_bytes else None
+        self._budgets: OrderedDict[str | None, Budget] = OrderedDict()
 
     def _budget(self, share: int, left: float | None = None, since_s: float = 0.0) -> Budget:
         burst, per_s = self._files_bytes / BURST_SHARE / share, self._files_bytes / (REFILL_DAYS * DAY_S) / share
@@ -70,32 +63,26 @@ class DenialLimit:
     def count(self, principal: str | None) -> int | None:
         """How many denials of the principal were left out before this one, which is written; None: leave this one out too."""
         now_s = self._now_s()
-        own = self._principals.get(principal)
-        if own is None:
-            own = self._principals[principal] = _Principal(now_s, self._budget(PRINCIPALS_SHARE) if self._files_bytes else None)
-            if len(self._principals) > PRINCIPALS_MAX:
-                self._principals.popitem(last=False)
-        self._principals.move_to_end(principal)
-        if not (_has_room(own, DENIALS_MAX, now_s) and _has_room(self._together, TOGETHER_MAX, now_s)):
-            own.left_out += 1
+        if self._together is not None and min(self._together.left(now_s), self._own(principal).left(now_s)) <= 0:
+            self._lines.leave_out(principal)
             return None
-        own.lines += 1
-        self._together.lines += 1
-        left_out, own.left_out = own.left_out, 0
-        return left_out
+        return self._lines.count(principal)
 
     def written(self, principal: str | None, count: int) -> None:
         """The line of a denial that was counted had this many bytes."""
-        for each in (self._principals.get(principal), self._together):
-            if each is not None and each.budget is not None:
-                each.budget.spend(count)
+        if self._together is not None:
+            self._together.spend(count)
+            self._own(principal).spend(count)
 
     def left(self) -> float | None:
         """Bytes of the budget of all."""
-        return None if self._together.budget is None else self._together.budget.left(self._now_s())
+        return None if self._together is None else self._together.left(self._now_s())
 
-
-def _has_room(counted: _Principal, lines_max: int, now_s: float) -> bool:
-    if now_s - counted.began_s >= WINDOW_S:
-        counted.began_s, counted.lines = now_s, 0
-    return counted.lines < lines_max and (counted.budget is None or counted.budget.left(now_s) > 0)
+    def _own(self, principal: str | None) -> Budget:
+        own = self._budgets.get(principal)
+        if own is None:
+            own = self._budgets[principal] = self._budget(PRINCIPALS_SHARE)
+            if len(self._budgets) > KEYS_MAX:
+                self._budgets.popitem(last=False)
+        self._budgets.move_to_end(principal)
+        return own

@@ -10,10 +10,11 @@ import pytest
 
 from waltz_log.client import ClientSettings
 from waltz_log.errors import InvalidSetting, PermissionDenied, encode
+from waltz_log.line_limit import KEYS_MAX, WINDOW_S
 from waltz_log.security.audit_log import AuditSettings, acted, denied, open_audit
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.denial_limit import DENIALS_MAX, PRINCIPALS_MAX, WINDOW_S, DenialLimit
+from waltz_log.security.denial_limit import DENIALS_MAX, DenialLimit
 from waltz_log.server import ServerSettings
 from waltz_log.storage.node.read_access import OpenedBy
 from waltz_log.testing import InMemoryCluster
@@ -88,10 +89,10 @@ def test_what_was_left_out_is_counted_in_the_next_window() -> None:
 
 
 def test_the_counts_of_many_principals_are_bounded() -> None:
-    limit = DenialLimit(lambda: 0.0)
-    for number in range(3 * PRINCIPALS_MAX):
+    limit = DenialLimit(lambda: 0.0, files_bytes=1_000_000)
+    for number in range(3 * KEYS_MAX):
         limit.count(str(number))
-    assert len(limit._principals) == PRINCIPALS_MAX
+    assert (len(limit._lines), len(limit._budgets)) == (KEYS_MAX, KEYS_MAX)
 
 
 @pytest.mark.parametrize("place", ["missing/audit.jsonl", "."])

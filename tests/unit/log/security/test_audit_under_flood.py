@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from waltz_log.errors import NotAllowed, PermissionDenied
+from waltz_log.line_limit import WINDOW_S
 from waltz_log.outside_text import NAME_BYTES_MAX
 from waltz_log.security import audit_log
 from waltz_log.security.audit_log import AuditSettings, acted, denied, open_audit
-from waltz_log.security.denial_limit import DAY_S, DENIALS_MAX, PRINCIPALS_MAX, TOGETHER_MAX, WINDOW_S, DenialLimit
-from waltz_log.security.denied_principals import CALLS_KEPT, KEPT_DAYS, OTHERS, DeniedPrincipals
+from waltz_log.security.denial_limit import DAY_S, DENIALS_MAX, TOGETHER_MAX, DenialLimit
+from waltz_log.security.denied_principals import CALLS_KEPT, KEPT_DAYS, OTHERS, PRINCIPALS_MAX, DeniedPrincipals
 
 MIB = 1024 * 1024
 HUGE = "\x00\x1b]0;" * 650_000
