@@ -20,6 +20,7 @@ from waltz_log.console.rendering import make_environment
 from waltz_log.console.security import ActionToken, BrowserAccess
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock
+from waltz_log.core.topics.topic_names import TopicName
 
 __all__ = ["Action", "Console", "Extension", "Link"]
 
@@ -97,8 +98,20 @@ class Console:
         """Whether payloads of this log partition must not be shown to the caller."""
         found = sample.topic_by_partition.get(partition)
         topic = None if found is None else found[0]
-        name = "" if topic is None else str(topic.name)
-        return not self.access.may_read(partition, topic) or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
+        return not self.access.may_read(partition, topic) or (topic is not None and self._is_hidden(str(topic.name)))
+
+    def hides_topic(self, sample: Sample, name: str) -> bool:
+        """Whether payloads of any partition of this topic must not be shown to the caller. If the catalogue has no such topic, as after its deletion,
+        the rules for its name decide."""
+        topic = sample.catalogue.topics.get(TopicName(*name.split("/", 1))) if "/" in name else None
+        if self._is_hidden(name):
+            return True
+        if topic is None:
+            return not self.access.may_read_named(name)
+        return any(self.hides(sample, partition) for partition in topic.partitions)
+
+    def _is_hidden(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.settings.hidden_topics)
 
     @property
     def protects_payloads(self) -> bool:

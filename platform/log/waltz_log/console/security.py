@@ -38,6 +38,8 @@ PEER: Final = "waltz_peer"
 
 VIEWERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.READER})
 
+NO_PARTITION: Final = -1
+
 POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -112,6 +114,10 @@ class BrowserAccess:
     def may_read(self, partition: int, topic: Topic | None) -> bool:
         """Unlike `expect_read`, it records nothing."""
         return self._control.permits(Operation.READ, partition) and (topic is None or self._is_named(topic))
+
+    def may_read_named(self, topic: str) -> bool:
+        """Whether the caller may read all of a topic that the catalogue does not have any more."""
+        return self._control.permits(Operation.READ, NO_PARTITION, topic)
 
     def _is_named(self, topic: Topic) -> bool:
         """Whether the property `allow-read` of the topic permits the caller. Without TLS the storage nodes judge the console itself."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from waltz_delta.console.tables import (
     rows_of_key,
     rows_of_transaction,
     waiting_letters,
+    withheld,
 )
 from waltz_delta.marks.traced import table_version
 from waltz_delta.pipelines.pipeline import PipelineSettings
@@ -50,7 +52,7 @@ COMMITS_SHOWN = 15
 THREADS = 2
 
 SUBMIT = ("spark-submit", "--properties-file", "conf/spark-defaults.conf", "jobs/replay_dead_letters.py")
-"""Shown where no other command is configured."""
+"""Shown where no other command is configured, and to callers who may not run that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,27 @@ class DeltaPages:
         except WaltzError:
             return ()
 
+    def _shown_command(self, console: Console) -> Sequence[str]:
+        """The configured one only for callers who may run it: it may contain secrets."""
+        return self._replay_command if self._replay_command and console.access.may_act() else SUBMIT
+
+    def _hides(self, console: Console, sample: Sample, declared: Declared, partition: int) -> bool:
+        """Whether rows that the pipeline made from the partition must not be shown to the caller: by the partition's topic as it is now, and by the
+        topic that the pipeline's file names, which may be deleted, and its partitions part of another one."""
+        assert declared.settings is not None
+        topic = declared.settings.source.get("topic")
+        return console.hides(sample, partition) or (topic is not None and console.hides_topic(sample, str(topic)))
+
+    def _hides_any(self, console: Console, sample: Sample, declared: Declared, partitions: Iterable[int] = ()) -> bool:
+        """Of all that the pipeline reads, and these partitions. If no partition is known, the caller must be one who may see every payload."""
+        assert declared.settings is not None
+        source, known = declared.settings.source, {*self._partitions(sample, declared), *partitions}
+        if "topic" not in source and not known:
+            known = set(range(len(sample.survey.partitions)))
+        return any(self._hides(console, sample, declared, partition) for partition in known) or (
+            "topic" in source and console.hides_topic(sample, str(source["topic"]))
+        )
+
     # ---- pages ---------------------------------------------------------------------------------------------------------------------------------
 
     async def _show_pipelines(self, console: Console, request: Request) -> Response:
@@ -226,17 +249,23 @@ class DeltaPages:
         return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics.addresses), problems=problems)
 
     async def _show_letters(self, console: Console, request: Request) -> Response:
+        sample = await console.sampler.sample()
         each, path = self._with_letters(request.path_params["name"])
+        hides = partial(self._hides, console, sample, each)
         found = await self._read(waiting_letters, path)
+        if not isinstance(found, str):  # a reason quotes the value that does not decode
+            found = found[0], withheld(found[1], "reason", hides)
+        replay = self._replays.last(each.name)
         return console.page(
             request,
             "dead_letters.html",
             title="Dead letters",
             declared=each,
             found=found,
-            command=shlex.join([*(self._replay_command or SUBMIT), "--pipeline", str(each.file)]),
+            command=shlex.join([*self._shown_command(console), "--pipeline", str(each.file)]),
             offered=console.settings.allow_actions and bool(self._replay_command),
-            replay=self._replays.last(each.name),
+            replay=replay,
+            output_hidden=replay is not None and self._hides_any(console, sample, each),  # it may quote payloads
         )
 
     async def _replay(self, console: Console, values: dict[str, str], dry_run: bool) -> str:
@@ -264,7 +293,7 @@ class DeltaPages:
         if number >= len(self._targets):
             raise InvalidRequest(reason="there is no such table")
         row = await self._table(console, sample, number)
-        hidden = any(console.hides(sample, partition) for partition, _, _ in row.partitions)
+        hidden = self._hides_any(console, sample, self._targets[number][0], (partition for partition, _, _ in row.partitions))
         commits, rows = await asyncio.gather(
             self._read(last_commits, row.state.path, COMMITS_SHOWN), self._read(newest_rows, row.state.path, row.state.marks)
         )
@@ -293,7 +322,7 @@ class DeltaPages:
             version: TableVersion | str = await self._read(table_version, target.table, partition, transaction_id, sample.survey.key)
             rows: Rows | str | None = None
             exact = True
-            if isinstance(version, TableVersion) and version.version is not None and not console.hides(sample, partition):
+            if isinstance(version, TableVersion) and version.version is not None and not self._hides(console, sample, declared, partition):
                 rows = await self._read(rows_of_transaction, target.table, partition, transaction_id)
                 if rows is None:
                     exact, rows = False, await self._read(rows_of_key, target.table, target.keys, data)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any  # pyarrow has no types
 
 from waltz_delta.errors import NotADeltaTable
@@ -14,11 +14,23 @@ from waltz_delta.marks.positions_restored import current_identifiers
 from waltz_log.console.payloads import visible
 from waltz_log.errors import WaltzError
 
-__all__ = ["Commit", "Rows", "TableState", "last_commits", "newest_rows", "read_state", "rows_of_key", "rows_of_transaction", "waiting_letters"]
+__all__ = [
+    "Commit",
+    "Rows",
+    "TableState",
+    "last_commits",
+    "newest_rows",
+    "read_state",
+    "rows_of_key",
+    "rows_of_transaction",
+    "waiting_letters",
+    "withheld",
+]
 
 ROWS_MAX = 20
 CELL_MAX = 300
 """Characters of one value."""
+WITHHELD = "hidden, like the payloads of its topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,19 @@ def waiting_letters(path: str) -> tuple[int, Rows]:
     wanted = pc.field("replayed_at").is_null()
     columns = ["partition", "transaction_id", "target", "reason", "failed_at"]
     return dataset.count_rows(filter=wanted), _rows(dataset, wanted, columns)
+
+
+def withheld(rows: Rows, column: str, hides: Callable[[int], bool]) -> Rows:
+    """The rows, without the values of the column where the caller may not see payloads of the row's partition."""
+    at = rows.columns.index(column)
+    judged = {place[0]: hides(place[0]) for place in rows.places if place is not None}
+    return replace(
+        rows,
+        values=tuple(
+            (*row[:at], WITHHELD, *row[at + 1 :]) if place is None or judged[place[0]] else row
+            for row, place in zip(rows.values, rows.places, strict=True)
+        ),
+    )
 
 
 def _dataset(path: str) -> Any:
