@@ -137,7 +137,7 @@ def test_a_reader_sees_none_after_the_topic_was_deleted(site: Site) -> None:
         site.served.console.sampler._sample = sample
 
 
-def test_a_hidden_topic_shows_none_to_anybody(tmp_path: Path) -> None:
+def test_a_hidden_topic_shows_none_to_any_caller(tmp_path: Path) -> None:
     (tmp_path / "hr.yaml").write_text(PIPELINE.format(folder=tmp_path))
     with SyncInMemoryCluster(partitions=2, storages=1, servers=1) as cluster:
         (partition,) = cluster.create_topic("hr/salaries", 1).partitions
