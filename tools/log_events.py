@@ -41,6 +41,12 @@ MEANINGS: dict[str, str] = {
     "rules of access are not followed, retrying": (
         "The storage node does not reach the coordinator. It permits what it did before, and hears of no changes. Act if it repeats."
     ),
+    "node of the coordinator cannot be read, the state before stays": (
+        "The value at `path` is damaged or of a later version. Clients keep what they knew of it. Correct it in the coordinator."
+    ),
+    "knowledge of the cluster not confirmed": (
+        "The coordinator did not answer. Clients go on with what the server knows, and hear its age. Act if it repeats."
+    ),
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),

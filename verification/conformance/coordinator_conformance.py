@@ -96,6 +96,25 @@ class CoordinatorConformance:
         assert await mine.children("/now", latest=True) == ["x"]
         assert await mine.get("/now/x") == Node(b"4", 4), "a session never goes back"
 
+    async def test_changes_of_all_nodes_are_numbered_in_one_order(self, ensemble: EnsembleUnderTest) -> None:
+        mine = await ensemble.session()
+        numbers = []
+        await mine.create("/numbered/a", b"")
+        await mine.create("/numbered/b", b"")
+        for path in ("/numbered/a", "/numbered/b"):
+            node = await mine.get(path)
+            numbers.append(0 if node is None else node.changed)
+        for path, version in (("/numbered/b", 0), ("/numbered/a", 0), ("/numbered/b", 1)):
+            await mine.set(path, b"", version)
+            node = await mine.get(path)
+            numbers.append(0 if node is None else node.changed)
+        await mine.delete("/numbered/a")
+        await mine.create("/numbered/a", b"")
+        node = await mine.get("/numbered/a")
+        numbers.append(0 if node is None else node.changed)
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] > 0
+
     async def test_a_refused_write_brings_a_session_up_to_date(self, ensemble: EnsembleUnderTest) -> None:
         mine, other = await ensemble.session(), await ensemble.session()
         await other.create("/written", b"0")

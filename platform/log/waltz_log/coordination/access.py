@@ -77,7 +77,7 @@ class AccessFollower:
             node = nodes[CATALOGUE]
             topic_of = topics_of(Catalogue() if node is None else Catalogue.from_bytes(node.data))
         node = nodes[ACCESS]
-        self._control.replace(self._rules(None if node is None else node.data), topic_of)
+        self._control.replace(self._rules(None if node is None else node.data), topic_of, 0 if node is None else node.changed)
         self._changed()
 
     def _rules(self, data: bytes | None) -> AccessRules | None:

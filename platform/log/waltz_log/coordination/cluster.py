@@ -189,7 +189,7 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
         if not await coordinator.create(path, value):
             await coordinator.set(path, value, -1)
     await _prepare_for_clients(coordinator)
-    parameters = ClusterParameters(name, found.key, len(found.replicas))
+    parameters = ClusterParameters(name, found.key, len(found.replicas), _epoch_above(known, states))
     if restored and there is not None:
         if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:
             raise InvalidRequest(reason="another process changed the cluster at the same time: try again")
@@ -197,6 +197,12 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     if not await coordinator.create(CLUSTER, parameters.to_bytes()):
         raise InvalidRequest(reason="another process created a cluster there at the same time")
     return parameters
+
+
+def _epoch_above(known: ClusterParameters | None, states: Mapping[int, PartitionMetadata]) -> int:
+    """Above every epoch before, also one that the backup does not know: servers that served an epoch opened store sessions in it, and the sessions on
+    the disks of replicas only rise."""
+    return max(0 if known is None else known.epoch, sum(max(0, each.session) for each in states.values())) + 1
 
 
 async def _expect_restored(coordinator: Coordinator, known: ClusterParameters | None, found: Adoption) -> None:

@@ -233,7 +233,7 @@ class ZooKeeperCoordinator:
         answer = await self._call(lambda: self._client.get_async(full), NoNodeError, NoAuthError)
         if isinstance(answer.refusal, NoAuthError):
             raise _denied("read", path)
-        return None if answer.refusal else Node(answer.value[0], answer.value[1].version)
+        return None if answer.refusal else Node(answer.value[0], answer.value[1].version, answer.value[1].mzxid)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         full = self._full(path)

@@ -109,17 +109,22 @@ def _dump(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ClusterParameters:
+    """`epoch`: rises each time the coordinator was rebuilt or restored from a backup, which turns its versions and counters back. What clients and
+    servers keep of an earlier epoch is void."""
+
     name: str
     key: UUID
     partitions: int
+    epoch: int = 0
 
     def to_bytes(self) -> bytes:
-        return _dump({"name": self.name, "key": str(self.key), "partitions": self.partitions})
+        fields: dict[str, object] = {"name": self.name, "key": str(self.key), "partitions": self.partitions}
+        return _dump(fields | ({"epoch": self.epoch} if self.epoch else {}))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClusterParameters:
         found = json.loads(data)
-        return cls(name=found["name"], key=UUID(found["key"]), partitions=found["partitions"])
+        return cls(name=found["name"], key=UUID(found["key"]), partitions=found["partitions"], epoch=found.get("epoch", 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ conformance suite per port runs on the fake and on the real one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar  # Any: services hold methods and handlers of all shapes
 
 from waltz_log.core.messages import Encoded, Message
@@ -135,8 +135,12 @@ class Offload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """`version`: counts the changes of this node, from 0 each time it is created. `changed`: the number of its last change among those of all nodes,
+    which only rises unless the coordinator is restored from a backup."""
+
     data: bytes
     version: int
+    changed: int = field(default=0, compare=False)
 
 
 class Coordinator(Protocol):

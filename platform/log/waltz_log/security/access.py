@@ -21,6 +21,11 @@ __all__ = ["AccessControl", "TopicOf"]
 TopicOf: TypeAlias = Callable[[int], tuple[str, int] | None]
 """From a log partition to the name of its topic and its number in the topic; None if it belongs to no topic."""
 
+FOLLOW_OPERATION: Final = "follow"
+"""The cluster: permitted with any right."""
+
+_OF_TOPIC: Final = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
+
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept until the next change. One partition of one principal takes one or two."""
 
@@ -33,13 +38,15 @@ class AccessControl:
         self.version = 0
         self.rules: AccessRules | None = None
         """None: no rule was ever written, and roles alone decide."""
+        self.rules_changed = 0
+        """The number of the coordinator's change that wrote them; 0: there were never any."""
         self._known = False
         self._topic_of: TopicOf = lambda _: None
         self._decisions: dict[tuple[Identity, Operation, Resource, bool], bool] = {}
 
-    def replace(self, rules: AccessRules | None, topic_of: TopicOf | None = None) -> None:
+    def replace(self, rules: AccessRules | None, topic_of: TopicOf | None = None, changed: int = 0) -> None:
         """From now on these rules apply, and partitions belong to these topics. `topic_of` None: to the same as before."""
-        self.rules, self._known = rules, True
+        self.rules, self._known, self.rules_changed = rules, True, changed
         if topic_of is not None:
             self._topic_of = topic_of
         self.topics_changed()
@@ -84,6 +91,28 @@ class AccessControl:
             return True
         found = (topic, -1) if topic else self._topic_of(partition)
         return self._permits(caller(), (operation,), Resource("", partition) if found is None else Resource(*found), some=bool(topic))
+
+    def expect_member(self) -> None:
+        """Raises `PermissionDenied` if the caller may do nothing anywhere in the cluster, so that it learns nothing of it."""
+        peer = caller()
+        if not self.enforced or self.sees_everything(peer):
+            return
+        if not self._known:
+            raise Unavailable(reason="the rules of access are not known here yet")
+        if peer is None or self.rules is None or not self.rules.names(peer):
+            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=FOLLOW_OPERATION, resource=str(CLUSTER_RESOURCE))
+            denied(error)
+            raise error
+
+    def sees_everything(self, peer: Identity | None) -> bool:
+        """Whether the peer sees all topics: nodes and operators do, and every peer while roles alone decide."""
+        if not self.enforced or _needs_no_rule(peer):
+            return True
+        return self._known and peer is not None and (self.rules is None or not self.rules.enforced)
+
+    def sees(self, topic: str, peer: Identity | None) -> bool:
+        """Whether the peer may do anything with any partition of the topic. Otherwise it does not learn that the topic exists."""
+        return self.sees_everything(peer) or self._permits(peer, _OF_TOPIC, Resource(topic, -1), some=True)
 
     def permits_cluster(self, operation: Operation = Operation.ADMINISTER) -> bool:
         """Whether the caller may do that with the whole cluster. Unlike `expect_cluster`, it records nothing."""

@@ -34,6 +34,8 @@ PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
         "/waltz.Server/Resolve": _WRITERS,
         "/waltz.Server/Transactions": _READERS,
         "/waltz.Server/Traces": _READERS,
+        "/waltz.Server/Follow": _READERS,
+        "/waltz.Server/Confirm": _READERS,
         "/waltz.Server/Status": _JUDGED_LATER,
         "/waltz.Storage/Open": _NODES,
         "/waltz.Storage/SetLowWaterMark": _NODES,

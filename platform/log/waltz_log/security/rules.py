@@ -220,6 +220,11 @@ class AccessRules(_Stored):
         """The first rule that permits it."""
         return next((each for each in self.rules if each.permits(principal, operation, resource, some=some)), None)
 
+    def names(self, identity: Identity) -> bool:
+        """Whether a rule permits the peer anything, anywhere, within its roles."""
+        within = {Operation.ADMINISTER}.union(*(ROLE_OPERATIONS[role] for role in identity.roles))
+        return any(within.intersection(each.operations) and matches(identity.principal, each.principal) for each in self.rules)
+
     def to_bytes(self) -> bytes:
         return self.model_dump_json().encode()
 

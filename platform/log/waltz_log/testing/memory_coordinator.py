@@ -39,6 +39,7 @@ class _Stored:
     data: bytes
     version: int = 0
     owner: MemoryCoordinator | None = None
+    changed: int = 0
 
 
 def _parent(path: str) -> str:
@@ -52,6 +53,8 @@ class MemoryEnsemble:
         self.address = address
         self._timeout_s = timeout_s
         self._nodes: dict[str, _Stored] = {"/": _Stored(b"")}
+        self._numbered = 0
+        """Changes of all nodes so far."""
         self._changed: list[asyncio.Event] = []
         self._sessions: list[MemoryCoordinator] = []
         self.delay_s: Callable[[], float] = lambda: 0.0
@@ -91,6 +94,7 @@ class MemoryEnsemble:
             assert isinstance(node, _Stored)
             if self._nodes.get(path) != node:
                 self._put(path, node)
+        self._numbered = max(node.changed for node in self._nodes.values())
         self.wake()
 
     def cut(self, session: MemoryCoordinator) -> None:
@@ -157,6 +161,10 @@ class MemoryEnsemble:
         else:
             self._nodes[path] = stored
 
+    def _next_number(self) -> int:
+        self._numbered += 1
+        return self._numbered
+
     def create(self, path: str, data: bytes, owner: MemoryCoordinator | None) -> bool:
         if path in self._nodes:
             return False
@@ -169,7 +177,7 @@ class MemoryEnsemble:
             raise InvalidRequest(reason=f"ephemeral node cannot have children: path={parent}")
         for each in reversed(missing):
             self._put(each, _Stored(b""))
-        self._put(path, _Stored(data, owner=owner))
+        self._put(path, _Stored(data, owner=owner, changed=self._next_number()))
         self.observer(path, data, None, 0)
         self.wake()
         return True
@@ -178,7 +186,7 @@ class MemoryEnsemble:
         node = self._nodes.get(path)
         if node is None or version not in (-1, node.version):
             return None
-        self._put(path, _Stored(data, node.version + 1, node.owner))
+        self._put(path, _Stored(data, node.version + 1, node.owner, self._next_number()))
         self.observer(path, data, version, node.version + 1)
         self.wake()
         return node.version + 1
@@ -246,7 +254,7 @@ class MemoryCoordinator:
         if latest:
             self._synced()
         found = self._ensemble.get(path, self._position())
-        return None if found is None else Node(found.data, found.version)
+        return None if found is None else Node(found.data, found.version, found.changed)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         expect_fits(path, data)

@@ -41,7 +41,7 @@ from waltz_log.transport.gathering import GATHERED, describing
 from waltz_log.transport.grpc import EOF, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.large_messages import decoder_of
-from waltz_log.transport.routes import partition_of, route_of
+from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
@@ -199,7 +199,8 @@ class _Calls:
 
     def _handler(self, method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[None]]:
         path, gather = route_of(method), GATHERED.get(method)
-        assert path is not None or gather is not None, f"{method.name} names no partition, and nobody puts its answers together"
+        anywhere = method in ANYWHERE
+        assert path is not None or gather is not None or anywhere, f"{method.name} names no partition, and nobody puts its answers together"
 
         async def run(_requests: Any, context: Any) -> None:
             await answered(method, received(context), context)
@@ -219,7 +220,7 @@ class _Calls:
             message = None if first is None else _decoded(method, first)
             if message is not None and self._gate.admit(method, identity, message):
                 first = message.SerializeToString()
-            if first is not None:
+            if first is not None and not anywhere:
                 if path is None:
                     await context.write(await self._gathered(method, handler, first, message))
                     return

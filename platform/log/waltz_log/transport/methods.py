@@ -14,9 +14,11 @@ __all__ = [
     "BEGIN",
     "BOUND",
     "COMPACT",
+    "CONFIRM",
     "DESCRIBE",
     "DIRECT_PORT_CALLS",
     "DROP_VIEW",
+    "FOLLOW",
     "KEEP_PROGRESS",
     "LOAD_VIEW",
     "LOCATE",
@@ -58,6 +60,8 @@ BOUND = CallMethod("/waltz.Server/Bound", pb.BoundRequest, pb.BoundResponse)
 RESOLVE = CallMethod("/waltz.Server/Resolve", pb.ResolveRequest, pb.ResolveResponse)
 TRANSACTIONS = CallMethod("/waltz.Server/Transactions", pb.TransactionRequest, pb.TransactionResponse)
 TRACES = CallMethod("/waltz.Server/Traces", pb.TracesRequest, pb.TracesResponse)
+FOLLOW = ReadMethod("/waltz.Server/Follow", pb.FollowRequest, pb.FollowResponse)
+CONFIRM = CallMethod("/waltz.Server/Confirm", pb.ConfirmRequest, pb.ConfirmResponse)
 SERVER_STATUS = CallMethod("/waltz.Server/Status", pb.ServerStatusRequest, pb.ServerStatusResponse)
 
 # offered by the storage node

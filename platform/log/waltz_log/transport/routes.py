@@ -2,18 +2,22 @@
 
 A request that has a field `partition`, or whose first message on a stream has one message with such a field, belongs to the worker that owns that
 partition. All others belong to every worker, and their answers are put together (`gathering`). Found in the messages' own descriptions, so that a new
-procedure is routed by what its request says, and nothing about it can be forgotten here.
+procedure is routed by what its request says, and nothing about it can be forgotten here. A procedure in `ANYWHERE` is answered by whichever worker
+it arrives at: it is about the cluster, which every worker follows.
 """
 
 from __future__ import annotations
 
 from functools import cache, reduce
-from typing import Any  # messages of any method
+from typing import Any, Final  # Any: messages of any method
 
 from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest
+from waltz_log.transport.methods import CONFIRM, FOLLOW
 
-__all__ = ["partition_of", "route_of"]
+__all__ = ["ANYWHERE", "partition_of", "route_of"]
+
+ANYWHERE: Final[frozenset[AnyMethod]] = frozenset({FOLLOW, CONFIRM})
 
 
 @cache

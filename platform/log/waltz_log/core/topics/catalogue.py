@@ -274,6 +274,15 @@ class Catalogue:
                 if mine != theirs and name_id(mine) == name_id(theirs):
                     raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which the catalog already has: choose another name")
 
+    def rows(self) -> list[list[object]]:
+        """The active topics as JSON values; `of_rows` reads them."""
+        return _rows(self.topics)
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Self:
+        """A catalog of active topics alone, as clients know it."""
+        return cls(_topics(rows))
+
     def to_bytes(self) -> bytes:
         value: dict[str, object] = {"topics": _rows(self.topics), "retired": list(self.retired)}
         value |= {"pending": _rows(self.pending)} if self.pending else {}

@@ -50,6 +50,13 @@ class ServerSettings(NodeSettings):
     preferred_partitions: tuple[int, ...] = Field(
         default=(), description="Partitions that this server should own while it runs. Empty: any that the manager assigns."
     )
+    followers_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Clients that follow the cluster at this server, for each of its processes; one principal may be half of them. Choose more than "
+        "all clients of the cluster, because they go to the servers that are left when others are down.",
+    )
     session_timeout_s: float = Field(
         default=6.0,
         ge=0.5,

@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TypeVar
 
 from waltz_log.coordination.access import AccessFollower
@@ -20,7 +21,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
-from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service
+from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Sender, Service
 from waltz_log.core.status.server_statistics import QuotaStatistics, ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
@@ -36,6 +37,8 @@ from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
+from waltz_log.server.directory.directory import Directory
+from waltz_log.server.directory.followers import Followers
 from waltz_log.server.mounts.mount import expect_mount
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.server.node.owner_history import OwnerHistory
@@ -95,6 +98,8 @@ class LogServer:
         self._quotas = Quotas(settings.quotas)
         self._topics = ServedTopics(coordinator, self._access)
         self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed)
+        self._directory = Directory(coordinator, self._access)
+        self._followers: Followers | None = None
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
@@ -120,12 +125,14 @@ class LogServer:
         self._access.name_topics(self._topic_of)
         if self._access.enforced:
             await self._access_follower.read(latest=True)
+        await self._directory.read()
+        self._followers = Followers(self._directory, self._cluster.key.bytes, self._settings.followers_max, Random(self._owner_secret))
         if self._membership is not None:
             self.server_id = await self._membership.register()
         self._listener = await self._network.serve(self._settings.listen, self.service())
         if self._membership is not None:
             await self._membership.announce(self._cluster, self._listener.address)
-        work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._send_topics}
+        work = {"assignment": self._follow, "directory": self._directory.run, "topics": self._topics.run, "topics of partitions": self._send_topics}
         of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
@@ -158,6 +165,7 @@ class LogServer:
         for task in [*self._tasks, *self._running.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
+        await self._directory.close()
         if self._listener is not None:
             await self._listener.close()
 
@@ -193,6 +201,7 @@ class LogServer:
                 await asyncio.sleep(self._settings.replica_retry_max_s)
 
     def _access_changed(self) -> None:
+        self._directory.rights_changed()
         for partition in self._partitions.values():
             partition.access_changed()
 
@@ -239,6 +248,8 @@ class LogServer:
             methods.RESOLVE.served_by(self._resolve),
             methods.TRANSACTIONS.served_by(self._transactions),
             methods.TRACES.served_by(self._recent_traces),
+            methods.FOLLOW.served_by(self._serve_follower),
+            methods.CONFIRM.served_by(self._confirm),
             methods.SERVER_STATUS.served_by(self._status),
         ]
 
@@ -310,6 +321,17 @@ class LogServer:
         self._topics.expect_allowed(request.partition, "read", request.principal)
         self._access.expect(request.partition, Operation.READ)
         return self._owned(request.partition).traces(request)
+
+    async def _serve_follower(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
+        if request.cluster_key:
+            self._check_key(request.cluster_key)
+        assert self._followers is not None
+        await self._followers.follow(request, stream)
+
+    async def _confirm(self, request: pb.ConfirmRequest) -> pb.ConfirmResponse:
+        self._check_key(request.cluster_key)
+        assert self._followers is not None
+        return await self._followers.confirm()
 
     async def _status(self, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         self._access.expect_cluster()

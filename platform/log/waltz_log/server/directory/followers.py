@@ -1,0 +1,181 @@
+"""Serves the map of the cluster to clients: a stream's first answer brings what the follower lacks, later ones what changed (`core.cluster_map`).
+
+Each follower has a cursor: the versions that were sent to it. A slow one gets the differences of several changes merged into one, and waits in its
+own task, so it delays no other and nothing queues up for it. Followers with the same rights and the same cursor share the bytes of an answer. A
+stream ends after a random time, so that followers spread again over the servers, and rights that were revoked while this server was cut off end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+from waltz_log.core.cluster_map import TOPICS_SOURCE, MapPart, chunks, is_behind
+from waltz_log.core.messages import Encoded
+from waltz_log.core.ports import Sender
+from waltz_log.errors import ConnectionLost, QuotaExceeded, Unavailable
+from waltz_log.security.callers import caller
+from waltz_log.server.directory.directory import Directory, View
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["Followers"]
+
+HEARTBEAT_S: Final = 5.0
+"""Between two messages of a stream at most. They say how old the server's knowledge is."""
+
+BEHIND_S: Final = 1.0
+"""How long a follower that knows more than this server waits for it to catch up."""
+
+SEND_S: Final = 30.0
+"""A follower that does not read for so long is ended."""
+
+LIFE_S: Final = (600.0, 1200.0)
+"""After which time a stream ends."""
+
+CHUNK_BYTES: Final = 256 * 1024
+
+SENDING_MAX: Final = 32
+"""Followers that are sent a first answer at once: the transport copies each answer, of up to megabytes. Others wait in line."""
+
+RETRY_S: Final = 5.0
+
+SHARED_MAX: Final = 64
+"""Answers with different cursors that are kept until the next change."""
+
+
+class Followers:
+    """Of one process. `count_max`: how many it serves; one principal may be half of them."""
+
+    def __init__(self, directory: Directory, key: bytes, count_max: int, rng: Random) -> None:
+        self._directory = directory
+        self._key = key
+        self._count_max = count_max
+        self._rng = rng
+        self._principals: Counter[str] = Counter()
+        self._sending = asyncio.Semaphore(SENDING_MAX)
+        self._shared: dict[tuple[View, tuple[tuple[str, int], ...]], list[bytes]] = {}
+        self._shared_at = -1
+
+    @property
+    def count(self) -> int:
+        return self._principals.total()
+
+    async def follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
+        """Until the follower is gone, does not read any more, or the stream's time is over. Raises `QuotaExceeded` if there are too many,
+        `PermissionDenied` for one without any right, and `Unavailable` if this server knows an older state than the follower."""
+        peer = caller()
+        self._directory.expect_member()
+        with self._counted("" if peer is None else peer.principal):
+            stated = {each.source: each.version for each in request.versions}
+            await self._catch_up(stated, request.epoch)
+            cursor = stated if request.epoch == self._directory.epoch else {}
+            epoch = self._directory.epoch
+            loop = asyncio.get_running_loop()
+            ends_s = loop.time() + self._rng.uniform(*LIFE_S)
+            view: View | None = None
+            revision, rights = -1, self._directory.rights
+            while loop.time() < ends_s:
+                if revision != self._directory.revision:
+                    revision = self._directory.revision
+                    if rights != self._directory.rights:
+                        rights = self._directory.rights
+                        self._directory.expect_member()
+                    before, view = view, await self._directory.view(peer)
+                    if before not in (None, view):
+                        cursor.pop(TOPICS_SOURCE, None)
+                    if epoch != self._directory.epoch:
+                        epoch, cursor = self._directory.epoch, {}
+                    if before is None:
+                        async with self._sending:
+                            cursor = await self._send(stream, view, cursor)
+                    else:
+                        cursor = await self._send(stream, view, cursor)
+                else:
+                    await self._send_message(stream, b"", more=False)
+                await self._wait(revision, min(HEARTBEAT_S, ends_s - loop.time()))
+
+    @contextmanager
+    def _counted(self, principal: str) -> Iterator[None]:
+        of_one_max = self._count_max if not principal else max(1, self._count_max // 2)
+        if self.count >= self._count_max or self._principals[principal] >= of_one_max:
+            raise QuotaExceeded(partition=-1, quota="followers_max", principal=principal, topic="", retry_after_s=RETRY_S)
+        self._principals[principal] += 1
+        try:
+            yield
+        finally:
+            self._principals[principal] -= 1
+            if not self._principals[principal]:
+                del self._principals[principal]
+
+    async def _catch_up(self, stated: Mapping[str, int], epoch: int) -> None:
+        directory = self._directory
+
+        async def behind() -> bool:
+            return is_behind(directory.versions(await directory.view(caller())), directory.epoch, stated, epoch)
+
+        deadline = asyncio.get_running_loop().time() + BEHIND_S
+        while await behind():
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise Unavailable(reason="this server knows an older state of the cluster")
+            await self._wait(directory.revision, left)
+
+    async def _wait(self, revision: int, timeout_s: float) -> None:
+        """Until the next change, or so long."""
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._directory.changed.wait_for(lambda: self._directory.revision != revision)
+        except TimeoutError:
+            return
+
+    # ---- answers ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def _send(self, stream: Sender[pb.FollowResponse], view: View, cursor: Mapping[str, int]) -> dict[str, int]:
+        """Returns the cursor after it."""
+        answers = self._answers(view, cursor)
+        reached = self._directory.versions(view)
+        for at, answer in enumerate(answers, 1):
+            await self._send_message(stream, answer, more=at < len(answers))
+        return reached
+
+    def _answers(self, view: View, cursor: Mapping[str, int]) -> list[bytes]:
+        if self._shared_at != self._directory.revision:
+            self._shared.clear()
+            self._shared_at = self._directory.revision
+        key = view, tuple(sorted(cursor.items()))
+        found = self._shared.get(key)
+        if found is None:
+            parts = self._directory.parts_since(view, cursor)
+            found = [pb.FollowResponse(parts=map(_message, chunk)).SerializeToString() for chunk in chunks(parts, CHUNK_BYTES)]
+            if len(self._shared) < SHARED_MAX:
+                self._shared[key] = found
+        return found
+
+    async def _send_message(self, stream: Sender[pb.FollowResponse], shared: bytes, *, more: bool) -> None:
+        """What is shared, followed by what is true now: protobuf reads the fields of both as one message."""
+        age_ms = int(1000 * self._directory.age_s)
+        own = pb.FollowResponse(cluster_key=self._key, epoch=self._directory.epoch, age_ms=age_ms, more=more)
+        try:
+            async with asyncio.timeout(SEND_S):
+                await stream.send(Encoded.of_pieces(pb.FollowResponse, (shared, own.SerializeToString())))
+        except TimeoutError:
+            raise ConnectionLost(address="follower", reason=f"did not read for {SEND_S:g} s") from None
+
+    # ---- confirmation ----------------------------------------------------------------------------------------------------------------------------
+
+    async def confirm(self) -> pb.ConfirmResponse:
+        """Raises `ClusterUnavailable`."""
+        self._directory.expect_member()
+        await self._directory.confirm()
+        found = self._directory.versions(await self._directory.view(caller()))
+        versions = [pb.MapVersion(source=source, version=version) for source, version in sorted(found.items())]
+        return pb.ConfirmResponse(epoch=self._directory.epoch, versions=versions)
+
+
+def _message(part: MapPart) -> pb.MapPart:
+    items = [pb.MapItem(name=name, value=value) for name, value in part.items.items()]
+    return pb.MapPart(source=part.source, base=part.base, version=part.version, items=items, removed=part.removed)
