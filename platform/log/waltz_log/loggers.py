@@ -39,7 +39,7 @@ class _Logger:
         return partial(_write, getattr(self._wrapped, method))
 
 
-def _write(method: Callable[..., Any], event: str, **facts: Any) -> None:
+def _write(method: Callable[..., Any], event: str, /, **facts: Any) -> None:
     """However the application configured structlog, its lines hold values that are printable and not long."""
     method(event, **{name: cut(value, VALUE_BYTES_MAX) if isinstance(value, str) else value for name, value in facts.items()})
 

@@ -39,3 +39,8 @@ def test_an_application_can_route_lines_to_the_standard_library() -> None:
     )
     stdout, stderr = outputs(LIBRARY + configure + LOGS)
     assert (stdout, stderr) == ("waltz_log.client.base.incidents|WARNING|connection to the owner lost\n", "")
+
+
+def test_a_fact_may_have_any_name() -> None:
+    _, stderr = outputs(LIBRARY + "incidents.log.warning('call failed', method='Describe', self=1, name='a')\n")
+    assert "Describe" in stderr

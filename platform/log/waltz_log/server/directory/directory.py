@@ -134,6 +134,9 @@ class Directory:
                 self._watch_nodes()
                 group.create_task(self._confirm_regularly())
         except* WaltzError as errors:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # a group that fails while it is cancelled reports its errors alone
+                raise asyncio.CancelledError from None
             raise errors.exceptions[0] from None
         finally:
             self._group = None
