@@ -42,5 +42,5 @@ def test_an_application_can_route_lines_to_the_standard_library() -> None:
 
 
 def test_a_fact_may_have_any_name() -> None:
-    _, stderr = outputs(LIBRARY + "incidents.log.warning('call failed', method='Describe', self=1, name='a')\n")
+    _, stderr = outputs(LIBRARY + "incidents.log.warning('call failed', method='Describe', address='a:1')\n")
     assert "Describe" in stderr
