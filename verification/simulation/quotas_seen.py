@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from verification.simulation.history import Evidence, QuotaEvent
+from verification.simulation.history import Evidence
 from waltz_log.server.base.settings import QuotaSettings
 
 __all__ = ["quotas_count_accepted_work_alone"]
