@@ -331,7 +331,7 @@ class PartitionStore:
         first = block.first_transaction_id
         if not block.lengths or first < 0:
             raise ProtocolViolation(reason=f"empty block partition={self.partition} first_transaction_id={first}")
-        expect_to_fit(block, self._log.segment_bytes)
+        expect_to_fit(block)
         verify_block(block, self.partition, where=f"block for partition {self.partition}")
         rounds = self._rounds
         if first <= rounds.queued_last:

@@ -228,7 +228,7 @@ class SegmentLog:
 
     def _allocate_to(self, end: int) -> int:
         step = self._preallocate_bytes
-        return min(-(-end // step) * step, self.segment_bytes) if step and end > self._active.allocated else 0
+        return max(end, min(-(-end // step) * step, self.segment_bytes)) if step and end > self._active.allocated else 0
 
     def _advance(self) -> None:
         self.tail = Tail(self._active.synced_id - 1, self._active.first, self._active.synced_size)

@@ -36,6 +36,7 @@ from waltz_log.errors import (
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.range_reads import RangeReads
+from waltz_log.storage.segments.scan import RECORD_BYTES_MAX
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
@@ -426,13 +427,13 @@ async def test_damaged_or_foreign_blocks_are_refused_before_they_are_written(ben
     assert (await bench.open(1)).last_transaction_id == -1
 
 
-async def test_a_record_that_fits_no_segment_is_refused_and_the_partition_goes_on() -> None:
+async def test_a_record_that_is_larger_than_a_segment_is_stored_and_one_above_every_limit_refused() -> None:
     bench = Bench(new_disk(), segment_bytes=4096)
     await bench.start()
     with pytest.raises(TransactionTooLarge) as caught:
-        await bench.append(1, block(0, [b"a"]), block(1, [b"x" * 4000]))
-    assert (caught.value.size, caught.value.limit) == (4040, 3968)
-    assert await bench.append(1, block(0, [b"a"]), block(1, [b"x" * 3000] * 3)) == 3
+        await bench.append(1, block(0, [b"a"]), block(1, [b"x" * RECORD_BYTES_MAX]))
+    assert (caught.value.size, caught.value.limit) == (RECORD_BYTES_MAX + 40, RECORD_BYTES_MAX)
+    assert await bench.append(1, block(0, [b"a"]), block(1, [b"x" * 9_000, b"y", b"x" * 3000, b"z" * 5_000])) == 4
     await bench.node.close()
 
 

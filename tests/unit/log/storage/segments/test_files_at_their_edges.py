@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from verification.crashes.storage_model import KEY, FixedClock, append, block_of, read_all, records_of
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, file_name, first_id_of
-from waltz_log.errors import CorruptData, OutOfRange, TransactionTooLarge
+from waltz_log.errors import CorruptData, OutOfRange
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.range_reads import RangeReads
@@ -103,8 +103,6 @@ def test_other_file_names_are_no_segments(name: str) -> None:
 async def test_a_record_that_fits_exactly_is_written_and_one_byte_more_goes_to_the_next_file(step: int) -> None:
     disk = SimulatedDisk()
     log = open_log(disk, step=step)
-    with pytest.raises(TransactionTooLarge):
-        log.append([one(0, CAPACITY - 40 + 1)])
     log.append([one(0, CAPACITY - 40)])
     assert (log.segments, log.tail.end) == (1, SEGMENT_BYTES)
     half = CAPACITY // 2

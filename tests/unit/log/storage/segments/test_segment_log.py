@@ -22,6 +22,7 @@ from waltz_log.errors import ClusterKeyMismatch, CorruptData, OutOfRange, Storag
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.segments.open_files import OpenFiles
+from waltz_log.storage.segments.scan import RECORD_BYTES_MAX
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
@@ -317,17 +318,30 @@ def test_a_block_larger_than_a_segment_is_divided_between_records() -> None:
     assert read_all(log) == b"".join(each.records for each in sent)
 
 
-def test_a_record_that_fits_no_segment_is_refused_before_anything_is_written() -> None:
+def test_a_record_above_every_limit_is_refused_before_anything_is_written() -> None:
     disk = SimulatedDisk()
     log = open_log(disk, segment_bytes=4096)
-    largest = 4096 - FILE_HEADER_BYTES - 40
     done = len(disk.operations)
     with pytest.raises(TransactionTooLarge) as caught:
-        log.append([block(0, [b"a"]), block(1, [b"x" * (largest + 1)])])
-    assert (caught.value.size, caught.value.limit) == (4096 - FILE_HEADER_BYTES + 1, 4096 - FILE_HEADER_BYTES)
+        log.append([block(0, [b"a"]), block(1, [b"x" * (RECORD_BYTES_MAX - 39)])])
+    assert (caught.value.size, caught.value.limit) == (RECORD_BYTES_MAX + 1, RECORD_BYTES_MAX)
     assert len(disk.operations) == done
-    log.append([block(0, [b"a"]), block(1, [b"x" * largest])])
-    assert (log.segments, log.tail.last_id) == (2, 1)
+
+
+@pytest.mark.parametrize("step", [0, 1000, 1 << 20])
+@pytest.mark.parametrize("over", [-1, 0, 1, 100_000])
+def test_a_record_that_is_larger_than_a_segment_has_one_of_its_own(over: int, step: int) -> None:
+    """A replica that refused what the owner ordered would stop the partition for every client."""
+    disk = SimulatedDisk()
+    log = open_log(disk, segment_bytes=4096, preallocate_bytes=step)
+    size = 4096 - FILE_HEADER_BYTES - 40 + over
+    sent = [block(0, [b"a"]), block(1, [b"x" * size]), block(2, [b"b", b"y" * size, b"c", b"d"]), block(6, [b"e"])]
+    log.append(sent)
+    assert [first for first, _ in log.closed()] == [0, 1, 2, 3]
+    assert log.tail.last_id == 6
+    assert read_all(log) == b"".join(each.records for each in sent)
+    again = open_log(disk.crash(), segment_bytes=4096, known_good=6, preallocate_bytes=step)
+    assert read_all(again) == b"".join(each.records for each in sent)
 
 
 def test_a_new_segment_has_its_name_on_the_medium_before_a_record_is_in_it() -> None:
