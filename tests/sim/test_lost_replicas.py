@@ -13,6 +13,7 @@ from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.storage import StorageNode
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.restore import disown, restore
+from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -41,6 +42,14 @@ def set_back_and_started_as_a_replacement(cluster: MemoryCluster, copy: Simulate
     """Files of an earlier state that have no mark, made with `--replace`."""
     disk = restored(cluster, copy)
     disown(disk, cluster.clock.now_ms())
+    return disk
+
+
+def without_its_tail(cluster: MemoryCluster, _copy: SimulatedDisk) -> SimulatedDisk:
+    """The disk lied about a sync: the newest records are gone, with their index entries. All else says that the replica is clean."""
+    disk = cluster.disks["storage-0"]
+    log = SegmentLog.open(disk, cluster.clock, cluster.key, 0, 1 << 20, -1)
+    log.truncate(EARLY + (log.tail.last_id - EARLY) // 2)
     return disk
 
 
@@ -127,6 +136,10 @@ async def _has(cluster: MemoryCluster, name: str, count: int) -> bool:
     return store.last_id >= count - 1
 
 
+def test_recovery_waits_for_it_too_if_the_owner_saw_that_a_replica_lost_its_tail() -> None:
+    run_in_virtual_time(_two_faults(without_its_tail, owner_notices=True))
+
+
 @pytest.mark.parametrize("owner_notices", [True, False], ids=["in the same session", "between two sessions"])
 @pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
 def test_recovery_waits_for_the_only_replica_with_acknowledged_transactions(change: Change, owner_notices: bool) -> None:
@@ -156,6 +169,28 @@ async def _catches_up(change: Change) -> None:
 @pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
 def test_it_serves_no_reader_before_it_has_caught_up_and_counts_afterwards(change: Change) -> None:
     run_in_virtual_time(_catches_up(change))
+
+
+async def _catches_up_after_a_loss_within_its_session(restarts: int) -> None:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, LATE - 10)
+    for _ in range(restarts):
+        await lose(cluster, "storage-0", without_its_tail, SimulatedDisk())
+    await append(client, LATE - 10, LATE)
+    await until(lambda: agree(cluster))
+    # It counts again: with one other replica it is a majority.
+    await cluster.kill_storage("storage-1")
+    await append(client, LATE, LATE + 5)
+    assert (await cluster.storages["storage-0"][0].partition(0)).last_id == LATE + 4
+    await client.close()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_replica_that_lost_synced_records_within_its_session_catches_up_by_itself(restarts: int) -> None:
+    run_in_virtual_time(_catches_up_after_a_loss_within_its_session(restarts))
 
 
 async def _own_tail() -> None:

@@ -981,10 +981,13 @@ class TruncateRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     last_transaction_id: _builtins.int
+    lost: _builtins.bool
+    """the replica acknowledged more than it holds: from now on it counts as restored, until a session makes it clean again"""
     def __init__(
         self,
         *,
@@ -992,10 +995,11 @@ class TruncateRequest(_message.Message):
         partition: _builtins.int = ...,
         session: _builtins.int = ...,
         last_transaction_id: _builtins.int = ...,
+        lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "last_transaction_id", b"last_transaction_id", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "last_transaction_id", b"last_transaction_id", "lost", b"lost", "partition", b"partition", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -157,10 +157,11 @@ class ReplicaCalls:
         request = pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark, kept=kept)
         await self.call(methods.KEEP_PROGRESS, request)
 
-    async def truncate(self, last: int) -> int:
-        """Truncates the log above the id. Returns the last id that the replica holds."""
+    async def truncate(self, last: int, *, lost: bool = False) -> int:
+        """Truncates the log above the id. Returns the last id that the replica holds. `lost`: it acknowledged more than it holds, and counts as
+        restored from now on."""
         store = self._store
-        request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
+        request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last, lost=lost)
         return (await self.call(methods.TRUNCATE, request)).last_transaction_id
 
     async def begin(self, first: int) -> int:

@@ -173,6 +173,10 @@ class ReplicaSession:
         found = self._classification
         if found is None:
             found = lost(report) if self._lost else recovery.classify(self.name, report)
+            if self._lost and session == store.session:
+                # It does not know that it lost something, and would vote with what is left: first it must no longer count as clean.
+                last = await self._truncate(last, lost=True)
+                self._reported_session = None
             if found.truncate_to is not None:
                 # A replica that started at a later id holds nothing below its first id, and all of that is committed.
                 to = max(found.truncate_to, opened.first_transaction_id - 1)
@@ -442,8 +446,8 @@ class ReplicaSession:
     def live(self) -> bool:
         return self._state.current is ReplicaStatus.LIVE
 
-    async def _truncate(self, last: int) -> int:
-        self._reached = await self._calls.truncate(last)
+    async def _truncate(self, last: int, *, lost: bool = False) -> int:
+        self._reached = await self._calls.truncate(last, lost=lost)
         return self._reached
 
     async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:

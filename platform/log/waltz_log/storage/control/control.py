@@ -177,6 +177,16 @@ class ControlFiles:
         self._write(self._control, mark_offset(partition, which), encode_mark(mark), partition)
         self._marks[partition] = (mark, which)
 
+    def disown(self, partition: int, mark: SessionMark) -> None:
+        """Sets a mark whose session is negative, as that of a restored directory. Both structs must have it, because of two the newer session counts;
+        after a crash between the two writes, the mark is the one before. Durable when it returns. Raises `StorageFailed`."""
+        current = self._marks[partition]
+        assert current is not None, "a partition without a valid struct is not opened"
+        assert mark.session < -1, "only a restored session is below every other"
+        for which in (1 - current[1], current[1]):
+            self._write(self._control, mark_offset(partition, which), encode_mark(mark), partition)
+        self._marks[partition] = (mark, current[1])
+
     def raise_fence(self, partition: int, session: int) -> None:
         """Durable when it returns. Raises `StorageFailed`."""
         assert session >= self.fence(partition), "fences never go back"

@@ -108,7 +108,8 @@ class _Service:
 
     async def truncate(self, request: pb.TruncateRequest) -> pb.TruncateResponse:
         store = await self.partition(request)
-        return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
+        last = await store.truncate(request.session, request.last_transaction_id, lost=request.lost)
+        return pb.TruncateResponse(last_transaction_id=last)
 
     async def locate(self, request: pb.LocateRequest) -> pb.LocateResponse:
         self._expect_key(request)

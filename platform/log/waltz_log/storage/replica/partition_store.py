@@ -87,6 +87,7 @@ class PartitionStore:
     def __init__(self, files: SegmentLog, shared: Shared, unsynced: UnsyncedMark) -> None:
         self.partition = files.partition
         self._log = files
+        self._clock = shared.clock
         self._unsynced = unsynced
         self._offload = shared.offload
         self._reads = shared.reads
@@ -226,16 +227,23 @@ class PartitionStore:
             await self._rounds.sync()
             return await self._sessions.keep_progress(session, low_water_mark, kept, self._log.tail.last_id)
 
-    async def truncate(self, session: int, last_id: int) -> int:
-        """Truncates the log above the id. Durable when it returns. Raises `OutOfRange` if the id is above the log or below what is known to be clean,
-        `ProtocolViolation` if the replica is clean in this session already."""
-        return await self._tasks.whole(self._truncate(session, last_id))
+    async def truncate(self, session: int, last_id: int, *, lost: bool = False) -> int:
+        """Truncates the log above the id. Durable when it returns. `lost`: the owner knows that this replica acknowledged more than it holds. Then
+        the replica counts as restored first (docs/decisions, 8), until a session makes it clean again. Raises `OutOfRange` if the id is above the
+        log or below what is known to be clean, `ProtocolViolation` if the replica is clean in this session and has lost nothing."""
+        return await self._tasks.whole(self._truncate(session, last_id, lost))
 
-    async def _truncate(self, session: int, last_id: int) -> int:
+    async def _truncate(self, session: int, last_id: int, lost: bool = False) -> int:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
             tail = self._log.tail
+            if lost and self._sessions.mark.session == session:
+                reason = f"the replica lost what it acknowledged partition={self.partition} session={session}"
+                for appender in self._rounds.appenders:
+                    appender.fail(ProtocolViolation(reason=reason))
+                await self._sessions.disown(self._clock.now_ms(), tail.last_id)
+                log.warning("replica lost acknowledged data", partition=self.partition, session=session, last=tail.last_id)
             lowest = max(self._log.first_id - 1, self._sessions.mark.local_low_water_mark)
             if not lowest <= last_id <= tail.last_id:
                 raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)

@@ -99,6 +99,14 @@ class SessionMarks:
         await self._set(mark)
         self._filled_to, self.grew_as_member = None, False
 
+    async def disown(self, now_ms: int, last: int) -> None:
+        """The replica lost what it acknowledged: it counts as restored (docs/decisions, 8) until a session makes it clean. `last`: the last id on
+        disk."""
+        mark = SessionMark(min(-2, -now_ms), self.mark.low_water_mark, min(last, self.mark.local_low_water_mark))
+        async with self._turn:
+            await self._guarded(self._offload(self._control.disown, self.partition, mark))
+        self.mark, self.grew_as_member = mark, False
+
     async def keep_progress(self, session: int, low_water_mark: int, kept: int, last: int) -> int:
         """The session fills this replica: everything up to `kept` is committed and stays, and so will everything up to the low-water mark. `last`:
         the last id on disk. Returns the id up to which everything is kept. Raises as `mark_of_progress`."""

@@ -277,3 +277,37 @@ def test_a_control_file_of_another_length_is_refused() -> None:
     disk.replace(CONTROL_FILE, disk.content(CONTROL_FILE) + b"\0")
     with pytest.raises(CorruptData, match="migrated"):
         ControlFiles.open(disk)
+
+
+@pytest.mark.parametrize("torn", [None, 0, 1])
+def test_a_mark_that_goes_back_is_in_both_structs_or_the_one_before_counts(torn: int | None) -> None:
+    """`torn`: which of the two writes is not complete when the machine dies."""
+    disk, before, lost = new_disk(), SessionMark(5, 50, 50), SessionMark(-1_600_000_000_000, 50, 30)
+    control = ControlFiles.open(disk)
+    control.set_mark(1, SessionMark(4, 40, 40))
+    control.set_mark(1, before)
+    writes: list[str] = []
+
+    def stop(operation: Operation) -> None:
+        if operation.kind == "write" and operation.path == CONTROL_FILE:
+            writes.append(operation.path)
+            if len(writes) == (torn or 0) + 1 and torn is not None:
+                raise OSError(errno.EIO, "the machine dies")
+
+    disk.before = stop
+    if torn is None:
+        control.disown(1, lost)
+        assert control.mark(1) == lost
+    else:
+        with pytest.raises(StorageFailed):
+            control.disown(1, lost)
+    disk.before = lambda _: None
+    again = ControlFiles.open(disk)
+    assert again.mark(1) == (before if torn is not None else lost)
+    if torn is None:
+        for which in (0, 1):  # a corrupt bit in one of them changes nothing
+            damage(disk, CONTROL_FILE, mark_offset(1, which))
+            assert ControlFiles.open(disk).mark(1) == lost
+            damage(disk, CONTROL_FILE, mark_offset(1, which))
+        again.set_mark(1, SessionMark(5, 60, 60))
+        assert ControlFiles.open(disk).mark(1) == SessionMark(5, 60, 60)
