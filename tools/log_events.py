@@ -133,7 +133,7 @@ MEANINGS: dict[str, str] = {
     "replica session ended": "The owner's work with one replica ended with the store session.",
     "replica session failed unexpectedly": "An unexpected error ended the work with a replica and the session. Report the stack trace as a defect.",
     "truncating replica": "Recovery removes transactions from a replica that were never committed.",
-    "replica lost acknowledged data": "The owner found that this replica holds less than it acknowledged. It counts as restored until it has caught up.",
+    "replica lost acknowledged data": "It holds less than it acknowledged. It counts as restored until it has caught up.",
     "replica lost data": "A replica has less than in the same session before: it was emptied or restored. It copies everything from its peers.",
     "replica starts empty at a new first id": (
         "Retention removed what the replica lacks, so it drops what it has and starts at the first retained id."
