@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import pytest
 import yaml
 
 from tests.integration.in_process import waltz
+from waltz_log.cli.dev import environment_file
 from waltz_log.client import SyncWaltzClient
 from waltz_log.core.topics.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
@@ -359,3 +361,35 @@ def test_the_last_output_of_a_process_that_does_not_start_is_reported(tmp_path: 
     with pytest.raises(ClusterUnavailable, match=r"server-0 ended while starting: .*block_bytes_max"), cluster:
         pass
     assert cluster.processes == {}
+
+
+def test_only_its_user_reads_the_files_of_a_secure_cluster_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "secure"
+    before = os.umask(0)
+    try:
+        cluster = LocalCluster(folder, partitions=1, storages=1, servers=1, secure=True)
+        cluster.open()
+        try:
+            cluster.wait_ready()
+            environment_file(cluster)
+        finally:
+            cluster.close()
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*")) if not path.is_symlink()}
+    assert modes[folder] == 0o700
+    secrets = [path for path in modes if path.suffix in (".key", ".env", ".p12", ".jks")]
+    assert {path.name for path in secrets} >= {"authority.key", "operator.env", "node-storage-0.key"}
+    assert {path: mode for path, mode in modes.items() if path in secrets and mode != 0o600} == {}
+    data = [path for path in modes if (folder / "storage-0") in path.parents]
+    assert data
+    assert {path: oct(modes[path]) for path in data if modes[path] & 0o077} == {}
+
+
+def test_a_directory_that_holds_other_files_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    tmp_path.chmod(0o755)
+    cluster = LocalCluster(tmp_path, partitions=1, storages=1, servers=1)
+    cluster.open()
+    cluster.close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

@@ -5,6 +5,7 @@ It restarts nothing: a process that ends is reported and stays down, so that the
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from pathlib import Path
@@ -13,18 +14,20 @@ from types import FrameType
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.settings import tls_environment
 
-__all__ = ["run"]
+__all__ = ["environment_file", "run"]
 
 
 class _Asked(BaseException):
     """A signal asked to stop. Not an `Exception`, so that no handler treats it as a failure."""
 
 
-def _environment_file(cluster: LocalCluster) -> Path:
+def environment_file(cluster: LocalCluster) -> Path:
     """A file for a shell to source: the certificate of an operator, which may do everything that a client does."""
     variables = tls_environment(cluster.certificate("operator", "dev"))
     path = cluster.directory / "certificates" / "operator.env"
-    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
+        file.write("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
     return path
 
 
@@ -52,7 +55,7 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
             print(f"logs     {cluster.log('server-0').parent}", flush=True)
             print(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})", flush=True)
             if cluster.secure:
-                print(f"env      {_environment_file(cluster)}", flush=True)
+                print(f"env      {environment_file(cluster)}", flush=True)
             print(f"ready cluster={cluster.cluster}", flush=True)
             while True:
                 name = cluster.wait_ended()

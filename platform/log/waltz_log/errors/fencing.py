@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from hmac import compare_digest
 
 from waltz_log.errors.base import WaltzError
 from waltz_log.exit_codes import REFUSED
@@ -78,11 +79,17 @@ class SessionTooOld(WaltzError):
 
 
 class ClusterKeyMismatch(WaltzError):
-    """The two sides belong to different clusters.
+    """The two sides belong to different clusters. A node that refuses a request leaves `expected` out: its key is not for a caller that lacks it.
 
     To do: check addresses and directories."""
 
     text = "cluster key mismatch: the two sides belong to different clusters, so check the address and the directory"
     exit_code = REFUSED
-    expected: str
+    expected: str | None
     got: str
+
+    @classmethod
+    def expect(cls, own: bytes, given: bytes) -> None:
+        """Raises the error if a caller gave another key than the node's own. Its time does not depend on how much of the key is right."""
+        if not compare_digest(own, given):
+            raise cls(expected=None, got=given[: len(own)].hex())

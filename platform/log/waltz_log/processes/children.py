@@ -21,6 +21,9 @@ __all__ = ["Processes"]
 
 LOG_TAIL_BYTES = 2000
 
+UMASK = 0o077
+"""Of children: only this user reads what they write."""
+
 
 class Processes:
     """All calls block. One thread at a time may use it."""
@@ -57,6 +60,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                umask=UMASK,
                 start_new_session=True,  # Ctrl-C at the terminal is for the parent, which stops its children in order
             ).result()
         return self._children[name].pid

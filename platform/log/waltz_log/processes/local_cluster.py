@@ -36,6 +36,7 @@ __all__ = ["LocalCluster"]
 HOST = "127.0.0.1"
 NAME = "dev"
 REPLICATION = 3
+LOCK = "dev.lock"
 DEFAULT_PARTITIONS, DEFAULT_STORAGES, DEFAULT_SERVERS = 4, 3, 2
 
 START_TIMEOUT_S = 60.0
@@ -228,9 +229,13 @@ class LocalCluster:
         self.close()
 
     def open(self) -> None:
-        """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster."""
+        """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster.
+
+        Only this user opens the directory, whatever the umask. Keys, data and logs are below it."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        lock = (self.directory / "dev.lock").open("ab")
+        if (self.directory / LOCK).exists() or not any(self.directory.iterdir()):  # not a directory that holds other files, such as /tmp
+            self.directory.chmod(0o700)
+        lock = (self.directory / LOCK).open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -13,11 +13,12 @@ reports what is wrong with a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, NamedTuple, cast  # Any: protobuf's descriptors and fields
+from typing import Any, ClassVar, Literal, NamedTuple  # Any: protobuf's descriptors and fields
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.request_texts import with_names
 
 __all__ = [
     "AppendColumns",
@@ -164,17 +165,18 @@ def _bytes_field(number: int, value: bytes) -> bytes:
 
 
 def decoder_of(method: Any) -> Callable[[Any], Any]:
-    """Of the requests of a procedure (any of `ports`, whose messages are of any type)."""
+    """Of the requests of a procedure (any of `ports`, whose messages are of any type). It raises protobuf's `DecodeError`, and `ProtocolViolation`
+    for names that are not valid (`request_texts`)."""
     by_type: dict[type, Callable[[Any], Any]] = {pb.ClientMessage: received_append, pb.ReplicateRequest: received_block}
-    return by_type.get(method.request) or cast("Callable[[Any], Any]", method.request.FromString)
+    return by_type.get(method.request) or (lambda data: with_names(method.request.FromString(data)))
 
 
 def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessage:
-    """Raises protobuf's `DecodeError`."""
+    """Raises what `decoder_of` says."""
     kinds = {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int, 9: bytes}
     fields = _only_field(memoryview(data), _APPEND, kinds)
     if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
-        return pb.ClientMessage.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
+        return with_names(pb.ClientMessage.FromString(data))  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
     columns = (get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0), get(9, b""))
     return ReceivedAppend(AppendColumns(*columns))

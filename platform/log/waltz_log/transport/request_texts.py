@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final  # Any: messages of any method
+from typing import Any, Final, TypeVar  # Any: messages of any method
 
 from waltz_log.errors import ProtocolViolation
-from waltz_log.transport.large_messages import ReceivedAppend, ReceivedBlock
 
-__all__ = ["TEXT_BYTES_MAX", "expect_names"]
+__all__ = ["TEXT_BYTES_MAX", "with_names"]
+
+T = TypeVar("T")
 
 TEXT_BYTES_MAX: Final = 256
 """The longest topic has 200 bytes, the longest principal that a rule can name 249."""
 
 
-def expect_names(request: Any) -> None:
-    """Raises `ProtocolViolation` for a name that is too long or contains a character that is not printable."""
-    if isinstance(request, ReceivedAppend | ReceivedBlock):
-        return  # it has no names
+def with_names(request: T) -> T:
+    """The request. Raises `ProtocolViolation` for a name that is too long or contains a character that is not printable."""
     for field, name in _names(request):
         if len(name) > TEXT_BYTES_MAX or len(name.encode()) > TEXT_BYTES_MAX:
             raise ProtocolViolation(reason=f"{field} is longer than {TEXT_BYTES_MAX} bytes")
         if not name.isprintable():
             raise ProtocolViolation(reason=f"{field} contains a character that is not printable")
+    return request
 
 
 def _names(request: Any) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,7 @@ async def _mounted(channel: Channel, request: pb.MountRequest) -> methods.MountS
         (pb.MountRequest(client_id=0, feed=pb.FEED_RECORDS), "grpc"),
         (pb.MountRequest(client_id=1, feed=pb.FEED_HEADERS), "grpc"),
         (pb.MountRequest(client_id=1, appends_nothing=True), "grpc"),
-        (pb.MountRequest(client_id=1, principal="a" * OPENING_BYTES_MAX), "grpc"),
+        (pb.MountRequest(client_id=1, topics=["a" * 200] * (OPENING_BYTES_MAX // 200 + 1)), "grpc"),
     ],
     ids=["appends", "with names", "reads", "appends and reads", "resolves", "large"],
 )

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import platform
-import re
 import sys
 import tarfile
 from collections.abc import Sequence
@@ -25,7 +24,8 @@ import yaml
 from waltz_log.cli import checks
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_line
-from waltz_log.cli.support.config import HIDDEN, SECRET, plain, redacted
+from waltz_log.cli.support.config import plain
+from waltz_log.cli.support.redaction import redacted, redacted_text
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
@@ -35,13 +35,10 @@ from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import OK
 from waltz_log.processes.clock import WallClock
 
-__all__ = ["collect", "redacted_text", "run", "write"]
+__all__ = ["collect", "run", "write"]
 
 LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log."""
-
-_ASSIGNED = re.compile(rf"(?i)([\w.-]*(?:{SECRET.pattern})[\w.-]*[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|\S+)")
-_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
 def run(address: str, to: Path, *, configs: Sequence[Path], logs: Sequence[Path], timeout_s: float) -> int:
@@ -107,7 +104,7 @@ def _settings(configs: Sequence[Path], problems: dict[str, str]) -> dict[str, st
         try:
             files[f"settings/{number}-{path.name}"] = yaml.safe_dump(redacted("", plain(yaml.safe_load(path.read_text()))), sort_keys=False)
         except (OSError, ValueError, yaml.YAMLError) as error:
-            problems[str(path)] = " ".join(str(error).split())
+            problems[str(path)] = redacted_text(" ".join(str(error).split()))
     names = sorted(name for name in os.environ if name.startswith("WALTZ_"))
     files["settings/environment.json"] = json.dumps({name: redacted(name, os.environ[name]) for name in names}, indent=2)
     return files
@@ -123,14 +120,6 @@ def _logs(logs: Sequence[Path], problems: dict[str, str]) -> dict[str, str]:
         except OSError as error:
             problems[str(path)] = str(error.strerror)
     return files
-
-
-def redacted_text(text: str) -> str:
-    """Without values of names that declare them secret, passwords in addresses, and private keys."""
-    text = _KEY.sub(HIDDEN, text)
-    text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
-    found = redacted("", text)
-    return str(found)
 
 
 def write(to: Path, files: dict[str, str], now_ms: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,16 +12,14 @@ from typing import Any, Final  # Any: values of any setting
 from pydantic import BaseModel
 
 from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.support.redaction import redacted, redacted_text
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
 from waltz_log.settings import Settings
 
-__all__ = ["COMPONENTS", "HIDDEN", "ShownSetting", "redacted", "settings_of", "show"]
+__all__ = ["COMPONENTS", "ShownSetting", "plain", "settings_of", "show"]
 
 COMPONENTS: Final = ("server", "storage", "console", "client", "journal")
-
-SECRET: Final = re.compile(r"password|secret|token|credential", re.IGNORECASE)
-HIDDEN: Final = "(hidden)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +36,18 @@ def show(component: str, config: Path | None, *, changed: bool, output: str, env
     """Exit code 2 and a sentence if the component would refuse to start with them. Raises `InvalidSetting` for a file that cannot be read."""
     model, prefix = _model(component)
     shown, problem = settings_of(model, config, prefix=prefix, environment=environment)
+    reason = None if problem is None else redacted_text(str(problem))
     if changed:
         shown = [each for each in shown if each.origin != "default"]
     if output != "table":
-        print_data(
-            {"component": component, "settings": [asdict(each) for each in shown], "problem": None if problem is None else str(problem)}, output
-        )
+        print_data({"component": component, "settings": [asdict(each) for each in shown], "problem": reason}, output)
     else:
         print_table(
             ("setting", "value", "origin", "default"), [(each.setting, _text(each.value), each.origin, _text(each.default)) for each in shown]
         )
-        if problem is not None:
-            print_line(f"a {component} does not start with them: {problem}")
-    return OK if problem is None else USAGE
+        if reason is not None:
+            print_line(f"a {component} does not start with them: {reason}")
+    return OK if reason is None else USAGE
 
 
 def _model(component: str) -> tuple[type[Settings], str]:
@@ -115,17 +111,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def redacted(name: str, value: Any) -> Any:
-    """Without what a name declares to be secret, at any depth, and without the password of an address."""
-    if SECRET.search(name) and value not in (None, ""):
-        return HIDDEN
-    if isinstance(value, dict):
-        return {key: redacted(str(key), each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [redacted("", each) for each in value]
-    return re.sub(r"(//[^/\s:@]*):[^/\s@]+@", rf"\1:{HIDDEN}@", value) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str | None:

@@ -65,7 +65,7 @@ class ServedTopics:
         if wanted is not None and wanted.epoch > self.catalogue.epochs:
             raise NotOwner(partition=log_partition, reason=f"{wanted.name} is not known here yet")
         if log_partition in self._judged and (appends or wanted is not None):
-            raise NotOwner(partition=log_partition, reason=f"it is being judged whether it can be a partition of {self._judged[log_partition].name}")
+            raise NotOwner(partition=log_partition, reason="it is being judged whether it can be a partition of a new topic")
         if wanted is not None:
             there = None if found is None else found[0].identity
             if there is None or there.name != wanted.name or wanted.epoch not in (0, there.epoch):

@@ -261,8 +261,7 @@ class LogServer:
 
     def _check_key(self, key: bytes) -> None:
         assert self._cluster is not None
-        if key != self._cluster.key.bytes:
-            raise ClusterKeyMismatch(expected=str(self._cluster.key), got=key.hex())
+        ClusterKeyMismatch.expect(self._cluster.key.bytes, key)
 
     async def _mount(self, stream: methods.ServedMountStream) -> None:
         message = await stream.receive()
@@ -273,6 +272,8 @@ class LogServer:
         version = agreed(client, versions.SPOKEN)
         self._check_key(request.cluster_key)
         expect_mount(self._access, request.partition, request)
+        if request.topic:  # first: whether the partition is another topic's, and which one, is not for a caller with a right to this topic alone
+            self._topics.expect_addressed(request.partition, TopicEpoch(request.topic, request.topic_epoch), appends=False)
         if request.client_id:
             self._topics.expect_allowed(request.partition, "append", request.principal)
         if request.feed != pb.FEED_NONE:
@@ -318,8 +319,8 @@ class LogServer:
 
     async def _recent_traces(self, request: pb.TracesRequest) -> pb.TracesResponse:
         self._check_key(request.cluster_key)
+        self._access.expect(request.partition, Operation.READ)  # first: the topic's name is not for a caller without a right to it
         self._topics.expect_allowed(request.partition, "read", request.principal)
-        self._access.expect(request.partition, Operation.READ)
         return self._owned(request.partition).traces(request)
 
     async def _serve_follower(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:

@@ -63,8 +63,7 @@ class _Service:
         self._node = node
 
     def _expect_key(self, request: WithKey) -> None:
-        if request.cluster_key != self._node.cluster_key.bytes:
-            raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
+        ClusterKeyMismatch.expect(self._node.cluster_key.bytes, request.cluster_key)
 
     def expect_reader(self, request: OfReader, store: PartitionStore) -> None:
         """Raises `NotAllowed` as the topic's properties say."""

@@ -10,7 +10,8 @@ import pytest
 from pydantic import Field
 
 from waltz_log.cli.main import run
-from waltz_log.cli.support.config import COMPONENTS, HIDDEN, redacted, settings_of
+from waltz_log.cli.support.config import COMPONENTS, settings_of
+from waltz_log.cli.support.redaction import HIDDEN, redacted
 from waltz_log.exit_codes import OK, USAGE
 from waltz_log.settings import Settings
 

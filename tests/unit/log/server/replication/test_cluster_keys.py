@@ -51,8 +51,11 @@ def _server_address(cluster: MemoryCluster) -> str:
 def test_a_server_refuses_calls_for_another_cluster(method: Any, request_: Any) -> None:
     async def scenario() -> None:
         cluster = await _cluster()
-        with pytest.raises(ClusterKeyMismatch):
+        with pytest.raises(ClusterKeyMismatch) as refused:
             await cluster.network.connect(_server_address(cluster)).call(method, request_, timeout_s=5)
+        assert refused.value.facts == {"expected": None, "got": OTHER.hex}
+        assert str(cluster.key) not in str(refused.value)
+        assert cluster.key.hex not in str(refused.value)
         await cluster.stop()
 
     run_in_virtual_time(scenario())
@@ -103,7 +106,9 @@ def test_a_storage_node_of_another_cluster_is_no_replica_and_no_source_of_repair
         ((server, _),) = cluster.servers.values()
         reported = to_json(server.statistics())["partitions"]["0"]["replicas"]["storage-2"]
         assert "cluster" in reported["error"]
-        assert str(OTHER) in reported["error"]
+        assert cluster.key.hex in reported["error"]
+        assert str(OTHER) not in reported["error"], "the key of another cluster is not for a caller that lacks it"
+        assert OTHER.hex not in reported["error"]
         assert foreign.storages["foreign-0"][0].statistics().partitions == ()
         seen = await survey(session, cluster.network, "memory")
         assert {each.name: each.answers for each in seen.storages} == {"storage-0": True, "storage-1": True, "storage-2": False}
@@ -111,7 +116,7 @@ def test_a_storage_node_of_another_cluster_is_no_replica_and_no_source_of_repair
         async def peers(_: int) -> list[str]:
             return [address]
 
-        with pytest.raises(Unavailable, match=str(OTHER)):
+        with pytest.raises(Unavailable, match="cluster key mismatch"):
             async for _ in PeerReplicas(cluster.network, peers).read(cluster.key, 0, 1, 0, 0):
                 pass
         await client.close()
