@@ -2,12 +2,8 @@
 
 `lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back. Nothing here makes an object per record.
 
-How a block is verified (`verify_records`): records are copied in groups, and the CRC-32 of each copy is computed twice. In the first pass, the
-closing checksum of each record is replaced by four bytes that set the register of the CRC back to its start value, if that checksum is right. If
-all are right, the CRC of the copy is 0. The second pass does the same for the data checksums; each header is replaced by bytes that leave the
-register as it is. Damage within one record is found whenever the record's own checksum finds it, including every burst of up to 32 bits. Random
-damage in several records at once is missed with a probability of 2**-32, as with one checksum. A sender that computes wrong checksums on purpose
-can make them cancel each other. If something is wrong, a loop over the records finds the first damaged one.
+`verify_records` compares both checksums of each record by themselves (`record_checksums`), so it accepts exactly what a loop over the records
+accepts, whatever bytes a sender chooses. If something is wrong, that loop finds the first damaged record and names it.
 """
 
 from __future__ import annotations
@@ -22,7 +18,8 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
-from waltz_log.core.formats.crc_algebra import before_zeros, crc_of_words, shares, shift
+from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
+from waltz_log.core.formats.record_checksums import closings_of_data, closings_of_run, data_checksums, is_run, words_of
 from waltz_log.errors import CorruptData
 
 __all__ = [
@@ -70,21 +67,20 @@ _SENDER = Struct(">8xii4xi")
 _NO_ID = bytes(8)
 
 GROUP_BYTES: Final = 256 * 1024
-"""About how much is verified together, if records have similar lengths. With more, the copy would leave the processor's cache; with less, the
-fixed cost of numpy's calls would count."""
+"""About how much is verified together, if records have similar lengths. With more, the data would leave the processor's cache between two checksums;
+with less, the fixed cost of numpy's calls would count."""
 
-_START = 0xFFFF_FFFF
-"""The register of CRC-32 at the start. A checksum is the register with all bits inverted."""
+GROUP_RECORDS_MIN: Final = 256
+"""As above, for large records."""
 
-_RETURN_TO_START = np.uint32(_START ^ before_zeros(_START, 4))
-"""XOR a checksum with this, and append it, lowest byte first: then the register is `_START` again."""
+RUN_RECORDS_MIN: Final = 256
+"""From this many on, computing the closing checksums of a run without the data costs less than one more call for each record."""
 
-_NEUTRAL_HEADER = bytes(HEADER_BYTES - 4)
-_NEUTRAL_HEADER += (int(_RETURN_TO_START) ^ crc32(_NEUTRAL_HEADER)).to_bytes(4, "little")
-"""Leaves the register at `_START`, as if there were no header."""
+COPIED_BYTES: Final = 512
+"""Data up to this length is copied into an object for each record, which costs less than a view of it."""
 
 _CLOSING_DTYPE = np.dtype(">u4")
-_NEUTRAL_ROW = np.frombuffer(_NEUTRAL_HEADER, dtype=f"V{HEADER_BYTES}")
+_HEADER_ROW = np.dtype(f"V{HEADER_BYTES}")
 
 
 def lengths_array(lengths: bytes) -> NDArray[np.int64]:
@@ -179,7 +175,7 @@ def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transac
     count = len(lengths) // 4
     view = memoryview(records)
     groups = -(-total // GROUP_BYTES)
-    records_per_group = -(-count // groups)
+    records_per_group = max(-(-count // groups), GROUP_RECORDS_MIN)
     begin = 0
     for start in range(0, count, records_per_group):
         framing = _Framing(lengths[4 * start : 4 * (start + records_per_group)])
@@ -209,7 +205,7 @@ class _Framing:
     def heads(self, data: bytes | memoryview) -> NDArray[Any]:
         """HEADER_DTYPE[n], a copy."""
         if self.size:
-            return self._strided(data, _NEUTRAL_ROW.dtype, 0).copy().view(HEADER_DTYPE)  # a copy field by field takes several times as long
+            return self._strided(data, _HEADER_ROW, 0).copy().view(HEADER_DTYPE)  # a copy field by field takes several times as long
         return _rows_at(data, self.ends - self.sizes, HEADER_BYTES).view(HEADER_DTYPE)
 
     def closings(self, data: bytearray | memoryview) -> NDArray[Any]:
@@ -217,6 +213,16 @@ class _Framing:
         if self.size:
             return self._strided(data, _CLOSING_DTYPE, -4)
         return _rows_at(data, self.ends - 4, 4).view(_CLOSING_DTYPE)
+
+    def bodies(self, data: memoryview) -> list[bytes] | list[memoryview]:
+        """The data of each record."""
+        if RECORD_OVERHEAD_BYTES < self.size <= RECORD_OVERHEAD_BYTES + COPIED_BYTES:
+            rows: list[bytes] = self._strided(data, np.dtype(f"V{self.size - RECORD_OVERHEAD_BYTES}"), HEADER_BYTES).tolist()
+            return rows
+        if self.size:
+            return [data[start + HEADER_BYTES : start + self.size - 4] for start in range(0, self.total, self.size)]
+        starts, ends = (self.ends - self.sizes + HEADER_BYTES).tolist(), (self.ends - 4).tolist()
+        return [data[start:end] for start, end in zip(starts, ends, strict=True)]
 
     def put_heads(self, data: bytearray, rows: NDArray[Any]) -> None:
         """Rows of n, or one for all, in place of the first bytes of each record."""
@@ -247,13 +253,15 @@ def _verified_group(records: memoryview, framing: _Framing, first_transaction_id
             return False
     elif (heads["transaction_id"] != first_transaction_id + np.arange(framing.count)).any():
         return False
-    copy = bytearray(records)
-    framing.put_closings(copy, (framing.closings(records) ^ _RETURN_TO_START).astype("<u4"))
-    if crc32(copy):
+    bodies = framing.bodies(records)
+    if (data_checksums(bodies) != heads["data_checksum"]).any():
         return False
-    framing.put_heads(copy, _NEUTRAL_ROW)
-    framing.put_closings(copy, (heads["data_checksum"] ^ _RETURN_TO_START).astype("<u4"))
-    return not crc32(copy)
+    closings = framing.closings(records)
+    if framing.size and framing.count >= RUN_RECORDS_MIN and is_run(words := words_of(heads)):
+        expected = closings_of_run(words, framing.size - RECORD_OVERHEAD_BYTES, first_transaction_id or 0)
+    else:
+        expected = closings_of_data(heads.view(_HEADER_ROW).tolist(), bodies)
+    return bool((closings == expected).all())
 
 
 def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None, where: str) -> None:
