@@ -19,6 +19,7 @@ from waltz_log.compaction.manifest import Manifest, ViewFile
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.core.formats.envelope import KEY_BYTES_MAX, key_of, pack_keyed, split_keyed
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.sealed_headers import verify_sealed_headers
 from waltz_log.core.formats.traces import CONTEXT_BYTES, SAMPLED, TRACES_MAX, is_context, pack_traces, unpack_traces
 from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
 from waltz_log.errors import CorruptData, ProtocolViolation
@@ -116,6 +117,8 @@ def feed_frame(data: bytes) -> None:
         if whole and len(frame.blocks) == 1:
             block = frame.blocks[0]
             verify_records(block.records, block.lengths, first_transaction_id=first, partition=3, where="fuzz")
+        elif len(frame.blocks) == 1:
+            verify_sealed_headers(frame.blocks[0].records, first_transaction_id=first, partition=3, where="fuzz")
 
 
 def intent(data: bytes) -> None:

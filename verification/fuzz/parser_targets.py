@@ -19,11 +19,12 @@ from verification.crashes.storage_model import KEY, FixedClock, silent_logs
 from verification.fuzz.content_targets import CONTENT_SEEDS, CONTENT_TARGETS
 from verification.fuzz.port_targets import PORT_SEEDS, PORT_TARGETS
 from waltz_log.core.formats.backup_manifest import BackupManifest
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.formats.columns import assign_ids, header_bytes, lengths_array, offsets_array, slice_block, verify_records
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, SEALED_HEADER_BYTES, Block
+from waltz_log.core.formats.columns import assign_ids, lengths_array, offsets_array, slice_block, verify_records
 from waltz_log.core.formats.control_format import ControlHeader, SessionMark, decode_counter, decode_mark, encode_counter, encode_mark, newest
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaStruct, decode_java_entry, encode_java_entry
 from waltz_log.core.formats.records import decode_record, encode_record, measure_records
+from waltz_log.core.formats.sealed_headers import seal_headers, verify_sealed_headers
 from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
 from waltz_log.core.hand_over import parse_reach
 from waltz_log.core.locks.lock_columns import unpack_i8
@@ -151,7 +152,9 @@ def block(data: bytes) -> None:
 
 def _cut_up(whole: Block) -> None:
     assert int(offsets_array(whole.lengths)[-1]) == len(whole.records) == int(lengths_array(whole.lengths).sum())
-    assert len(header_bytes(whole.records, whole.lengths)) == 36 * whole.count
+    sealed = seal_headers(whole.records, whole.lengths)
+    assert len(sealed) == SEALED_HEADER_BYTES * whole.count
+    verify_sealed_headers(sealed, first_transaction_id=whole.first_transaction_id, partition=3, where="fuzz")
     middle = (whole.first_transaction_id + whole.last_transaction_id) // 2
     parts = [slice_block(whole, whole.first_transaction_id, middle)]
     if middle < whole.last_transaction_id:

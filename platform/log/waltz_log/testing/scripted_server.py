@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import assign_ids, header_bytes, headers_array, slice_block, verify_records
+from waltz_log.core.formats.block import HEADER_BYTES, Block
+from waltz_log.core.formats.columns import assign_ids, headers_array, slice_block, verify_records
+from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
@@ -83,7 +84,7 @@ class ScriptedLog:
         for block in self.blocks:
             start = 0
             for (length,) in struct.iter_unpack(">i", block.lengths):
-                found.append(block.records[start + 36 : start + length - 4])
+                found.append(block.records[start + HEADER_BYTES : start + length - 4])
                 start += length
         return found
 
@@ -313,7 +314,7 @@ class ScriptedServer:
         """One block as a feed carries it. Tests replace this to send what no owner sends."""
         message = message_of(block)
         if feed == pb.FEED_HEADERS:
-            message.lengths, message.records = b"", header_bytes(block.records, block.lengths)
+            message.lengths, message.records = b"", seal_headers(block.records, block.lengths)
         return pb.FeedFrame(blocks=[message])
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class _FeedModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FeedMode.Val
     FEED_NONE: _FeedMode.ValueType  # 0
     """answers only"""
     FEED_HEADERS: _FeedMode.ValueType  # 1
-    """the 36 header bytes of each record"""
+    """the sealed header of each record: its 36 header bytes and its closing checksum"""
     FEED_RECORDS: _FeedMode.ValueType  # 2
     """whole records"""
 
@@ -44,7 +44,7 @@ class FeedMode(_FeedMode, metaclass=_FeedModeEnumTypeWrapper):
 FEED_NONE: FeedMode.ValueType  # 0
 """answers only"""
 FEED_HEADERS: FeedMode.ValueType  # 1
-"""the 36 header bytes of each record"""
+"""the sealed header of each record: its 36 header bytes and its closing checksum"""
 FEED_RECORDS: FeedMode.ValueType  # 2
 """whole records"""
 Global___FeedMode: _TypeAlias = FeedMode  # noqa: Y015
@@ -320,7 +320,7 @@ Global___AppendFrame: _TypeAlias = AppendFrame  # noqa: Y015
 
 @_typing.final
 class FeedFrame(_message.Message):
-    """Consecutive blocks, one for each append time. With FEED_HEADERS `lengths` is empty and `records` holds the 36 header bytes of each record."""
+    """Consecutive blocks, one for each append time. With FEED_HEADERS `lengths` is empty and `records` holds the sealed header of each record, 40 bytes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1230,7 +1230,7 @@ class ReadRequest(_message.Message):
     max_bytes: _builtins.int
     """soft bound of one answer; at least one record is sent"""
     headers_only: _builtins.bool
-    """records holds 36 bytes each"""
+    """records holds sealed headers, 40 bytes each"""
     runs_max: _builtins.int
     """answer with at most this number of messages; 0: all of the range"""
     principal: _builtins.str

@@ -1,4 +1,4 @@
-"""From a feed frame to transactions, one at a time and all checked: framing, checksum, density. Pure.
+"""From a feed frame to transactions, one at a time and all checked: framing, both checksums, density. Pure.
 
 Record by record with struct, so that a service that follows the log needs no numpy; bulk readers decode whole blocks
 (`core.formats.columns`).
@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 
 from waltz_log.client.transactions.transaction import Transaction
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, SEALED_HEADER_BYTES
+from waltz_log.core.formats.closing_checksum import closing_without_data
 from waltz_log.core.formats.crc import crc32
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
@@ -17,6 +18,7 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["decode_block", "decode_feed"]
 
 _HEADER = struct.Struct(">qiiiiiiI")
+_SEALED_HEADER = struct.Struct(">qiiiiiiII")
 _CHECKSUM = struct.Struct(">I")
 
 
@@ -53,12 +55,15 @@ def _records(block: pb.Block, partition: int, expected: int, found: list[Transac
         end = start + length
         if length < RECORD_OVERHEAD_BYTES or end > total:
             raise ProtocolViolation(reason=f"record does not fit the frame: partition={partition} expected={expected} length={length}")
-        transaction_id, client_id, generation, of_partition, sequence, header, data_length, _ = unpack(records, start)
-        if crc32(view[start : end - 4]) != unpack_checksum(records, end - 4)[0]:
-            raise CorruptData(where=f"feed of partition {partition}", offset=start, transaction_id=expected, reason="record checksum does not match")
+        transaction_id, client_id, generation, of_partition, sequence, header, data_length, checksum = unpack(records, start)
+        data = records[start + HEADER_BYTES : end - 4]
+        if crc32(data, crc32(view[start : start + HEADER_BYTES])) != unpack_checksum(records, end - 4)[0]:
+            raise _corrupt(partition, start, expected, "record checksum does not match")
+        if crc32(data) != checksum:
+            raise _corrupt(partition, start, expected, "data checksum does not match")
         if transaction_id != expected or of_partition != partition or data_length != length - RECORD_OVERHEAD_BYTES:
             raise _misplaced(partition, expected, transaction_id, of_partition)
-        found.append(new(Transaction, (transaction_id, time_ms, header, records[start + HEADER_BYTES : end - 4], client_id, generation, sequence)))
+        found.append(new(Transaction, (transaction_id, time_ms, header, data, client_id, generation, sequence)))
         expected += 1
         start = end
     if start != total:
@@ -66,14 +71,23 @@ def _records(block: pb.Block, partition: int, expected: int, found: list[Transac
 
 
 def _headers(block: pb.Block, partition: int, expected: int, found: list[Transaction]) -> None:
-    headers, time_ms = block.records, block.append_time_ms
-    if len(headers) % HEADER_BYTES:
-        raise ProtocolViolation(reason=f"headers are cut off: partition={partition} bytes={len(headers)}")
-    for transaction_id, client_id, generation, of_partition, sequence, header, _, _ in _HEADER.iter_unpack(headers):
+    sealed, time_ms = block.records, block.append_time_ms
+    if len(sealed) % SEALED_HEADER_BYTES:
+        raise ProtocolViolation(reason=f"headers are cut off: partition={partition} bytes={len(sealed)}")
+    view = memoryview(sealed)
+    start = 0
+    for transaction_id, client_id, generation, of_partition, sequence, header, data_length, checksum, closing in _SEALED_HEADER.iter_unpack(sealed):
+        if data_length < 0 or closing_without_data(view[start : start + HEADER_BYTES], data_length, checksum) != closing:
+            raise _corrupt(partition, start, expected, "record checksum does not match")
         if transaction_id != expected or of_partition != partition:
             raise _misplaced(partition, expected, transaction_id, of_partition)
         found.append(Transaction(transaction_id, time_ms, header, b"", client_id, generation, sequence))
         expected += 1
+        start += SEALED_HEADER_BYTES
+
+
+def _corrupt(partition: int, offset: int, expected: int, reason: str) -> CorruptData:
+    return CorruptData(where=f"feed of partition {partition}", offset=offset, transaction_id=expected, reason=reason)
 
 
 def _misplaced(partition: int, expected: int, transaction_id: int, of_partition: int) -> ProtocolViolation:

@@ -12,14 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
 
-import numpy as np
-
 from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.console.reading.criteria import Criteria
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampling import Sample, Sampler
-from waltz_log.core.formats.columns import HEADER_DTYPE, offsets_array
+from waltz_log.core.formats.block import SEALED_HEADER_BYTES
+from waltz_log.core.formats.columns import offsets_array, verify_records
 from waltz_log.core.formats.records import decode_record
+from waltz_log.core.formats.sealed_headers import sealed_headers_array, verify_sealed_headers
 from waltz_log.core.metadata import ASSIGNMENT, Assignment
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.errors import NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable, WaltzError
@@ -259,6 +259,7 @@ class TransactionReader:
                     if answer is None:
                         break
                     for block in answer.blocks:
+                        _expect_whole(address, partition, block, headers_only=headers_only)
                         yield block
                         first = block.first_transaction_id + _count(block, headers_only=headers_only)
             except NotAllowed:
@@ -330,8 +331,17 @@ def _key(sample: Sample) -> bytes:
     return bytes.fromhex(sample.survey.key.replace("-", ""))
 
 
+def _expect_whole(address: str, partition: int, block: pb.Block, *, headers_only: bool) -> None:
+    """Raises `CorruptData` for a block that changed on its way from a replica."""
+    first, where = block.first_transaction_id, f"block from {address}"
+    if headers_only:
+        verify_sealed_headers(block.records, first_transaction_id=first, partition=partition, where=where)
+    else:
+        verify_records(block.records, block.lengths, first_transaction_id=first, partition=partition, where=where)
+
+
 def _count(block: pb.Block, *, headers_only: bool) -> int:
-    return len(block.records) // 36 if headers_only else len(block.lengths) // 4
+    return len(block.records) // SEALED_HEADER_BYTES if headers_only else len(block.lengths) // 4
 
 
 def _entry(block: pb.Block, partition: int, offset: int) -> Entry:
@@ -355,8 +365,8 @@ def _records(block: pb.Block, partition: int) -> list[Entry]:
 
 
 def _headers(block: pb.Block, partition: int) -> list[Entry]:
-    rows = np.frombuffer(block.records, dtype=HEADER_DTYPE).tolist()
+    rows = sealed_headers_array(block.records).tolist()
     return [
         Entry(partition, transaction_id, block.append_time_ms, header, client_id, generation, sequence, None, length)
-        for transaction_id, client_id, generation, _, sequence, header, length, _ in rows
+        for transaction_id, client_id, generation, _, sequence, header, length, *_ in rows
     ]

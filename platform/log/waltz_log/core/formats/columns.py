@@ -28,7 +28,7 @@ __all__ = [
     "GROUP_BYTES",
     "HEADER_DTYPE",
     "assign_ids",
-    "header_bytes",
+    "closings_array",
     "headers_array",
     "index_entries",
     "lengths_array",
@@ -113,6 +113,11 @@ def headers_array(records: bytes | memoryview, lengths: bytes) -> NDArray[Any]:
     return _Framing(lengths).heads(records)
 
 
+def closings_array(records: bytes | memoryview, lengths: bytes) -> NDArray[Any]:
+    """u4[n] big-endian: the closing checksum of each record, which may not be written to. The framing must be right, as for `headers_array`."""
+    return _Framing(lengths).closings(memoryview(records))
+
+
 def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, int, int]]:
     """Client id, generation and sequence of each record, for a few of them. The framing must be right, as for `headers_array`."""
     start = 0
@@ -141,11 +146,6 @@ def _one_length(lengths: bytes) -> int:
     """The length of each record if all have the same, as they often have; otherwise 0. n > 0."""
     first = lengths[:4]
     return int.from_bytes(first, "big", signed=True) if lengths == first * (len(lengths) // 4) else 0
-
-
-def header_bytes(records: bytes, lengths: bytes) -> bytes:
-    """The 36 header bytes of each record, back to back."""
-    return headers_array(records, lengths).tobytes()
 
 
 def _rows_at(data: bytes | bytearray | memoryview, starts: NDArray[np.int64], width: int) -> NDArray[Any]:
@@ -258,7 +258,7 @@ def _verified_group(records: memoryview, framing: _Framing, first_transaction_id
         return False
     closings = framing.closings(records)
     if framing.size and framing.count >= RUN_RECORDS_MIN and is_run(words := words_of(heads)):
-        expected = closings_of_run(words, framing.size - RECORD_OVERHEAD_BYTES, first_transaction_id or 0)
+        expected = closings_of_run(words, framing.size - RECORD_OVERHEAD_BYTES, first_transaction_id)
     else:
         expected = closings_of_data(heads.view(_HEADER_ROW).tolist(), bodies)
     return bool((closings == expected).all())

@@ -60,9 +60,9 @@ def is_run(words: NDArray[np.uint32]) -> bool:
     return bool((sequences == int(sequences[0]) + np.arange(len(sequences))).all())
 
 
-def closings_of_run(words: NDArray[np.uint32], size: int, first_transaction_id: int = 0) -> NDArray[np.uint32]:
+def closings_of_run(words: NDArray[np.uint32], size: int, first_transaction_id: int | None = None) -> NDArray[np.uint32]:
     """As `closings_without_data`, for a run (`is_run`) of records with `size` bytes of data each. `first_transaction_id`: the ids are consecutive
-    from there; 0: all are zero. Each varying field changes the closing checksum by itself."""
+    from there; None: all are zero. Each varying field changes the closing checksum by itself."""
     count = words.shape[1]
     first = words[:, 0].astype(">u4")
     first[[0, 1, SEQUENCE_WORD, CHECKSUM_WORD]] = 0
@@ -71,6 +71,6 @@ def closings_of_run(words: NDArray[np.uint32], size: int, first_transaction_id: 
     checksums = words[CHECKSUM_WORD]
     closings ^= shift(checksums.byteswap(), 4 + size)
     closings ^= checksums
-    if first_transaction_id:
+    if first_transaction_id is not None:
         closings ^= shares(first_transaction_id, count, _ID_BYTES, HEADER_BYTES - _ID_BYTES + size)
     return closings

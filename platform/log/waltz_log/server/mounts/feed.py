@@ -9,7 +9,7 @@ Never above the target, which is committed.
 
 from __future__ import annotations
 
-from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.block import SEALED_HEADER_BYTES, Block
 from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.feed_frames import FeedFrame, PartitionFrames
@@ -99,11 +99,12 @@ class Feed:
 
 
 def _cut_headers(run: Run, first: int, last: int) -> list[Block]:
-    """As `cut`, of blocks whose records are headers."""
+    """As `cut`, of blocks of sealed headers."""
     found = []
     for block in run.blocks:
         start, stop = max(first, block.first_transaction_id), min(last, block.last_transaction_id)
         if start <= stop:
             at, end = start - block.first_transaction_id, stop + 1 - block.first_transaction_id
-            found.append(Block(start, block.lengths[4 * at : 4 * end], block.records[36 * at : 36 * end], block.append_time_ms))
+            sealed = block.records[SEALED_HEADER_BYTES * at : SEALED_HEADER_BYTES * end]
+            found.append(Block(start, block.lengths[4 * at : 4 * end], sealed, block.append_time_ms))
     return found

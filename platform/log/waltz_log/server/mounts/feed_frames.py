@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import header_bytes
+from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.messages import Encoded
 from waltz_log.server.base.budget import Budget
 from waltz_log.server.replication.memory import Run, Runs
@@ -36,7 +36,7 @@ class FeedFrame:
 
 
 def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: bool) -> FeedFrame:
-    """`headers`: only the header of each record. `headers_cut`: the blocks hold nothing else. `target`: up to where there is something to send."""
+    """`headers`: only sealed headers. `headers_cut`: the blocks hold nothing else. `target`: up to where there is something to send."""
     cut = [Block(each.first_transaction_id, b"", _headers(each, headers_cut), each.append_time_ms) for each in blocks] if headers else blocks
     frame = pb.FeedFrame(blocks=[message_of(block) for block in cut])
     first, last = blocks[0].first_transaction_id, blocks[-1].last_transaction_id
@@ -44,7 +44,7 @@ def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: boo
 
 
 def _headers(block: Block, headers_cut: bool) -> bytes:
-    return block.records if headers_cut else header_bytes(block.records, block.lengths)
+    return block.records if headers_cut else seal_headers(block.records, block.lengths)
 
 
 class PartitionFrames:

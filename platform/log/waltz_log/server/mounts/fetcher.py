@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import verify_records
-from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.memory import Run
+from waltz_log.server.replication.received_blocks import expect_unchanged
 from waltz_log.server.replication.replica_reads import ReplicaReads
 from waltz_log.server.replication.store_session import StoreSession
 
@@ -113,21 +112,8 @@ class Fetcher:
     async def _one(self, source: ReplicaReads, first: int, headers_only: bool, last: int | None) -> Run | None:
         committed = self._store.committed
         blocks = await source.read_run(first, committed if last is None else min(last, committed), headers_only=headers_only)
-        if not headers_only:
-            self._expect_whole(source.name, blocks)
+        expect_unchanged(source.name, self._store.partition, blocks, headers_only=headers_only)
         return Run(tuple(blocks)) if blocks else None
-
-    def _expect_whole(self, name: str, blocks: Iterable[Block]) -> None:
-        """The replica verified them before it sent them: data that does not verify now was damaged in transit. It must not stay in a cache, from
-        which every reader would get it again. Raises `ConnectionLost`."""
-        partition = self._store.partition
-        for block in blocks:
-            try:
-                verify_records(
-                    block.records, block.lengths, first_transaction_id=block.first_transaction_id, partition=partition, where=f"block from {name}"
-                )
-            except CorruptData as error:
-                raise ConnectionLost(address=name, reason=f"a block changed on its way: {error}") from None
 
     async def close(self) -> None:
         """Ends all reads. Tasks that wait for one get an error."""

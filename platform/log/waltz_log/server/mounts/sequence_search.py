@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import HEADER_DTYPE, headers_array
+from waltz_log.core.formats.columns import headers_array
+from waltz_log.core.formats.sealed_headers import sealed_headers_array
 from waltz_log.errors import OutOfRange
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
@@ -94,5 +95,5 @@ async def _headers(store: StoreSession, first: int, last: int) -> AsyncGenerator
         end = min(last, store.window.first_transaction_id - 1)
         async with aclosing(store.read(position, end, headers_only=True)) as blocks:
             async for older in blocks:
-                yield older.first_transaction_id, np.frombuffer(older.records, dtype=HEADER_DTYPE)
+                yield older.first_transaction_id, sealed_headers_array(older.records)
                 position = older.last_transaction_id + 1

@@ -21,7 +21,7 @@ __all__ = ["PartitionMemory", "Run", "Runs"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive blocks. Of a run of headers `records` of each block is 36 bytes a transaction."""
+    """Consecutive blocks. In a run of headers, `records` of each block holds sealed headers."""
 
     blocks: tuple[Block, ...]
 

@@ -15,6 +15,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.replication.received_blocks import expect_unchanged
 from waltz_log.server.replication.replica_reads import ReplicaReads
 
 __all__ = ["ReadSession", "committed_runs"]
@@ -37,8 +38,9 @@ class ReadSession(Protocol):
 
 
 async def committed_runs(session: ReadSession, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[list[Block], None]:
-    """Committed blocks from `first` to `last`, in runs, verified by the node that sends them. Raises `OutOfRange` for what was trimmed, `Unavailable`
-    if no replica can serve them, and the error that ended the session."""
+    """Committed blocks from `first` to `last`, in runs, verified by the node that sends them. Sealed headers are verified here too; whole records are
+    for a receiver that verifies them. Raises `OutOfRange` for what was trimmed, `Unavailable` if no replica can serve them, and the error that ended
+    the session."""
     position = first
     last = min(last, session.committed)
     failed: Counter[str] = Counter()
@@ -49,6 +51,8 @@ async def committed_runs(session: ReadSession, first: int, last: int, *, headers
         try:
             async with aclosing(source.runs(position, last, headers_only=headers_only)) as runs:
                 async for run in runs:
+                    if headers_only:
+                        expect_unchanged(source.name, session.partition, run, headers_only=True)
                     yield run
                     position = run[-1].last_transaction_id + 1
                     failed.clear()

@@ -15,7 +15,7 @@ from struct import iter_unpack, pack
 from typing import Any
 
 from waltz_log.core.flushing import Flushing
-from waltz_log.core.formats.columns import header_bytes
+from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
@@ -163,7 +163,7 @@ class _Service:
         answered = 0
         async with aclosing(found) as runs:
             async for run in runs:
-                blocks = [replace(block, records=header_bytes(block.records, block.lengths)) for block in run] if request.headers_only else run
+                blocks = [replace(block, records=seal_headers(block.records, block.lengths)) for block in run] if request.headers_only else run
                 permit.renew()
                 await stream.send(read_message(blocks, store.last_id))
                 answered += 1

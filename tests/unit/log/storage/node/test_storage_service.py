@@ -16,8 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.formats.traces import pack_traces
 from waltz_log.core.ports import Channel
 from waltz_log.errors import (
@@ -217,7 +217,7 @@ async def test_headers_alone_are_served_with_the_whole_lengths(bench: Bench) -> 
     sent = block(0, [b"x" * n for n in range(9)])
     await bench.append(1, sent)
     (found,) = await bench.read(1, 0, 8, headers_only=True)
-    assert found == Block(0, sent.lengths, header_bytes(sent.records, sent.lengths), 1000)
+    assert found == Block(0, sent.lengths, seal_headers(sent.records, sent.lengths), 1000)
 
 
 async def test_a_read_beyond_the_log_ends_where_the_replica_ends(bench: Bench) -> None:
