@@ -8,7 +8,7 @@ accepts, whatever bytes a sender chooses. If something is wrong, that loop finds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct, pack, unpack
 from typing import Any, Final  # Any: dtypes that are made at run time
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
-from waltz_log.core.formats.record_checksums import closings_of_data, closings_of_run, data_checksums, is_run, words_of
+from waltz_log.core.formats.record_checksums import closings_of_data, closings_of_run, closings_without_data, is_run, words_of
 from waltz_log.errors import CorruptData
 
 __all__ = [
+    "CHUNK_BYTES",
     "FEW_LENGTHS",
     "FEW_RECORDS",
-    "GROUP_BYTES",
     "HEADER_DTYPE",
     "assign_ids",
     "closings_array",
@@ -66,15 +66,14 @@ _HEADER = Struct(">qiiiiiiI")
 _SENDER = Struct(">8xii4xi")
 _NO_ID = bytes(8)
 
-GROUP_BYTES: Final = 256 * 1024
-"""About how much is verified together, if records have similar lengths. With more, the data would leave the processor's cache between two checksums;
-with less, the fixed cost of numpy's calls would count."""
+CHUNK_BYTES: Final = 64 * 1024
+"""About how much data is copied into objects at a time. More would not fit in the processor's nearest cache, from which its checksum is computed."""
 
-GROUP_RECORDS_MIN: Final = 256
-"""As above, for large records."""
+CHUNK_RECORDS_MIN: Final = 64
+"""As above, for large records, which are not copied."""
 
-RUN_RECORDS_MIN: Final = 256
-"""From this many on, computing the closing checksums of a run without the data costs less than one more call for each record."""
+CLOSINGS_MIN: Final = 256
+"""From this many records on, computing closing checksums without the data costs less than one more call for each record."""
 
 COPIED_BYTES: Final = 512
 """Data up to this length is copied into an object for each record, which costs less than a view of it."""
@@ -172,18 +171,40 @@ def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transac
     shortest, total = shortest_and_sum(lengths)
     if shortest < RECORD_OVERHEAD_BYTES or total != len(records):
         return False
-    count = len(lengths) // 4
-    view = memoryview(records)
-    groups = -(-total // GROUP_BYTES)
-    records_per_group = max(-(-count // groups), GROUP_RECORDS_MIN)
-    begin = 0
-    for start in range(0, count, records_per_group):
-        framing = _Framing(lengths[4 * start : 4 * (start + records_per_group)])
-        end = begin + framing.total
-        if not _verified_group(view[begin:end], framing, None if first_transaction_id is None else first_transaction_id + start, partition):
+    framing, view = _Framing(lengths), memoryview(records)
+    heads = framing.heads(view)
+    if (heads["data_length"] != framing.data_lengths()).any():
+        return False
+    if partition is not None and (heads["partition"] != partition).any():
+        return False
+    if first_transaction_id is None:
+        if heads["transaction_id"].any():
             return False
-        begin = end
-    return True
+    elif (heads["transaction_id"] != first_transaction_id + np.arange(framing.count)).any():
+        return False
+    return _checksums_match(view, framing, heads, first_transaction_id)
+
+
+def _checksums_match(records: memoryview, framing: _Framing, heads: NDArray[Any], first_transaction_id: int | None) -> bool:
+    """Compares both checksums of each record by themselves. The framing and the ids are right."""
+    few = framing.count < CLOSINGS_MIN
+    checksums, closings = heads["data_checksum"].tolist(), framing.closings(records)
+    start = 0
+    for bodies in framing.chunks(records):
+        stop = start + len(bodies)
+        if [*map(crc32, bodies)] != checksums[start:stop]:
+            return False
+        if few and (closings_of_data(heads[start:stop].view(_HEADER_ROW).tolist(), bodies) != closings[start:stop]).any():
+            return False
+        start = stop
+    if few:
+        return True
+    words = words_of(heads)
+    if framing.size and is_run(words):
+        found = closings_of_run(words, framing.size - RECORD_OVERHEAD_BYTES, first_transaction_id)
+    else:
+        found = closings_without_data(words, framing.data_lengths())
+    return bool((found == closings).all())
 
 
 class _Framing:
@@ -214,15 +235,23 @@ class _Framing:
             return self._strided(data, _CLOSING_DTYPE, -4)
         return _rows_at(data, self.ends - 4, 4).view(_CLOSING_DTYPE)
 
-    def bodies(self, data: memoryview) -> list[bytes] | list[memoryview]:
-        """The data of each record."""
+    def chunks(self, records: memoryview) -> Iterator[Sequence[bytes | memoryview]]:
+        """The data of all records, of some at a time."""
+        mean = self.total // self.count
+        step = max(CHUNK_BYTES // mean, CHUNK_RECORDS_MIN)
         if RECORD_OVERHEAD_BYTES < self.size <= RECORD_OVERHEAD_BYTES + COPIED_BYTES:
-            rows: list[bytes] = self._strided(data, np.dtype(f"V{self.size - RECORD_OVERHEAD_BYTES}"), HEADER_BYTES).tolist()
-            return rows
-        if self.size:
-            return [data[start + HEADER_BYTES : start + self.size - 4] for start in range(0, self.total, self.size)]
-        starts, ends = (self.ends - self.sizes + HEADER_BYTES).tolist(), (self.ends - 4).tolist()
-        return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+            rows = self._strided(records, np.dtype(f"V{self.size - RECORD_OVERHEAD_BYTES}"), HEADER_BYTES)
+            for start in range(0, self.count, step):
+                yield rows[start : start + step].tolist()
+            return
+        ends = self.size * np.arange(1, self.count + 1) if self.size else self.ends
+        starts = ends - (self.size or self.sizes)
+        for start in range(0, self.count, step):
+            some = slice(start, start + step)
+            begin, end = int(starts[start]), int(ends[some][-1])
+            chunk = records[begin:end].tobytes() if mean <= COPIED_BYTES else records[begin:end]
+            bounds = zip((starts[some] + (HEADER_BYTES - begin)).tolist(), (ends[some] - (4 + begin)).tolist(), strict=True)
+            yield [chunk[first:last] for first, last in bounds]
 
     def put_heads(self, data: bytearray, rows: NDArray[Any]) -> None:
         """Rows of n, or one for all, in place of the first bytes of each record."""
@@ -240,28 +269,6 @@ class _Framing:
 
     def data_lengths(self) -> NDArray[np.int64] | int:
         return (self.size or self.sizes) - RECORD_OVERHEAD_BYTES
-
-
-def _verified_group(records: memoryview, framing: _Framing, first_transaction_id: int | None, partition: int | None) -> bool:
-    heads = framing.heads(records)
-    if (heads["data_length"] != framing.data_lengths()).any():
-        return False
-    if partition is not None and (heads["partition"] != partition).any():
-        return False
-    if first_transaction_id is None:
-        if heads["transaction_id"].any():
-            return False
-    elif (heads["transaction_id"] != first_transaction_id + np.arange(framing.count)).any():
-        return False
-    bodies = framing.bodies(records)
-    if (data_checksums(bodies) != heads["data_checksum"]).any():
-        return False
-    closings = framing.closings(records)
-    if framing.size and framing.count >= RUN_RECORDS_MIN and is_run(words := words_of(heads)):
-        expected = closings_of_run(words, framing.size - RECORD_OVERHEAD_BYTES, first_transaction_id)
-    else:
-        expected = closings_of_data(heads.view(_HEADER_ROW).tolist(), bodies)
-    return bool((closings == expected).all())
 
 
 def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None, where: str) -> None:

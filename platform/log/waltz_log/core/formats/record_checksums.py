@@ -4,9 +4,9 @@ A sender can choose the bytes of a frame, so a check must never combine the erro
 chosen such that their errors cancel in any combination that the sender can predict (docs/decisions, 49). Here each checksum is computed by itself,
 and callers compare one by one.
 
-The data of each record is read by one call of `crc32`, driven by `map` instead of a loop in Python. The closing checksum covers header and data. In a
-run, which is what one client sends, it follows from the header and the data checksum without the data (`crc_algebra`). Otherwise a second call
-continues the checksum of the header over the data.
+The data of each record is read by one call of `crc32`, driven by `map` instead of a loop in Python. The closing checksum covers header and data. It
+follows from the header and the data checksum without the data (`crc_algebra`), at least cost in a run, which is what one client sends. For few
+records, a second call that continues the checksum of the header over the data costs less.
 """
 
 from __future__ import annotations

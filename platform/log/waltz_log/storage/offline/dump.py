@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final
 
 from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.closing_checksum import closing_without_data
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader
 from waltz_log.core.ports import Disk, DiskFile
@@ -29,7 +30,7 @@ ENTRIES_AT_ONCE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """`damage`: what does not match, None if both checksums match. `data` is None if it was not requested."""
+    """`damage`: what does not match, None if both checksums match. `data` is None if it was not requested; damage of it is then not found."""
 
     offset: int
     transaction_id: int
@@ -70,8 +71,8 @@ def read_segment_header(disk: Disk, directory: str, first: int, kind: str = DATA
 def dump_records(
     disk: Disk, directory: str, first: int, *, from_id: int | None = None, to_id: int | None = None, data: bool = True
 ) -> Iterator[StoredRecord]:
-    """Records of the segment in order. Without `data` only the headers are read and the record's checksum is not checked. Raises `OutOfRange` if the
-    segment begins above `to_id` or ends below `from_id`."""
+    """Records of the segment in order. Without `data` only the header and the closing checksum of each are read, and checked against each other.
+    Raises `OutOfRange` if the segment begins above `to_id` or ends below `from_id`."""
     from_id = first if from_id is None else from_id
     path = segment_path(directory, first, INDEX)
     file = disk.open(segment_path(directory, first, DATA), "read")
@@ -132,6 +133,10 @@ def _record(file: DiskFile, offset: int, size: int, with_data: bool) -> tuple[St
         if crc32(data) != data_checksum:
             damage = "data checksum does not match"
         elif crc32(data, crc32(raw)) != int.from_bytes(body[data_length:], "big"):
+            damage = "record checksum does not match"
+    else:
+        closing = file.read(offset + HEADER_BYTES + data_length, 4)
+        if closing_without_data(raw, data_length, data_checksum) != int.from_bytes(closing, "big"):
             damage = "record checksum does not match"
     return StoredRecord(offset, transaction_id, client_id, generation, partition, sequence, header, data_length, data, damage), length
 

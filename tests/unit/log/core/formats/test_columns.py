@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import (
+    CHUNK_BYTES,
     FEW_LENGTHS,
     FEW_RECORDS,
-    GROUP_BYTES,
     HEADER_DTYPE,
     assign_ids,
     headers_array,
@@ -133,10 +133,10 @@ def test_every_flipped_bit_in_a_block_is_found_and_its_record_named(count: int, 
 
 
 @pytest.mark.parametrize("sizes", [1, 40])
-def test_a_block_of_several_groups_is_verified_to_its_end(sizes: int) -> None:
-    count = GROUP_BYTES // 60 * 5 // 2 + 1
+def test_a_block_of_several_chunks_is_verified_to_its_end(sizes: int) -> None:
+    count = CHUNK_BYTES // 60 * 5 // 2 + 1
     lengths, records = build([bytes([n % 251]) * (20 + n % sizes) for n in range(count)], 9)
-    assert len(records) > 2 * GROUP_BYTES
+    assert len(records) > 2 * CHUNK_BYTES
     verify_records(records, lengths, first_transaction_id=9, partition=3, where="test")
     for place in range(0, len(records), len(records) // 7):
         damaged = bytearray(records)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from verification.crashes.storage_model import block_of
 from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.errors import NotOwner
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.replication.memory import Run
+from waltz_log.server.replication.session_reads import ReadSession, committed_runs
 from waltz_log.server.replication.store_session import StoreSession
 
 
@@ -81,6 +85,9 @@ class _Replica:
         self.reads = 0
         self._block = block
 
+    async def runs(self, first: int, last: int, *, headers_only: bool) -> AsyncGenerator[list[Block], None]:
+        yield await self.read_run(first, last, headers_only=headers_only)
+
     async def read_run(self, first: int, last: int, *, headers_only: bool) -> list[Block]:
         self.reads += 1
         if self.reads > 1:
@@ -93,6 +100,8 @@ class _Replica:
 class _Store:
     partition = 0
     committed = 100
+    failed = None
+    settings = ServerSettings(cluster="memory/test", replica_retry_s=0.001)
     assigned = ("storage-0", "storage-1", "storage-2")
 
     def __init__(self, replica: _Replica) -> None:
@@ -105,12 +114,25 @@ class _Store:
         return [self._replica]
 
 
-async def test_a_block_that_changed_on_its_way_is_not_remembered_and_is_read_again() -> None:
+@pytest.mark.parametrize("headers_only", [False, True])
+async def test_a_block_that_changed_on_its_way_is_not_remembered_and_is_read_again(headers_only: bool) -> None:
     block = block_of(0, 7, [30, 40], salt=1)
+    if headers_only:
+        block = replace(block, records=seal_headers(block.records, block.lengths))
     replica, remembered = _Replica(block), list[Run]()
     settings = ServerSettings(cluster="memory/test", replica_retry_s=0.001)
     fetcher = Fetcher(cast(StoreSession, _Store(replica)), settings, lambda run, headers: remembered.append(run))
-    run = await fetcher.fetch(7, headers_only=False)
+    run = await fetcher.fetch(7, headers_only=headers_only)
     assert (run.blocks, replica.reads, replica.corrupt_reads) == ((block,), 2, 0)
     assert [each.blocks for each in remembered] == [(block,)]
     await fetcher.close()
+
+
+async def test_headers_that_changed_on_their_way_decide_nothing_and_are_read_again() -> None:
+    """A search for sequences would otherwise report what is in the log as not there, or as the append of another client."""
+    whole = block_of(0, 7, [30, 40], salt=1)
+    block = replace(whole, records=seal_headers(whole.records, whole.lengths))
+    replica = _Replica(block)
+    session = cast(ReadSession, _Store(replica))
+    assert [run async for run in committed_runs(session, 7, 8, headers_only=True)] == [[block]]
+    assert replica.reads == 2
