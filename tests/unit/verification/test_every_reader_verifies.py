@@ -20,7 +20,7 @@ from waltz_log.client.feed import decode_feed as feed_decoding
 from waltz_log.console.reading import transaction_reader
 from waltz_log.core.formats import block_checksum, columns
 from waltz_log.core.formats.block import HEADER_BYTES, Block
-from waltz_log.core.formats.columns import CLOSINGS_MIN, COPIED_BYTES, FEW_RECORDS, verify_records
+from waltz_log.core.formats.columns import CLOSINGS_MIN, COPIED_BYTES, FEW_DIFFERENT, FEW_RECORDS, verify_records
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
@@ -177,7 +177,7 @@ def canceled(sizes: Sequence[int], *, of_data: bool, first: int | None = FIRST) 
     return lengths, with_errors(records, sizes_of(lengths), errors, of_data=of_data)
 
 
-COUNTS = (FEW_RECORDS - 1, 128, CLOSINGS_MIN + 5)
+COUNTS = (FEW_RECORDS - 1, FEW_DIFFERENT, CLOSINGS_MIN + 5)
 SIZES: dict[str, Callable[[int], int]] = {
     "no data": lambda n: 0,
     "equal": lambda n: 20,
@@ -227,7 +227,7 @@ def test_verify_finds_each_record_that_a_feed_cannot_read() -> None:
 @st.composite
 def chosen_frames(draw: st.DrawFn, first: int | None) -> tuple[bytes, bytes]:
     """Random errors in some closing or data checksums: any, all the same, swapped between two records, or such that they cancel."""
-    count = draw(st.sampled_from([3, FEW_RECORDS, FEW_RECORDS + 9, CLOSINGS_MIN, CLOSINGS_MIN + 44]))
+    count = draw(st.sampled_from([3, FEW_RECORDS, FEW_DIFFERENT + 9, CLOSINGS_MIN, CLOSINGS_MIN + 44]))
     rng = Random(draw(st.integers(0, 1000)))
     longest = draw(st.sampled_from([0, 1, 30, 700]))
     equal = draw(st.booleans())
@@ -301,7 +301,7 @@ def test_an_owner_orders_a_frame_only_if_each_record_is_sound(frame: tuple[bytes
 @pytest.mark.parametrize("of_data", [False, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_an_owner_refuses_a_frame_whose_errors_cancel(name: str, of_data: bool) -> None:
-    sizes = [SIZES[name](n) for n in range(128)]
+    sizes = [SIZES[name](n) for n in range(192)]
     lengths, records = canceled(sizes, of_data=of_data, first=None)
     assert not owner_accepts(lengths, records)
     assert owner_accepts(*frame_of([bytes(size) for size in sizes], first=None, partition=PARTITION))

@@ -1,7 +1,7 @@
 """The two checksums of each record of a block, for many records at once. Each result belongs to one record alone.
 
 A sender can choose the bytes of a frame, so a check must never combine the errors of several records: CRC-32 is linear, and wrong checksums can be
-chosen such that their errors cancel in any combination that the sender can predict (docs/decisions, 49). Here each checksum is computed by itself,
+chosen such that their errors cancel in any combination that the sender can predict (docs/decisions, 48). Here each checksum is computed by itself,
 and callers compare one by one.
 
 The data of each record is read by one call of `crc32`, driven by `map` instead of a loop in Python. The closing checksum covers header and data. It

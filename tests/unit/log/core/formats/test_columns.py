@@ -13,8 +13,8 @@ from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import (
     CHUNK_BYTES,
+    FEW_DIFFERENT,
     FEW_LENGTHS,
-    FEW_RECORDS,
     HEADER_DTYPE,
     assign_ids,
     headers_array,
@@ -36,12 +36,12 @@ def build(data: Sequence[bytes], first: int | None = None, partition: int = 3) -
     return struct.pack(f">{len(records)}i", *map(len, records)), b"".join(records)
 
 
-MANY = FEW_RECORDS + 4
+MANY = FEW_DIFFERENT + 4
 """Records of a block that is handled in columns."""
 
 bodies = st.one_of(
     st.lists(st.binary(max_size=40), max_size=8),
-    st.lists(st.integers(0, 70_000), min_size=FEW_RECORDS - 6, max_size=FEW_RECORDS + 14).map(
+    st.lists(st.integers(0, 70_000), min_size=FEW_DIFFERENT - 6, max_size=FEW_DIFFERENT + 14).map(
         lambda sizes: [bytes([n % 251]) * (size % 611) for n, size in enumerate(sizes)]
     ),
     st.integers(0, 300).map(lambda size: [bytes([n % 251]) * size for n in range(MANY)]),

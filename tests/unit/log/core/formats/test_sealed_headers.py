@@ -151,3 +151,10 @@ def test_powers_are_computed_for_lengths_beyond_the_zeros() -> None:
     for length in rng.integers(ZEROS_MAX + 1, 1 << 20, 20).tolist():
         zeros = bytes(length)
         assert closing_checksum._shift(0xDEADBEEF, length) == crc32(zeros, 0xDEADBEEF) ^ crc32(zeros)
+
+
+def test_the_sealed_header_of_the_documentation_is_that_of_its_record() -> None:
+    record = bytes.fromhex("00000000000003e80000000500000002000000030000000900000102000000053610a68668656c6c6fab162243")
+    sealed = bytes.fromhex("00000000000003e80000000500000002000000030000000900000102000000053610a686ab162243")
+    assert seal_headers(record, struct.pack(">i", len(record))) == sealed
+    columns(sealed)
