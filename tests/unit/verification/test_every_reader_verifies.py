@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pyspark_waltz import ranges
 from pyspark_waltz.tasks import LogRange
-from verification.canceling_checksums import canceling, frame_of, is_sound, shift_bytes, with_errors
 from verification.crashes.storage_model import KEY, FixedClock
+from verification.fuzz.canceling_checksums import canceling, frame_of, is_sound, shift_bytes, with_errors
 from waltz_log.client.feed import decode_feed as feed_decoding
 from waltz_log.console.reading import transaction_reader
 from waltz_log.core.formats import block_checksum, columns
@@ -226,7 +226,7 @@ def test_verify_finds_each_record_that_a_feed_cannot_read() -> None:
 
 @st.composite
 def chosen_frames(draw: st.DrawFn, first: int | None) -> tuple[bytes, bytes]:
-    """Random errors in some closing or data checksums: any, all the same, swapped between two records, or such that they cancel."""
+    """Random errors in some closing or data checksums: any, all the same (as in two that are swapped), or such that they cancel."""
     count = draw(st.sampled_from([3, FEW_RECORDS, FEW_DIFFERENT + 9, CLOSINGS_MIN, CLOSINGS_MIN + 44]))
     rng = Random(draw(st.integers(0, 1000)))
     longest = draw(st.sampled_from([0, 1, 30, 700]))
@@ -240,8 +240,10 @@ def chosen_frames(draw: st.DrawFn, first: int | None) -> tuple[bytes, bytes]:
         records = records[:cut] + again[cut:]
     places = draw(st.lists(st.integers(0, count - 2), max_size=3, unique=True))
     error = draw(st.integers(1, 2**32 - 1))
-    errors = {place: error if draw(st.booleans()) else rng.getrandbits(32) for place in places}
-    if errors and draw(st.booleans()):
+    alike = draw(st.booleans())
+    errors = {place: error if alike else rng.getrandbits(32) for place in places}
+    cancels = draw(st.booleans())
+    if errors and cancels:
         errors = canceling(sizes_of(lengths), errors, rng.randint(max(errors) + 1, count - 1))
     return lengths, with_errors(records, sizes_of(lengths), errors, of_data=draw(st.booleans()))
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from waltz_log.core.formats.crc import crc32
 
-__all__ = ["LOW_BITS", "before_zeros", "crc_of_words", "shares", "shift"]
+__all__ = ["LOW_BITS", "crc_of_words", "shares", "shift"]
 
 LOW_BITS: Final = 12
 """What the lower bits of a number change in a checksum is looked up, in a table of 16 KiB. The rest of the number is computed."""
@@ -135,14 +135,6 @@ def crc_of_words(columns: NDArray[np.uint32]) -> NDArray[np.uint32]:
     found: NDArray[Any] = np.bitwise_xor.reduce(table.take(indexes), axis=0)
     found ^= np.uint32(crc32(alike.tobytes()))
     return found
-
-
-def before_zeros(register: int, count: int) -> int:
-    """The register that `count` zero bytes turn into this one. For a few bytes: it goes back bit by bit."""
-    for _ in range(8 * count):
-        bit = register >> 31
-        register = ((register ^ bit * _POLYNOMIAL) << 1 | bit) & 0xFFFF_FFFF
-    return register
 
 
 def shares(first: int, count: int, width: int, following: int) -> NDArray[np.uint32]:

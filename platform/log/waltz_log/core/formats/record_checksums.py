@@ -43,12 +43,15 @@ def closings_of_data(headers: Sequence[bytes], bodies: Sequence[bytes | memoryvi
 
 def words_of(headers: NDArray[Any]) -> NDArray[np.uint32]:
     """u4[9, n]: the headers as columns of words. `headers`: n rows of 36 bytes."""
-    return headers.view(">u4").reshape(-1, _HEADER_WORDS).T.astype(np.uint32, order="C")
+    words: NDArray[np.uint32] = headers.view(">u4").reshape(-1, _HEADER_WORDS).T.astype(np.uint32, order="C")
+    return words
 
 
 def closings_without_data(words: NDArray[np.uint32], sizes: NDArray[np.int64] | int) -> NDArray[np.uint32]:
     """u4[n]: the closing checksums that fit headers (`words_of`) whose data checksums are right. `sizes`: of the data, 0 to 2**31 - 1. n > 0."""
-    return shift(crc_of_words(words), sizes) ^ words[CHECKSUM_WORD]  # crc(header + data) = shift(crc(header), data length) ^ crc(data)
+    closings: NDArray[np.uint32] = shift(crc_of_words(words), sizes)  # crc(header + data) = shift(crc(header), data length) ^ crc(data)
+    closings ^= words[CHECKSUM_WORD]
+    return closings
 
 
 def is_run(words: NDArray[np.uint32]) -> bool:

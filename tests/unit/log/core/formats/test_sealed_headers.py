@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verification.canceling_checksums import frame_of
+from verification.fuzz.canceling_checksums import frame_of
 from waltz_log.client.feed import decode_feed as feed_decoding
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.console.reading import transaction_reader
