@@ -27,7 +27,9 @@ def console_of(cluster: LocalCluster) -> Iterator[ConsoleProcess]:
     """With TLS if the cluster has it."""
     settings: dict[str, object] = {"cluster": cluster.cluster, "listen": "127.0.0.1:0"}
     if cluster.secure:
-        settings["tls"] = cluster.certificate("operator", "console").model_dump(mode="json", include={"certificate", "key", "authorities"})
+        settings["tls"] = cluster.certificate("operator", "console", serve=True).model_dump(
+            mode="json", include={"certificate", "key", "authorities"}
+        )
     file = cluster.directory / "conf" / "console.yaml"
     file.write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-P", "-m", "waltz_log.cli", "console", "--config", str(file)]

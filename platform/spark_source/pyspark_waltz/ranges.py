@@ -11,7 +11,6 @@ Imported only in workers: this module and its imports need gRPC, numpy and Arrow
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -22,20 +21,18 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
+from pyspark_waltz.channels import channel_to, forget_channel
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.naming import naming_topic
 from pyspark_waltz.record_batches import PADDING, record_batch
 from pyspark_waltz.tasks import LogRange
 from waltz_log.core.formats.columns import verify_records
-from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
-from waltz_log.security.certificates import Certificates, Pem
-from waltz_log.security.settings import chosen_tls
+from waltz_log.errors import ConnectionLost, CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.grpc import error_of
-from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, credentials_of
+from waltz_log.transport.call_streams import error_of
 from waltz_log.transport.methods import READ
 
-__all__ = ["FRAME_BYTES", "PAUSE_S", "channel_to", "read_range"]
+__all__ = ["FRAME_BYTES", "PAUSE_S", "read_range"]
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +47,8 @@ CAREFUL_FRAME_BYTES = 64 * 1024
 """Requested after corrupt data, and an eighth after each further failure; each message is then its own batch. So two replicas with different corrupt
 records can still serve the whole range together."""
 
-LOOKAHEAD_BYTES = 8 * 1024 * 1024
-"""How much gRPC may receive in advance: the next batch arrives while Spark processes the last one."""
-
 PAUSE_S = (0.05, 1.0)
 """Pause after a round in which no replica served: the first, and the longest."""
-
-_channels: dict[tuple[int, str], tuple[Pem | None, grpc.Channel]] = {}
-_certificates: dict[int, Certificates | None] = {}
-"""Kept between the tasks of a reused worker; by process, because a channel does not survive a fork."""
 
 
 @dataclass(slots=True)
@@ -144,26 +134,6 @@ def _past_the_trimmed(task: LogRange, position: int, first: int) -> int:
     return first
 
 
-def channel_to(address: str) -> grpc.Channel:
-    """With the certificates that the executor's environment names; in plain text without them. Raises `InvalidSetting` for unusable files."""
-    pem = _pem()
-    key = (os.getpid(), address)
-    found = _channels.get(key)
-    if found is None or found[0] is not pem:
-        options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)]
-        channel = grpc.insecure_channel(address, options) if pem is None else grpc.secure_channel(address, credentials_of(pem), options)
-        _channels[key] = found = (pem, channel)
-    return found[1]
-
-
-def _pem() -> Pem | None:
-    if os.getpid() not in _certificates:
-        tls = chosen_tls(None)
-        _certificates[os.getpid()] = None if tls is None else Certificates(tls)
-    certificates = _certificates[os.getpid()]
-    return None if certificates is None else certificates.current()
-
-
 def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, timeout_s: float) -> Iterator[_Chunk]:
     """The blocks that one replica sends from `position` on, collected into chunks. An error is raised after the data that arrived before it."""
     request = pb.ReadRequest(
@@ -176,7 +146,7 @@ def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, ti
         max_bytes=frame_bytes,
         principal=task.principal,
     )
-    read = channel_to(address).unary_stream(
+    read = channel_to(address, timeout_s).unary_stream(
         READ.name, request_serializer=READ.request.SerializeToString, response_deserializer=READ.response.FromString
     )
     call: Any = read(request, timeout=timeout_s)
@@ -196,6 +166,8 @@ def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, ti
                     chunk = _Chunk(chunk.first + chunk.count)
         except grpc.RpcError:
             failure = error_of(address, call.code(), call.details())
+            if isinstance(failure, ConnectionLost):
+                forget_channel(address)
         if chunk.count:
             yield chunk
         if failure is not None:

@@ -20,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyspark_waltz.channels import channel_to, forget_channel
 from pyspark_waltz.errors import RangeUnreadable
 from pyspark_waltz.naming import naming_topic
-from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S, channel_to
+from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S
 from pyspark_waltz.record_batches import arrow_schema
 from pyspark_waltz.tasks import ViewRange
-from waltz_log.errors import ClusterKeyMismatch, NotAllowed, ProtocolViolation, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, NotAllowed, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.grpc import error_of
+from waltz_log.transport.call_streams import error_of
 from waltz_log.transport.methods import READ_VIEW
 
 __all__ = ["read_view"]
@@ -79,14 +80,17 @@ def _pages(task: ViewRange, address: str, position: int, bound: int, timeout_s: 
         bound_min=bound,
         principal=task.principal,
     )
-    read = channel_to(address).unary_stream(
+    read = channel_to(address, timeout_s).unary_stream(
         READ_VIEW.name, request_serializer=READ_VIEW.request.SerializeToString, response_deserializer=READ_VIEW.response.FromString
     )
     call: Any = read(request, timeout=timeout_s)
     try:
         yield from call
     except grpc.RpcError:
-        raise error_of(address, call.code(), call.details()) from None
+        failure = error_of(address, call.code(), call.details())
+        if isinstance(failure, ConnectionLost):
+            forget_channel(address)
+        raise failure from None
     finally:
         call.cancel()
 

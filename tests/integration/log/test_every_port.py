@@ -331,7 +331,7 @@ async def test_a_port_serves_the_right_peer_and_no_other(kind: str, tmp_path: Pa
     authority, elsewhere = DevelopmentAuthority(tmp_path / "ours"), DevelopmentAuthority(tmp_path / "elsewhere")
     (tmp_path / "served").mkdir()
     found = {}
-    async with row.open(authority.issue("operator" if kind == "console" else "node", "served"), tmp_path / "served") as port:
+    async with row.open(authority.issue("operator" if kind == "console" else "node", "served", serve=True), tmp_path / "served") as port:
         for peer in Peer:
             decided = {Peer.WRONG_ROLE: row.wrong_role, Peer.NO_PERMISSION: row.no_permission}.get(peer)
             if not isinstance(decided, CoveredBy | CannotBe):

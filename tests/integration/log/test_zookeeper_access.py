@@ -86,7 +86,7 @@ async def expect_client(client: ZooKeeperCoordinator) -> None:
 
 async def test_certificates_decide_who_changes_the_metadata_of_a_cluster(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path / "certificates")
-    with zookeeper(tmp_path, authority.issue("node", "zookeeper")) as address:
+    with zookeeper(tmp_path, authority.issue("zookeeper", "main")) as address:
 
         async def connect(role: str, name: str, **more: object) -> ZooKeeperCoordinator:
             tls = authority.issue(role, name).model_copy(update=more)

@@ -23,6 +23,7 @@ from waltz_log.processes.clock import WallClock
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.serving_certificate import expect_serving_certificate
 from waltz_log.transport.accepting import TlsAcceptor
 from waltz_log.transport.grpc import GrpcNetwork
 
@@ -145,6 +146,8 @@ async def _serve(settings: ConsoleSettings) -> None:
         return await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
 
     certificates = None if settings.tls is None else Certificates(settings.tls)
+    if certificates is not None:
+        expect_serving_certificate(certificates, "the console")
     open_audit(settings.audit)
     control = AccessControl(enforced=certificates is not None)
     listening = _listen(*settings.address)

@@ -32,15 +32,20 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from waltz_log.coordination.access_lists import access_lists, open_to_everyone
+from waltz_log.coordination.secure_connection import SecureConnections
 from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, PermissionDenied
+from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["ZooKeeperCoordinator"]
+
+UNFIT = "if it answers others, its authorities and this certificate do not fit"
 
 RETRY_PAUSE_S = 0.05
 """Between two tries of a call whose connection broke. kazoo reconnects by itself; the pause only prevents a busy loop meanwhile."""
@@ -48,12 +53,6 @@ RETRY_PAUSE_S = 0.05
 # Errors and waits report outages; kazoo's own log lines appear only if its log level is set.
 _kazoo_log = logging.getLogger("waltz_log.coordination.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
-
-
-def _encrypted(tls: TlsSettings) -> dict[str, Any]:
-    """The arguments of kazoo for mutual TLS. It trusts the system's authorities too, so the host's name is compared as well."""
-    files = {"certfile": str(tls.certificate), "keyfile": str(tls.key), "ca": str(tls.authorities)}
-    return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}
 
 
 def _denied(action: str, path: str) -> PermissionDenied:
@@ -81,12 +80,17 @@ class ZooKeeperCoordinator:
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
         self._over = threading.Event()  # the same as `_ended`, seen at once by all threads
-        self._client: Any = KazooClient(  # kazoo has no types
+        self._secure = None if tls is None else SecureConnections(Certificates(tls))
+        handler: Any = SequentialThreadingHandler()  # kazoo has no types
+        if self._secure is not None:
+            handler.create_connection = self._secure.create
+        self._client: Any = KazooClient(
             hosts=hosts,
+            handler=handler,
             timeout=session_timeout_s,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},
             logger=_kazoo_log,
-            **({} if tls is None else _encrypted(tls)),
+            use_ssl=tls is not None,
         )
         self._lists = access_lists(tls)
         self._lists.authenticate(self._client)
@@ -108,7 +112,7 @@ class ZooKeeperCoordinator:
                 raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
         except TimeoutError:
             self._end()
-            hint = "" if self._tls is None else " over TLS; if it answers others, its authorities and this certificate do not fit"
+            hint = "" if self._secure is None else f" over TLS; {self._secure.refusal or UNFIT}"
             raise ClusterUnavailable(address=address, reason=f"no answer within {timeout_s:g} s{hint}") from None
         except BaseException:
             self._end()

@@ -10,7 +10,6 @@ import importlib.util
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,17 +160,15 @@ def _superuser(tls: TlsSettings) -> list[str]:
 
 def answers(host: str, port: int, timeout_s: float = 1.0, tls: TlsSettings | None = None) -> bool:
     """Whether a ZooKeeper that serves clients listens there. `tls`: the certificates to ask it with."""
-    context = None
+    connect: Callable[..., socket.socket] = socket.create_connection
     if tls is not None:
+        from waltz_log.coordination.secure_connection import SecureConnections
         from waltz_log.security.certificates import Certificates
 
-        context = Certificates(tls).client_context()
+        connect = SecureConnections(Certificates(tls)).create
     try:
-        with ExitStack() as stack:
-            connection: socket.socket = stack.enter_context(socket.create_connection((host, port), timeout=timeout_s))
+        with connect((host, port), timeout=timeout_s) as connection:
             connection.settimeout(timeout_s)
-            if context is not None:
-                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(b"srvr")
             said = b""
             while chunk := connection.recv(4096):

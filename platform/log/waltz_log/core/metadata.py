@@ -19,16 +19,18 @@
 | `/subscribers/<name>` | `Subscriber` (`core.topics.subscribers`) | the subscriber, by compare-and-set |
 | `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
 
-A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.
+A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address. With TLS,
+entries of nodes and the assignment also hold the principal of each node's certificate, which a process that connects must find there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from waltz_log.core.node_address import NodeAddress, announced_name
 from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import InvalidRequest
 
@@ -169,6 +171,18 @@ def _with_workers(fields: dict[str, object], workers: object) -> bytes:
     return _dump(fields | ({"workers": workers} if workers else {}))
 
 
+def _with_principal(fields: dict[str, object], address: str) -> dict[str, object]:
+    """A node without TLS announces no name."""
+    principal = announced_name(address)
+    return fields | {"principal": principal} if principal else fields
+
+
+def _announced(addresses: Iterable[str], principal: object) -> tuple[str, ...]:
+    """The addresses of one node, with the name that it announces. A value that is no text names nothing, and TLS then refuses the node."""
+    name = principal if isinstance(principal, str) else ""
+    return tuple(NodeAddress(each, name) for each in addresses)
+
+
 @dataclass(frozen=True, slots=True)
 class StorageNodeEntry:
     """`start`: how often the node's directory was started; a directory with a smaller count was restored from a copy. `workers`: their addresses, in
@@ -182,12 +196,13 @@ class StorageNodeEntry:
         return _owners_address(self.address, self.workers, partition)
 
     def to_bytes(self) -> bytes:
-        return _with_workers({"address": self.address, "start": self.start}, self.workers)
+        return _with_workers(_with_principal({"address": self.address, "start": self.start}, self.address), self.workers)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
         found = json.loads(data)
-        return cls(found["address"], found["start"], tuple(found.get("workers", ())))
+        address, *workers = _announced((found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(address, found["start"], tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +213,14 @@ class ServerEntry:
     workers: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        return _with_workers({"server_id": self.server_id, "address": self.address, "preferred": self.preferred}, self.workers)
+        fields: dict[str, object] = {"server_id": self.server_id, "address": self.address, "preferred": self.preferred}
+        return _with_workers(_with_principal(fields, self.address), self.workers)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
-        return cls(found["server_id"], found["address"], tuple(found["preferred"]), tuple(found.get("workers", ())))
+        address, *workers = _announced((found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(found["server_id"], address, tuple(found["preferred"]), tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +242,8 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which server owns which partition, and the addresses of the servers. `workers`: the addresses of a server's workers, if it has any.
+    """Which server owns which partition, and the addresses of the servers, with their names (`core.node_address`). `workers`: the addresses of a
+    server's workers, if it has any.
 
     `moved`: partitions that an operator gave to a server, by its address, so that they stay with it and return to it after a restart. `drained`:
     servers, by address, that own nothing while another one is alive, and storage nodes, by name, that get no new replicas."""
@@ -258,15 +276,19 @@ class Assignment:
             fields["moved"] = {str(p): address for p, address in self.moved.items()}
         if self.drained:
             fields["drained"] = list(self.drained)
+        principals = {str(server): name for server, address in self.addresses.items() if (name := announced_name(address))}
+        if principals:
+            fields["principals"] = principals
         return _with_workers(fields, {str(server): addresses for server, addresses in self.workers.items()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Assignment:
         found = json.loads(data)
+        principals = found.get("principals", {})
         return cls(
             {int(p): Ownership(server, generation) for p, (server, generation) in found["partitions"].items()},
-            {int(server): address for server, address in found["addresses"].items()},
-            {int(server): tuple(addresses) for server, addresses in found.get("workers", {}).items()},
+            {int(server): _announced((address,), principals.get(server))[0] for server, address in found["addresses"].items()},
+            {int(server): _announced(addresses, principals.get(server)) for server, addresses in found.get("workers", {}).items()},
             {int(p): HandedOver(tuple(avoids), moves) for p, (avoids, moves) in found.get("handed_over", {}).items()},
             {int(p): address for p, address in found.get("moved", {}).items()},
             tuple(found.get("drained", ())),

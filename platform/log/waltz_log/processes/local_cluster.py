@@ -190,12 +190,13 @@ class LocalCluster:
         """The names of the servers."""
         return [f"server-{n}" for n in range(self.servers)]
 
-    def certificate(self, role: str, name: str) -> TlsSettings:
-        """The certificate of a process or client, issued when it is first asked for. Of a secure cluster only."""
+    def certificate(self, role: str, name: str, *, serve: bool | None = None) -> TlsSettings:
+        """The certificate of a process or client, issued when it is first asked for. `serve`: as for `DevelopmentAuthority.issue`. Of a secure cluster
+        only."""
         from waltz_log.security.authority import DevelopmentAuthority  # needs cryptography, which a cluster without certificates does not
 
         authority = DevelopmentAuthority(self._certificates)
-        return authority.find(role, name) or authority.issue(role, name)
+        return authority.find(role, name) or authority.issue(role, name, serve=serve)
 
     def environment(self, role: str = "application") -> dict[str, str]:
         """The environment in which a command or application of that role reaches the cluster: this process's, with a certificate if the cluster is
@@ -318,7 +319,7 @@ class LocalCluster:
             raise InvalidRequest(reason=f"no such process: {name}")
         port = self._port(name)
         if name == "zookeeper":
-            tls = self.certificate("node", name) if self.secure else None
+            tls = self.certificate("zookeeper", name) if self.secure else None
             folder = self.directory / "zookeeper"
             pid = self._processes.start(name, embedded.prepare(folder, port, tls=tls))
             self._identity = None if tls is None else ServedIdentity(folder, tls)

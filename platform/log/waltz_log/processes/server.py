@@ -23,7 +23,7 @@ from waltz_log.processes.access import access_control, auditing
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.health import health_handler
-from waltz_log.processes.protection import check_protection
+from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
@@ -53,13 +53,13 @@ def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
     open_audit(settings.audit)
     monitored = Monitored("server")
     with serve_http(settings.http, monitored, certificates) as http:
-        _run(settings.model_copy(update={"http": http}), monitored, log_level)
+        _run(settings.model_copy(update={"http": http}), monitored, log_level, principal_of(certificates))
 
 
-def _run(settings: ServerSettings, monitored: Monitored, log_level: str | None) -> None:
+def _run(settings: ServerSettings, monitored: Monitored, log_level: str | None, principal: str) -> None:
     recorded = AdministrationAudit(rules=settings.workers > 1)  # workers start again with each session and do not see what changed in between
     if settings.workers > 1:
-        with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
+        with NodeAddresses(settings.listen, settings.workers, settings.worker_ports, principal) as addresses:
             serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, log_level, recorded), monitored, stop))
         return
 

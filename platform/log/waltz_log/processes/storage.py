@@ -28,7 +28,7 @@ from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
-from waltz_log.processes.protection import check_protection
+from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
@@ -59,14 +59,14 @@ def run(settings: StorageSettings, *, replace: bool, log_level: str | None = Non
     open_audit(settings.audit)
     monitored = Monitored("storage")
     with serve_http(settings.http, monitored, certificates) as http:
-        _run(settings.model_copy(update={"http": http}), monitored, replace, log_level)
+        _run(settings.model_copy(update={"http": http}), monitored, replace, log_level, principal_of(certificates))
 
 
-def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_level: str | None) -> None:
+def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_level: str | None, principal: str) -> None:
     if settings.workers == 1:
         serve(lambda stop: _life(settings, monitored, stop, replace))
         return
-    with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
+    with NodeAddresses(settings.listen, settings.workers, settings.worker_ports, principal) as addresses:
         serve(lambda stop: _life_of_workers(settings, monitored, addresses, stop, replace, log_level))
 
 

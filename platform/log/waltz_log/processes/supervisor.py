@@ -19,6 +19,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self  # Any: values that processes send each other
 
+from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
 from waltz_log.loggers import get_logger
@@ -39,9 +40,10 @@ class NodeAddresses:
     """The address of the node, reserved for its workers.
 
     `own`: where each worker can be reached individually: at ports from `first_port` on, at free ones if that is 0, or not at all below 0. `siblings`:
-    where the workers reach each other, sockets in a folder that only this user may enter. Raises `OSError` if an address is in use."""
+    where the workers reach each other, sockets in a folder that only this user may enter. `principal`: the name in the node's certificate, which the
+    node announces with its addresses; empty without TLS. Raises `OSError` if an address is in use."""
 
-    def __init__(self, listen: str, workers: int, first_port: int = 0) -> None:
+    def __init__(self, listen: str, workers: int, first_port: int = 0, principal: str = "") -> None:
         host = listen.rpartition(":")[0]
         wanted = [listen, *(f"{host}:{first_port + worker if first_port else 0}" for worker in range(workers if first_port >= 0 else 0))]
         self._reserved: list[ReservedAddress] = []
@@ -52,7 +54,7 @@ class NodeAddresses:
             self._release()
             raise
         self._folder = SocketFolder()
-        self.address, *own = [each.address for each in self._reserved]
+        self.address, *own = [NodeAddress(each.address, principal) for each in self._reserved]
         self.own = tuple(own)
         self.siblings = tuple(f"unix:{self._folder.path / str(worker)}" for worker in range(workers))
 

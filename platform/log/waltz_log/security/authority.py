@@ -22,10 +22,13 @@ from waltz_log.errors import InvalidRequest
 from waltz_log.security.identity import Role
 from waltz_log.security.settings import TlsSettings
 
-__all__ = ["DOMAIN", "LOCAL_HOSTS", "DevelopmentAuthority"]
+__all__ = ["DOMAIN", "LOCAL_HOSTS", "ZOOKEEPER", "DevelopmentAuthority"]
 
 DOMAIN: Final = "waltz"
 """The trust domain in the names of certificates: `spiffe://waltz/ROLE/NAME`."""
+
+ZOOKEEPER: Final = "zookeeper"
+"""In the place of a role, in the names of ZooKeeper's certificates: `spiffe://waltz/zookeeper/NAME`. It has no role at any node."""
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -59,16 +62,19 @@ class DevelopmentAuthority:
         """What every peer trusts."""
         return self.directory / "authority.pem"
 
-    def issue(self, role: Role | str, name: str, *, hosts: Sequence[str] = LOCAL_HOSTS, days: float = 365) -> TlsSettings:
-        """A new certificate `spiffe://waltz/ROLE/NAME`. `hosts`: the host names and addresses at which a node is reached. Replaces the files of an
-        earlier certificate of the same role and name."""
+    def issue(self, role: Role | str, name: str, *, hosts: Sequence[str] = LOCAL_HOSTS, days: float = 365, serve: bool | None = None) -> TlsSettings:
+        """A new certificate `spiffe://waltz/ROLE/NAME`. `hosts`: the host names and addresses at which a node is reached. `serve`: clients accept it
+        as that of a server; None: if the role is that of a node or of ZooKeeper. Replaces the files of an earlier certificate of the same role and
+        name."""
+        serves = serve if serve is not None else role in (Role.NODE, ZOOKEEPER)
+        usages = [*([ExtendedKeyUsageOID.SERVER_AUTH] if serves else []), ExtendedKeyUsageOID.CLIENT_AUTH]
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/{role}/{name}"), *(_host(each) for each in hosts)]
         builder = self._builder(str(role), key.public_key(), datetime.timedelta(days=days)).issuer_name(self._certificate.subject)
         certificate = (
             builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )

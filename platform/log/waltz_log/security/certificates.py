@@ -10,7 +10,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final  # Any: ssl's connection: a socket or an object
@@ -19,6 +19,7 @@ from weakref import WeakSet
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.identity import Identity, Role, identify
+from waltz_log.security.own_certificate import OwnCertificate, read_certificate
 from waltz_log.security.settings import TlsSettings
 
 __all__ = ["Certificates", "Pem", "earliest_expiry_s", "subject_of"]
@@ -37,13 +38,18 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Pem:
-    """The contents of the three files. `expires_s`: when the certificate expires, seconds since 1970; None if the package cryptography, which reads
-    it, is not installed. The representation leaves the key out."""
+    """The contents of the three files. `own`: what the certificate says; None if the package cryptography, which reads it, is not installed. The
+    representation leaves the key out."""
 
     certificate: bytes
     key: bytes
     authorities: bytes
-    expires_s: float | None
+    own: OwnCertificate | None
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the certificate expires, seconds since 1970; None if that is not known."""
+        return None if self.own is None else self.own.expires_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,10 @@ class _Loaded:
     client: ssl.SSLContext
     public: ssl.SSLContext
     """For servers whose clients may be without a certificate."""
+    peer: ssl.SSLContext
+    """For a client of a server of gRPC, which accepts no handshake that does not offer HTTP/2."""
+    principal: str | None
+    """The name of this process in its own certificate; None if it has none, or it is not known."""
 
 
 class Certificates:
@@ -114,7 +124,17 @@ class Certificates:
         self._refresh()
         return self._loaded.client
 
-    def identify(self, uris: list[str], dns_names: list[str]) -> Identity | None:
+    def peer_context(self) -> ssl.SSLContext:
+        """For one connection to a server of gRPC, otherwise like `client_context`."""
+        self._refresh()
+        return self._loaded.peer
+
+    @property
+    def principal(self) -> str | None:
+        """The name of this process in its own certificate. It never changes: a new certificate with another name is refused."""
+        return self._loaded.principal
+
+    def identify(self, uris: Sequence[str], dns_names: Sequence[str]) -> Identity | None:
         """The peer with these subject alternative names, with its roles according to the settings."""
         return identify(uris, dns_names, self._patterns)
 
@@ -151,6 +171,7 @@ class Certificates:
                 return
             try:
                 loaded = self._read()
+                self._expect_same_name(loaded)
             except InvalidSetting as error:
                 if stamp == self._suspect and stamp != self._reported:
                     self._reported = stamp
@@ -169,8 +190,18 @@ class Certificates:
             self._contents(name, path) for name, path in zip(("certificate", "key", "authorities"), self._paths, strict=True)
         )
         contexts = self._contexts()
-        expires_s = _valid_until_s(certificate, self.settings.certificate, self._now_s())
-        return _Loaded(Pem(certificate, key, authorities, expires_s), *contexts)
+        own = read_certificate(certificate, self.settings.certificate, self._now_s())
+        named = None if own is None else self.identify(own.uris, own.dns_names)
+        return _Loaded(Pem(certificate, key, authorities, own), *contexts, None if named is None else named.principal)
+
+    def _expect_same_name(self, loaded: _Loaded) -> None:
+        """Peers expect the name that this process announced, and ZooKeeper its rights, until it ends."""
+        if loaded.principal != self._loaded.principal:
+            reason = (
+                f"{self.settings.certificate} is now of {loaded.principal or 'no principal'}, and this process began as "
+                f"{self._loaded.principal or 'no principal'}: restart it to give it another name"
+            )
+            raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None)
 
     def _contents(self, name: str, path: Path) -> bytes:
         try:
@@ -178,13 +209,15 @@ class Certificates:
         except OSError as error:
             raise InvalidSetting(name=f"tls.{name}", reason=f"{path} cannot be read: {error.strerror}", nearest=None) from None
 
-    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext]:
+    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext, ssl.SSLContext, ssl.SSLContext]:
         """Raises `InvalidSetting` with the reason why a connection could not use the files."""
         files = self.settings
         try:
-            server, client, public = (_context(files, kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER))
+            server, public = _context(files, ssl.PROTOCOL_TLS_SERVER), _context(files, ssl.PROTOCOL_TLS_SERVER)
+            client, peer = _context(files, ssl.PROTOCOL_TLS_CLIENT), _context(files, ssl.PROTOCOL_TLS_CLIENT)
             public.verify_mode = ssl.CERT_OPTIONAL
-            return server, client, public
+            peer.set_alpn_protocols(["h2"])
+            return server, client, public, peer
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 reason = f"{files.key} is not the key of {files.certificate}: name the two files that were made together"
@@ -235,24 +268,3 @@ def _context(files: TlsSettings, protocol: int) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # with one, a client would come back without another check of its certificate
     return context
-
-
-def _valid_until_s(certificate: bytes, path: Path, now_s: float) -> float | None:
-    """When the certificate expires. Raises `InvalidSetting` if it is not valid at `now_s`."""
-    try:
-        from cryptography import x509
-    except ModuleNotFoundError:
-        return None  # a client's install; the handshake still checks the dates
-    try:
-        found = x509.load_pem_x509_certificates(certificate)[0]
-    except ValueError as error:
-        raise InvalidSetting(name="tls.certificate", reason=f"{path} holds no certificate: {error}", nearest=None) from None
-    starts, ends = found.not_valid_before_utc, found.not_valid_after_utc
-    if now_s > ends.timestamp():
-        raise InvalidSetting(
-            name="tls.certificate", reason=f"{path} expired on {ends:%Y-%m-%d %H:%M} UTC: replace it, or correct this machine's clock", nearest=None
-        )
-    if now_s < starts.timestamp():
-        reason = f"{path} is valid from {starts:%Y-%m-%d %H:%M} UTC on, which this machine's clock has not reached: correct the clock"
-        raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None)
-    return ends.timestamp()

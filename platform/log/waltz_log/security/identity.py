@@ -1,7 +1,9 @@
 """Which name and roles a peer has, from the names in its certificate. Pure.
 
-A peer's principal is the first URI `spiffe://…` in the certificate's subject alternative names, or else its first DNS name. Patterns in the settings
-give it roles. A `*` in a pattern stands for any text without a slash, so that a name cannot reach into another part of the path.
+A peer's principal is the URI `spiffe://…` in the certificate's subject alternative names, or else its first DNS name. Patterns in the settings give
+it roles. A `*` in a pattern stands for any text without a slash, so that a name cannot reach into another part of the path. Each kind of name is read
+as what it is: a DNS name that is no host name, such as one that looks like a URI, names nothing, because an authority may sign any text there. A
+certificate with several such URIs names nothing either (SPIFFE, X.509-SVID, section 2).
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ SPIFFE = "spiffe://"
 
 PATTERNS_MAX: Final = 4096
 """Patterns that are remembered in parts: those of the settings and of all rules."""
+
+_HOST_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+"""A DNS name that can be a principal. A wildcard names no one."""
 
 _BOUNDARY: Final = re.compile(r"([/\s])")
 """What no star fits."""
@@ -41,7 +46,10 @@ class Identity:
 
 def identify(uris: Iterable[str], dns_names: Iterable[str], patterns: Mapping[Role, Sequence[str]]) -> Identity | None:
     """The peer that a certificate with these subject alternative names belongs to. None: the certificate names nothing that can be a principal."""
-    principal = next((uri for uri in uris if uri.startswith(SPIFFE)), None) or next(iter(dns_names), None)
+    ids = [uri for uri in uris if uri.startswith(SPIFFE)]
+    if len(ids) > 1:
+        return None
+    principal = ids[0] if ids else next((name for name in dns_names if _HOST_NAME.fullmatch(name)), None)
     if principal is None:
         return None
     return Identity(principal, frozenset(role for role, allowed in patterns.items() if any(matches(principal, each) for each in allowed)))

@@ -47,13 +47,17 @@ class TlsSettings(Settings):
     )
     nodes: tuple[str, ...] = Field(
         default=("spiffe://*/node/*",),
-        description="Names of peers that are nodes of the cluster: they replicate, recover and fence. A `*` stands for any text without a slash.",
+        description="Names of peers that are nodes of the cluster: they replicate, recover and fence. A `*` stands for any text without a slash. "
+        "Clients and nodes send nothing to a server without one of these names.",
     )
     operators: tuple[str, ...] = Field(
         default=("spiffe://*/operator/*",), description="Names of peers that administer the cluster and see its status. They may append and read too."
     )
     applications: tuple[str, ...] = Field(default=("spiffe://*/application/*",), description="Names of peers that append and read.")
     readers: tuple[str, ...] = Field(default=("spiffe://*/reader/*",), description="Names of peers that read, and never append.")
+    coordinators: tuple[str, ...] = Field(
+        default=("spiffe://*/zookeeper/*",), description="Names of ZooKeeper's servers. This process sends nothing to a server without one of them."
+    )
     tokens: TokenSettings | None = Field(
         default=None,
         description="Of a node: accepts tokens (JWT) too. The subject of a token is then the caller, instead of the name in the certificate.",
@@ -62,8 +66,8 @@ class TlsSettings(Settings):
         default=None, description="Of a client: a file with the token that it sends with each call. It is read again when it changes."
     )
     coordinator_writers: tuple[str, ...] = Field(
-        default=("CN=node,O=waltz", "CN=operator,O=waltz"),
-        description="Subjects of the certificates of nodes and operators, as RFC 4514 writes them. ZooKeeper lets them change all metadata. "
+        default=("CN=node,O=waltz", "CN=operator,O=waltz", "CN=zookeeper,O=waltz"),
+        description="Subjects of the certificates of nodes, operators and ZooKeeper, as RFC 4514 writes them. ZooKeeper lets them change all metadata. "
         "Choose the same for all nodes. If this process's own subject is in neither list, its nodes in ZooKeeper are not protected.",
     )
     coordinator_clients: tuple[str, ...] = Field(

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from waltz_log import errors
 from waltz_log.core.metadata import PARTITIONS_MAX
+from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Network, Request, Response, Service
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
@@ -34,11 +35,12 @@ from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import AUTHORIZATION, CALLER, Gate, caller_metadata
 from waltz_log.transport.call_status import CallStatus
+from waltz_log.transport.call_streams import EOF, begun
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
-from waltz_log.transport.grpc import EOF, Beside, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.grpc import Beside, GrpcNetwork, ServedStream, answered, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
@@ -116,14 +118,14 @@ class WorkerNetwork(GrpcNetwork):
                 raise listen_error(each)
         await direct.open()
         await server.start()
-        return _WorkerListener(server, direct, calls, self._addresses[0])
+        return _WorkerListener(server, direct, calls, NodeAddress(self._addresses[0], self.principal))
 
     def _report(self) -> WorkerStatistics:
         return replace(self._describe(), passed_on=ForwardingStatistics(**asdict(self.forwarded)))
 
 
 class _WorkerListener:
-    def __init__(self, server: grpc.aio.Server, direct: DirectListener, calls: _Calls, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, direct: DirectListener, calls: _Calls, address: NodeAddress) -> None:
         self._server = server
         self._direct = direct
         self._calls = calls

@@ -18,6 +18,7 @@ import grpc.aio
 
 from waltz_log import errors
 from waltz_log.core.messages import serialized
+from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.ports import (
     AnyMethod,
     CallMethod,
@@ -33,13 +34,13 @@ from waltz_log.core.ports import (
     Stream,
     StreamMethod,
 )
-from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.errors import ConnectionLost, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
 from waltz_log.transport.addresses import PORT_MAX, listen_error
 from waltz_log.transport.admitted import AdmittedStream, Gate
-from waltz_log.transport.call_status import REPLACED, CallStatus
+from waltz_log.transport.call_streams import EOF, CallStream, VerifyingStream, error_of
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectConnections, DirectListener, DirectOrGrpcStream
@@ -49,17 +50,12 @@ from waltz_log.transport.methods import DIRECT_PORT_CALLS
 
 __all__ = [
     "CHANNEL_OPTIONS",
-    "EOF",
     "Beside",
     "GrpcNetwork",
     "ServedStream",
     "answered",
-    "begun",
-    "error_of",
     "server_options",
 ]
-
-EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
 log = get_logger(__name__)
 
@@ -68,95 +64,6 @@ def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> lis
     """The options of a gRPC server."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
     return [*options, ("grpc.so_reuseport", int(share_port)), *limits.options()]
-
-
-def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzError:
-    """The typed error behind an rpc status: the peer's own, or what the transport's code means."""
-    told = errors.decode(details or "")
-    if told is not None:
-        return told
-    if details is not None and details.startswith(REPLACED):
-        # A write failed because the call has ended, and the peer's own status did not arrive.
-        return ConnectionLost(address=address, reason="stream ended while writing")
-    if code is grpc.StatusCode.OK:
-        return ConnectionLost(address=address, reason="the peer ended the stream")
-    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-        return ProtocolViolation(reason=f"{code.name.lower()} from {address}: {details}")
-    return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
-
-
-async def begun(call: Any) -> bool:
-    """Returns when the call's headers are out, or False if it ended before: gRPC's own wait for them has no end then."""
-    ended = asyncio.Event()
-    call.add_done_callback(lambda _: ended.set())
-    connected, over = asyncio.ensure_future(call.wait_for_connection()), asyncio.ensure_future(ended.wait())
-    try:
-        await asyncio.wait((connected, over), return_when=asyncio.FIRST_COMPLETED)
-        if not connected.done():
-            return False
-        connected.result()
-        return True
-    finally:
-        connected.cancel()
-        over.cancel()
-
-
-class _CallStream:
-    """The calling end of a stream."""
-
-    def __init__(self, address: str, call: Any, *, half_closed: bool) -> None:
-        self._address = address
-        self._call = call
-        self._status = CallStatus(call)
-        self._half_closed = half_closed
-        self._begun = False
-
-    async def _begin(self) -> None:
-        if not await begun(self._call):
-            raise await self._end()
-        self._begun = True
-
-    async def _end(self) -> WaltzError:
-        status = await self._status.get()
-        return error_of(self._address, status.code, status.details)
-
-    async def send(self, message: Any) -> None:
-        try:
-            if not self._begun:
-                await self._begin()
-            await self._call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            raise await self._end() from None
-        except asyncio.CancelledError:
-            if task_is_cancelled():
-                raise
-            raise ConnectionLost(address=self._address, reason="cancelled") from None
-
-    async def receive(self) -> Any | None:
-        try:
-            message = await self._call.read()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            message = EOF
-        except asyncio.CancelledError:
-            if task_is_cancelled():
-                raise
-            raise ConnectionLost(address=self._address, reason="cancelled") from None
-        if message is not EOF:
-            return message
-        if (await self._status.get()).code is not grpc.StatusCode.OK:
-            raise await self._end()
-        return None
-
-    async def finish(self) -> None:
-        if not self._half_closed:
-            self._half_closed = True
-            try:
-                await self._call.done_writing()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
-                raise await self._end() from None
-
-    async def cancel(self) -> None:
-        self._call.cancel()
 
 
 class ServedStream:
@@ -196,20 +103,17 @@ class _GrpcChannel:
     def __init__(self, address: str, certificates: Certificates | None) -> None:
         self._address = address
         self._current = GrpcChannels(address, certificates)
-        self._direct = DirectConnections(self, certificates)
-
-    @property
-    def _channel(self) -> grpc.aio.Channel:
-        return self._current.channel()
+        self._direct = DirectConnections(self, certificates, lambda: self._current.peer)
 
     @property
     def address(self) -> str:
         return self._address
 
     async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
-        stub = self._channel.unary_unary(
-            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
-        )
+        channel = self._current.ready()
+        if channel is None:
+            channel, timeout_s = await self._verified(timeout_s)
+        stub = channel.unary_unary(method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString)
         try:
             answer: Response = await self._started(stub, request, timeout=timeout_s)
             return answer
@@ -220,11 +124,25 @@ class _GrpcChannel:
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
 
+    async def _verified(self, timeout_s: float) -> tuple[grpc.aio.Channel, float]:
+        """The channel, and what is left of the time."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(timeout_s):
+                channel = await self._current.verified()
+        except TimeoutError:
+            raise ConnectionLost(address=self._address, reason=f"unavailable: no TLS handshake within {timeout_s:g} s") from None
+        return channel, max(0.0, timeout_s - (loop.time() - began_s))
+
     def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
-        reader = self._channel.unary_stream(
-            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
-        )
-        return _CallStream(self._address, self._started(reader, request), half_closed=True)
+        def begin(channel: grpc.aio.Channel) -> CallStream:
+            reader = channel.unary_stream(
+                method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+            )
+            return CallStream(self._address, self._started(reader, request), half_closed=True)
+
+        return self._begun(begin)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
         if method in DIRECT_PORT_CALLS:
@@ -232,8 +150,15 @@ class _GrpcChannel:
         return self._stream(method)
 
     def _stream(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        stub = self._channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
-        return _CallStream(self._address, self._started(stub, None), half_closed=False)
+        def begin(channel: grpc.aio.Channel) -> CallStream:
+            stub = channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
+            return CallStream(self._address, self._started(stub, None), half_closed=False)
+
+        return self._begun(begin)
+
+    def _begun(self, begin: Callable[[grpc.aio.Channel], CallStream]) -> CallStream | VerifyingStream:
+        channel = self._current.ready()
+        return VerifyingStream(self._current, self._address, begin) if channel is None else begin(channel)
 
     def _started(self, stub: Callable[..., Any], request: Any, **options: Any) -> Any:
         try:
@@ -247,7 +172,9 @@ class _GrpcChannel:
 
 
 class _GrpcListener:
-    def __init__(self, server: grpc.aio.Server, direct: DirectListener, address: str) -> None:
+    """`address`: with the name that this process has by its certificate, which it announces in the coordinator."""
+
+    def __init__(self, server: grpc.aio.Server, direct: DirectListener, address: NodeAddress) -> None:
         self._server = server
         self._direct = direct
         self._address = address
@@ -334,7 +261,14 @@ class GrpcNetwork:
         self._certificates = tls
         self._gate = Gate(self._certificates, limits.per_principal)
 
+    @property
+    def principal(self) -> str:
+        """The name of this process by its certificate; empty without TLS."""
+        return "" if self._certificates is None else self._certificates.principal or ""
+
     def connect(self, address: str) -> Channel:
+        """With TLS nothing is sent before the peer proved to be a node, and the one that the cluster announces for the address, if the address comes
+        from the cluster (`core.node_address`)."""
         return _GrpcChannel(address, self._certificates)
 
     async def serve(self, address: str, service: Service) -> Listener:
@@ -370,7 +304,7 @@ class GrpcNetwork:
             raise listen_error(address)
         await direct.open()
         await server.start()
-        return _GrpcListener(server, direct, f"{host}:{port}")
+        return _GrpcListener(server, direct, NodeAddress(f"{host}:{port}", self.principal))
 
 
 _network: Network = GrpcNetwork()  # holds the class to the port when types are checked

@@ -1,7 +1,7 @@
 """gRPC's channels and ports with the options and the certificates that all connections of the platform have.
 
 A channel keeps the certificate that it was made with, so `GrpcChannels` makes a new one when the files have changed. Calls in progress finish on
-the channel on which they started.
+the channel on which they started. Nothing is sent to a peer that was not verified, tokens neither.
 
 gRPC negotiates TLS 1.3 between two ends of the platform. Its Python interface cannot refuse an older version in the handshake, so `admitted` refuses
 the calls of such a connection.
@@ -10,19 +10,25 @@ the calls of such a connection.
 from __future__ import annotations
 
 import asyncio
-from typing import Any  # gRPC's options and credentials
+from typing import Any, Final  # Any: gRPC's options and credentials
 
 import grpc
 import grpc.aio
 
+from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
+from waltz_log.security.identity import Identity
 from waltz_log.security.tokens import TokenFile
 from waltz_log.transport.methods import MAX_FRAME_BYTES
+from waltz_log.transport.verified_peer import VerifiedPeer, verify_peer
 
-__all__ = ["CHANNEL_OPTIONS", "GrpcChannels", "add_port", "credentials_of"]
+__all__ = ["CHANNEL_OPTIONS", "GrpcChannels", "add_port"]
 
 OLD_CHANNEL_S = 3600.0
 """How long calls that started with an older certificate may continue. Streams end sooner: mounts and replication start again with each session."""
+
+ATTEMPTS: Final = 3
+"""To verify a peer and connect to it. It may have read a new certificate in between, which happens rarely."""
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
@@ -44,46 +50,81 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 
 
 class GrpcChannels:
-    """The channel to one address, replaced when the certificates change. Without certificates connections are plain text."""
+    """The channel to one address, replaced when the certificates change. Without certificates connections are plain text.
+
+    With certificates, a channel exists for a verified peer alone (`verified_peer`). It is verified again when the connection has ended, since another
+    process may answer now, or the same one with a new certificate.
+    """
 
     def __init__(self, address: str, certificates: Certificates | None) -> None:
         self._address = address
         self._certificates = certificates
         token = None if certificates is None else certificates.settings.token
         self._token = None if token is None else TokenFile(token)
-        self._pem = None if certificates is None else certificates.current()
-        self._channel = self._open()
+        self._peer: VerifiedPeer | None = None
+        self._channel: grpc.aio.Channel | None = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) if certificates is None else None
+        self._verifying = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    def _open(self) -> grpc.aio.Channel:
-        if self._pem is None:
-            return grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(self._address, credentials_of(self._pem), options=CHANNEL_OPTIONS)
+    @property
+    def peer(self) -> Identity | None:
+        """Who answers at the address, as the last verification found; None before it, and without certificates."""
+        return None if self._peer is None else self._peer.identity
 
-    def channel(self) -> grpc.aio.Channel:
-        """For one call."""
-        if self._certificates is not None and (pem := self._certificates.current()) is not self._pem:
-            self._pem = pem
+    def ready(self) -> grpc.aio.Channel | None:
+        """The channel for one call. None: `verified` must be awaited first."""
+        if self._certificates is None or self._channel is None or self._closed:
+            return self._channel if self._certificates is None else None
+        if self._peer is None or self._peer.pem is not self._certificates.current():
+            return None
+        return self._channel if self._channel.get_state() is grpc.ChannelConnectivity.READY else None
+
+    async def verified(self) -> grpc.aio.Channel:
+        """The channel for one call, connected to a peer that was verified. Raises `ConnectionLost`."""
+        async with self._verifying:
+            for _ in range(ATTEMPTS):
+                if (channel := self.ready()) is not None:
+                    return channel
+                if self._closed or self._certificates is None:
+                    break
+                peer = await verify_peer(self._address, self._certificates)
+                self._retire()
+                if self._closed:
+                    break
+                self._peer = peer
+                self._channel = grpc.aio.secure_channel(peer.target, peer.credentials(), options=[*CHANNEL_OPTIONS, *peer.options()])
+                await _connect(self._channel)
+        reason = "the channel was closed here" if self._closed else "unavailable: another process answered than the one that was verified"
+        raise ConnectionLost(address=self._address, reason=reason)
+
+    def _retire(self) -> None:
+        """Calls in progress continue on the channel."""
+        if self._channel is not None:
             closing = asyncio.get_running_loop().create_task(self._channel.close(OLD_CHANNEL_S))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-            self._channel = self._open()
-        return self._channel
+            self._channel = None
 
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """Of one call: the token, if this client has one."""
+        """Of one call on a channel of this object: the token, if this client has one."""
         return None if self._token is None else self._token.metadata()
 
     async def close(self) -> None:
+        self._closed = True
         for each in self._closing:
             each.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
-        await self._channel.close(None)
+        if self._channel is not None:
+            await self._channel.close(None)
 
 
-def credentials_of(pem: Pem) -> grpc.ChannelCredentials:
-    """For a channel of a client with these certificates."""
-    return grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
+async def _connect(channel: grpc.aio.Channel) -> None:
+    """Returns when the channel is connected, or its first attempt has failed."""
+    state = channel.get_state(try_to_connect=True)
+    while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
+        await channel.wait_for_state_change(state)
+        state = channel.get_state()
 
 
 def add_port(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:

@@ -1,27 +1,32 @@
 """Reads what jobs publish of their pipelines: the text format of Prometheus, in a file, at an http address of this machine, or at an https address.
 
-Blocks. Over HTTPS the console presents its certificate, and the job must have one of a trusted authority that names the address. Requests use no
-proxy and follow no redirection, so the certificate is presented to the configured jobs alone.
+Blocks. Over HTTPS the console presents its certificate, and the job must have one of a trusted authority that names the address, with the role of an
+application or operator. Requests use no proxy and follow no redirection, so the certificate is presented to the configured jobs alone.
 """
 
 from __future__ import annotations
 
+import http.client
 import re
+import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from email.message import Message
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any  # Any: options of http.client
 from urllib.parse import urlsplit
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.identity import Role
 from waltz_log.security.settings import TlsSettings, chosen_tls, is_loopback
 
 __all__ = ["JobMetrics"]
 
 BYTES_MAX = 4 * 1024 * 1024
+JOB_ROLES = {Role.APPLICATION, Role.OPERATOR}
 TIMEOUT_S = 1.0
 _LINE = re.compile(r"^(waltz_pipeline_\w+)\{([^}]*)\}\s+(\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -81,13 +86,38 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _JobHandler(urllib.request.HTTPSHandler):
+    """Sends a request only to a peer that may be a job."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        super().__init__(context=certificates.client_context())
+        self._certificates = certificates
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_JobConnection, self._certificates), req, context=self._certificates.client_context())
+
+
+class _JobConnection(http.client.HTTPSConnection):
+    def __init__(self, certificates: Certificates, host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._certificates = certificates
+
+    def connect(self) -> None:
+        super().connect()
+        peer = self._certificates.identify_connection(self.sock if isinstance(self.sock, ssl.SSLSocket) else None)
+        if peer is None or not peer.roles & JOB_ROLES:
+            self.close()
+            found = "a peer without a name" if peer is None else peer.principal
+            raise OSError(f"{found} answers there, which is neither an application nor an operator")
+
+
 def _read(address: str, certificates: Certificates | None) -> str:
     if "://" not in address:
         with Path(address).open("rb") as file:
             return file.read(BYTES_MAX).decode(errors="replace")
     handlers = [urllib.request.ProxyHandler({}), _NoRedirection()]
     if certificates is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=certificates.client_context()))
+        handlers.append(_JobHandler(certificates))
     with urllib.request.build_opener(*handlers).open(address, timeout=TIMEOUT_S) as answer:
         body: bytes = answer.read(BYTES_MAX)
         return body.decode(errors="replace")

@@ -19,6 +19,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.http_server import MonitoringHandler, MonitoringServer
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.serving_certificate import expect_serving_certificate
 from waltz_log.security.settings import chosen_tls, expect_plain_allowed
 
 if TYPE_CHECKING:  # prometheus-client is optional
@@ -68,7 +69,9 @@ def _certificates(settings: MetricsSettings, environment: Mapping[str, str]) -> 
         if tls is None:
             reason = "needs the job's certificate: set WALTZ_TLS_CERTIFICATE, WALTZ_TLS_KEY and WALTZ_TLS_AUTHORITIES"
             raise InvalidSetting(name="--metrics-client", reason=reason, nearest=None)
-        return Certificates(tls)
+        certificates = Certificates(tls)
+        expect_serving_certificate(certificates, "a job with --metrics-client")
+        return certificates
     remedy = "name the clients that read the metrics over HTTPS, listen at 127.0.0.1, or pass --insecure"
     if expect_plain_allowed(settings.address, setting="--metrics-client", remedy=remedy, insecure=settings.insecure):
         log.warning("connections are not protected", listen=settings.address, advice="pass --metrics-client; see the pipelines guide")

@@ -76,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         client = cluster.client()
         client.topic("shop/orders").append(ORDER)
         client.topic("shop/secrets").append(SECRET)
-        with serve_console(cluster, tls=authority.issue("operator", "console"), allow_actions=True, control=control) as served:
+        with serve_console(cluster, tls=authority.issue("operator", "console", serve=True), allow_actions=True, control=control) as served:
             site = Site(served, authority, control, folder / "audit.jsonl")
             with site.visitor("operator", "ann") as browser:
                 for topic in ("orders", "secrets"):
@@ -246,7 +246,7 @@ def test_a_new_certificate_is_served_and_a_broken_one_is_not(known: Site, capfd:
             time.sleep(0.1)
 
     first = serial()
-    authority.issue("operator", "console")
+    authority.issue("operator", "console", serve=True)
     wait_for(lambda: serial() != first)
     second = serial()
     own = authority.find("operator", "console")
@@ -261,5 +261,5 @@ def test_a_new_certificate_is_served_and_a_broken_one_is_not(known: Site, capfd:
     wait_for(reported)
     assert f"{own.key} is not the key of {own.certificate}" in "".join(said)
     assert serial() == second
-    authority.issue("operator", "console")
+    authority.issue("operator", "console", serve=True)
     wait_for(lambda: serial() != second)

@@ -47,7 +47,7 @@ def authority(tmp_path: Path) -> DevelopmentAuthority:
 @pytest.fixture
 def files(authority: DevelopmentAuthority, monkeypatch: pytest.MonkeyPatch) -> TlsSettings:
     """The console's, named by its environment."""
-    found = authority.issue("operator", "console")
+    found = authority.issue("operator", "console", serve=True)
     for name, value in tls_environment(found).items():
         monkeypatch.setenv(name, value)
     return found
@@ -75,7 +75,7 @@ def pipelines_page(cluster: SyncInMemoryCluster, folder: Path, addresses: tuple[
 def test_metrics_are_read_over_https_with_the_certificate_of_the_environment(
     cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, files: TlsSettings, tmp_path: Path
 ) -> None:
-    with job(authority.issue("application", "ingest")) as address:
+    with job(authority.issue("application", "ingest", serve=True)) as address:
         page = pipelines_page(cluster, tmp_path, (address,))
     assert "addBatch" in page
     assert "2.5 s" in page
@@ -84,16 +84,16 @@ def test_metrics_are_read_over_https_with_the_certificate_of_the_environment(
 def test_metrics_are_read_over_https_with_the_certificate_of_the_settings(
     cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
-    with job(authority.issue("application", "ingest")) as address:
-        page = pipelines_page(cluster, tmp_path, (address,), authority.issue("operator", "console"))
+    with job(authority.issue("application", "ingest", serve=True)) as address:
+        page = pipelines_page(cluster, tmp_path, (address,), authority.issue("operator", "console", serve=True))
     assert "addBatch" in page
 
 
 def test_a_job_that_does_not_name_the_console_or_is_not_trusted_is_a_problem_on_the_page(
     cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, files: TlsSettings, tmp_path: Path
 ) -> None:
-    stranger = DevelopmentAuthority(tmp_path / "theirs").issue("application", "ingest")
-    with job(authority.issue("application", "ingest"), "spiffe://waltz/reader/prometheus") as unnamed, job(stranger) as untrusted:
+    stranger = DevelopmentAuthority(tmp_path / "theirs").issue("application", "ingest", serve=True)
+    with job(authority.issue("application", "ingest", serve=True), "spiffe://waltz/reader/prometheus") as unnamed, job(stranger) as untrusted:
         page = pipelines_page(cluster, tmp_path, (unnamed, untrusted))
     assert "addBatch" not in page
     assert f"{unnamed}: HTTP Error 403" in page
@@ -103,7 +103,7 @@ def test_a_job_that_does_not_name_the_console_or_is_not_trusted_is_a_problem_on_
 
 def test_a_redirection_is_not_followed(cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, files: TlsSettings, tmp_path: Path) -> None:
     with (
-        job(authority.issue("application", "ingest")) as address,
+        job(authority.issue("application", "ingest", serve=True)) as address,
         redirecting(Certificates(authority.issue("application", "other")), address) as other,
     ):
         page = pipelines_page(cluster, tmp_path, (other,))

@@ -42,7 +42,7 @@ def _console(cluster: SyncInMemoryCluster, authority: DevelopmentAuthority | Non
     if authority is None:
         served = serve_console(cluster)
     else:
-        served = serve_console(cluster, tls=authority.issue("operator", "console"), control=AccessControl(enforced=True))
+        served = serve_console(cluster, tls=authority.issue("operator", "console", serve=True), control=AccessControl(enforced=True))
         browser = authority.issue("operator", "ann")
         context = ssl.create_default_context(cafile=str(authority.certificate))
         context.load_cert_chain(browser.certificate, browser.key)

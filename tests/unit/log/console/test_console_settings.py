@@ -39,7 +39,7 @@ def test_every_address_is_accepted_with_tls(tmp_path: Path, listen: str) -> None
 
 @pytest.mark.parametrize("name", ["certificate", "key", "authorities"])
 def test_a_file_that_is_missing_is_named_before_the_console_listens(tmp_path: Path, name: str) -> None:
-    tls = DevelopmentAuthority(tmp_path / "ours").issue("operator", "console")
+    tls = DevelopmentAuthority(tmp_path / "ours").issue("operator", "console", serve=True)
     missing = tls.model_copy(update={name: tmp_path / "missing"})
     with pytest.raises(InvalidSetting, match=rf"tls.{name}: {tmp_path}/missing cannot be read: No such file or directory"):
         run(ConsoleSettings(cluster="a:1/b", listen="127.0.0.1:0", tls=missing))
@@ -47,7 +47,7 @@ def test_a_file_that_is_missing_is_named_before_the_console_listens(tmp_path: Pa
 
 def test_a_key_of_another_certificate_and_one_from_tomorrow_are_refused_at_start(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path / "ours")
-    tls, other = authority.issue("operator", "console"), authority.issue("operator", "other")
+    tls, other = authority.issue("operator", "console", serve=True), authority.issue("operator", "other")
     with pytest.raises(InvalidSetting, match=rf"{other.key} is not the key of {tls.certificate}: name the two files that were made together"):
         run(ConsoleSettings(cluster="a:1/b", listen="127.0.0.1:0", tls=tls.model_copy(update={"key": other.key})))
     early = DevelopmentAuthority(tmp_path / "ours", now=datetime.now(UTC) + timedelta(days=1)).issue("operator", "early")

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from waltz_log.errors import ConnectionLost
-from waltz_log.transport.grpc import _CallStream
+from waltz_log.transport.call_streams import CallStream
 
 
 class _LostCall:
@@ -46,7 +46,7 @@ class _LostCall:
 
 async def test_a_connection_lost_before_the_headers_is_reported_to_the_sender() -> None:
     call = _LostCall()
-    sending = asyncio.ensure_future(_CallStream("here:1", call, half_closed=False).send("mount"))
+    sending = asyncio.ensure_future(CallStream("here:1", call, half_closed=False).send("mount"))
     await asyncio.sleep(0)
     assert not sending.done()
     call.lose()
@@ -57,7 +57,7 @@ async def test_a_connection_lost_before_the_headers_is_reported_to_the_sender() 
 
 
 async def test_who_gives_up_sending_leaves_no_task_behind() -> None:
-    sending = asyncio.ensure_future(_CallStream("here:1", _LostCall(), half_closed=False).send("mount"))
+    sending = asyncio.ensure_future(CallStream("here:1", _LostCall(), half_closed=False).send("mount"))
     await asyncio.sleep(0)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):

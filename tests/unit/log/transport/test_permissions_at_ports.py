@@ -197,7 +197,9 @@ async def test_a_caller_in_the_metadata_of_a_stranger_counts_nothing(served: _Se
     try:
         forged = (("waltz-caller", '["spiffe://waltz/node/a", ["node"]]'), ("waltz-passed-on", "1"))
         for method in (methods.LOCATE, methods.OPEN):
-            stub = channel._channel.unary_unary(method.name, method.request.SerializeToString, method.response.FromString)  # type: ignore[attr-defined]
+            stub = (await channel._current.verified()).unary_unary(  # type: ignore[attr-defined]
+                method.name, method.request.SerializeToString, method.response.FromString
+            )
             with pytest.raises(Exception, match="PermissionDenied"):
                 await stub(_request(method, served.key), metadata=forged, timeout=10)
     finally:

@@ -31,7 +31,7 @@ def authority(tmp_path: Path) -> DevelopmentAuthority:
 
 @pytest.fixture
 def job(authority: DevelopmentAuthority) -> TlsSettings:
-    return authority.issue("application", "ingest")
+    return authority.issue("application", "ingest", serve=True)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def test_replaced_files_are_used_for_the_next_connection(authority: DevelopmentA
     files.authorities.write_bytes(authority.certificate.read_bytes())
     with serving(MetricsSettings(port=0, clients=(PROMETHEUS,)), tls_environment(files)) as port:
         assert ask(port, "/metrics", old_reader, authority.certificate)[0] == 200
-        made = new.issue("application", "ingest")
+        made = new.issue("application", "ingest", serve=True)
         for before, after in ((files.certificate, made.certificate), (files.key, made.key), (files.authorities, new.certificate)):
             before.write_bytes(after.read_bytes())
         deadline = time.monotonic() + 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.extras import explain_missing
@@ -12,8 +13,11 @@ from waltz_log.security.identity import Role
 
 __all__ = ["create"]
 
+KINDS: Final = [*(str(each) for each in Role), "zookeeper"]
+"""What a certificate can be for."""
 
-def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float) -> int:
+
+def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float, serve: bool) -> int:
     """Prints the files. Raises `InvalidSetting` for a name that is not ROLE/NAME, before anything is written."""
     wanted = [_parse(name) for name in names]
     with explain_missing("`waltz certificates`", "server"):
@@ -22,16 +26,16 @@ def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None
     authority = DevelopmentAuthority(directory)
     print(f"authorities  {authority.certificate}")
     for role, name in wanted:
-        issued = authority.issue(role, name, hosts=tuple(hosts or LOCAL_HOSTS), days=days)
+        issued = authority.issue(role, name, hosts=tuple(hosts or LOCAL_HOSTS), days=days, serve=serve or None)
         print(f"certificate  {issued.certificate}")
         print(f"key          {issued.key}")
     return 0
 
 
-def _parse(text: str) -> tuple[Role, str]:
+def _parse(text: str) -> tuple[str, str]:
     role, _, name = text.partition("/")
-    if role not in tuple(Role):
-        raise InvalidSetting.unknown(role, [str(each) for each in Role], what="role")
+    if role not in KINDS:
+        raise InvalidSetting.unknown(role, KINDS, what="role")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
         raise InvalidSetting(name=text, reason="must be ROLE/NAME, with a name of 1 to 64 letters, digits and . _ -", nearest=None)
-    return Role(role), name
+    return role, name

@@ -22,13 +22,17 @@ def options() -> None:
 @certificates_app.command()
 def create(
     directory: Directory,
-    names: Annotated[list[str], typer.Argument(help="ROLE/NAME of each certificate, such as node/storage-0 or application/orders.")],
+    names: Annotated[list[str], typer.Argument(help="ROLE/NAME of each certificate, such as node/storage-0, zookeeper/main or application/orders.")],
     host: Annotated[
         list[str] | None, typer.Option(help="Host name or address at which the node is reached; repeat it for several (default: this machine).")
     ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="The certificates may also serve, as those of the console and of a job with metrics must."),
+    ] = False,
     days: Annotated[float, typer.Option(min=0.001, help="Days until the certificate expires.")] = 365,
 ) -> int:
     """Issue certificates from a development authority. It is created by the first call, and its key stays in the directory."""
     from waltz_log.cli.certificates import certificates as command
 
-    return command.create(directory, names, hosts=host, days=days)
+    return command.create(directory, names, hosts=host, days=days, serve=serve)

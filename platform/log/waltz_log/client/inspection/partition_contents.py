@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES, Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import Channel, Coordinator, Network
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
@@ -44,7 +45,7 @@ class PartitionsAsked:
         self._coordinator = coordinator
         self._network = network
         self._timeout_s = timeout_s
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[tuple[str, str | None], Channel] = {}
 
     async def close(self) -> None:
         for channel in self._channels.values():
@@ -52,9 +53,10 @@ class PartitionsAsked:
         self._channels.clear()
 
     def channel(self, address: str) -> Channel:
-        if address not in self._channels:
-            self._channels[address] = self._network.connect(address)
-        return self._channels[address]
+        key = (address, announced_name(address))
+        if key not in self._channels:
+            self._channels[key] = self._network.connect(address)
+        return self._channels[key]
 
     async def _read(self, path: str) -> bytes:
         node = await self._coordinator.get(path)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
+from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import CallMethod, Channel, Coordinator, Network, Request, Response
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
@@ -130,7 +131,7 @@ class Owners:
         if self._parameters is not None and self._parameters.partitions <= max(self._assignment.partitions, default=-1):
             await self._grow(coordinator)
         self._wake()
-        await self._drop_channels(self._assignment.every_address)
+        await self._drop_channels({address: announced_name(address) for address in self._assignment.every_address})
 
     async def _grow(self, coordinator: Coordinator) -> None:
         """Partitions were added to the log while this view of it was open. If another cluster answers at the address now, its owners refuse the
@@ -193,7 +194,7 @@ class Owners:
     def stream_channel(self, address: str) -> Channel:
         self._check()
         channel = self._streams.get(address)
-        if channel is None:
+        if channel is None:  # kept as long as the assignment has the address with the same name
             channel = self._streams[address] = self._network.connect(address)
         return channel
 
@@ -213,9 +214,11 @@ class Owners:
         if self._closed:
             raise InvalidRequest(reason="the client is closed")
 
-    async def _drop_channels(self, keep: set[str]) -> None:
+    async def _drop_channels(self, keep: Mapping[str, str | None]) -> None:
+        """`keep`: by address the name of the node there. A channel expects the name that was announced when it was made."""
         for channels in (self._streams, self._calls):
-            for address in [address for address in channels if address not in keep]:
+            gone = [name for name, channel in channels.items() if name not in keep or keep[name] != announced_name(channel.address)]
+            for address in gone:
                 await channels.pop(address).close()
 
     async def ask(
@@ -268,7 +271,7 @@ class Owners:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
-        await self._drop_channels(set())
+        await self._drop_channels({})
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is not None:
             await coordinator.close()

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import Channel, Coordinator, Network
 from waltz_log.errors import WaltzError
 
@@ -31,7 +32,7 @@ class ClusterLink:
         self._coordinator: Coordinator | None = None
         self._connecting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[tuple[str, str | None], Channel] = {}
 
     async def coordinator(self) -> Coordinator:
         """The current session, or a new one. Raises `ClusterUnavailable`."""
@@ -49,13 +50,14 @@ class ClusterLink:
             await coordinator.close()
 
     def channel(self, address: str) -> Channel:
-        if address not in self._channels:
+        key = (address, announced_name(address))
+        if key not in self._channels:
             if len(self._channels) >= CHANNELS_MAX:
                 old, self._channels = list(self._channels.values()), {}
                 for channel in old:
                     asyncio.ensure_future(channel.close())  # noqa: RUF006  # ends by itself
-            self._channels[address] = self.network.connect(address)
-        return self._channels[address]
+            self._channels[key] = self.network.connect(address)
+        return self._channels[key]
 
     async def close(self) -> None:
         if self._watching is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from waltz_log.core import metadata as paths
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
+from waltz_log.core.node_address import same_node
 from waltz_log.core.ports import CallMethod, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
@@ -142,7 +143,7 @@ class ReplicaSession:
     async def _connect(self) -> None:
         self._state.move(ReplicaStatus.CONNECTING)
         address = await self._calls.find()
-        if self._calls.address != address:
+        if self._calls.address is None or not same_node(self._calls.address, address):
             await self.close()
             self._calls.connect(address)
 

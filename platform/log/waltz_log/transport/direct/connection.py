@@ -27,6 +27,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller, calling
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity
+from waltz_log.security.peers import expect_node
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.accepting import TlsAcceptor, listen
@@ -276,11 +277,12 @@ async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
 
 class DirectConnections:
     """The direct connections of one channel, to the host of its address. The peer identifies the caller by its certificate, so a client with a token
-    has none."""
+    has none. `peer`: who answers the channel's calls; the same node must be at the port that it offers."""
 
-    def __init__(self, channel: Channel, certificates: Certificates | None = None) -> None:
+    def __init__(self, channel: Channel, certificates: Certificates | None = None, peer: Callable[[], Identity | None] = lambda: None) -> None:
         self._channel = channel
         self._certificates = certificates
+        self._peer = peer
         self._has_token = certificates is not None and certificates.settings.token is not None
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = False
@@ -305,16 +307,28 @@ class DirectConnections:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 context = None if self._certificates is None else self._certificates.client_context()
-                _, wire = await loop.create_connection(Wire, host, port, ssl=context)
+                transport, wire = await loop.create_connection(Wire, host, port, ssl=context)
         except (OSError, TimeoutError) as error:
             self._not_before = loop.time() + AGAIN_S
             log.warning("peer cannot be reached directly", address=self._channel.address, port=port, error=str(error) or "no answer")
+            return None
+        try:
+            self._expect_peer(transport.get_extra_info("ssl_object"))
+        except ConnectionLost:
+            wire.abort("the peer is refused")
+            self._not_before = loop.time() + AGAIN_S
             return None
         self._wires.add(wire)
         if self._closed:
             wire.abort("the channel was closed here")
         wire.greet(method.name)
         return _DirectStream(wire, self._channel.address, method.response.FromString, method.name)
+
+    def _expect_peer(self, ssl_object: ssl.SSLObject | None) -> None:
+        """Raises `ConnectionLost` if another process than the channel's peer answers at the port."""
+        if self._certificates is not None:
+            peer = self._peer()
+            expect_node(self._channel.address, self._certificates.identify_connection(ssl_object), "" if peer is None else peer.principal)
 
     def close(self) -> None:
         self._closed = True

@@ -1,0 +1,39 @@
+"""The address of a node together with the name that the cluster announces for it. Pure.
+
+A node registers its address and the principal of its certificate in the coordinator. A process that reads the address from there must find that
+principal when it connects. The address is a `str`, so that it can be compared, stored and sent like any other; the name travels with it to the one
+place that connects.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+__all__ = ["NodeAddress", "announced_name", "same_node"]
+
+
+class NodeAddress(str):
+    """`host:port`. `principal`: the name in the certificate of the node there; empty: the node announced none, as without TLS."""
+
+    __slots__ = ("principal",)
+
+    principal: str
+
+    def __new__(cls, address: str, principal: str) -> Self:
+        made = super().__new__(cls, address)
+        made.principal = principal
+        return made
+
+    def __reduce__(self) -> tuple[type[NodeAddress], tuple[str, str]]:
+        return NodeAddress, (str(self), self.principal)
+
+
+def announced_name(address: str) -> str | None:
+    """The principal that the cluster announces for the address; empty: the node announced none. None: the address does not come from the cluster, as
+    one that a person wrote."""
+    return address.principal if isinstance(address, NodeAddress) else None
+
+
+def same_node(one: str, other: str) -> bool:
+    """Whether a connection to the one is also a connection to the other: same address, and the same name announced for it."""
+    return one == other and announced_name(one) == announced_name(other)
