@@ -191,8 +191,8 @@ class LocalCluster:
         return [f"server-{n}" for n in range(self.servers)]
 
     def certificate(self, role: str, name: str, *, serve: bool | None = None) -> TlsSettings:
-        """The certificate of a process or client, issued when it is first asked for. `serve`: as for `DevelopmentAuthority.issue`. Of a secure cluster
-        only."""
+        """The certificate of a process or client, issued when it is first asked for. `serve`: as for `DevelopmentAuthority.issue`. Only for a secure
+        cluster."""
         from waltz_log.security.authority import DevelopmentAuthority  # needs cryptography, which a cluster without certificates does not
 
         authority = DevelopmentAuthority(self._certificates)

@@ -28,6 +28,11 @@ class TokenSettings(Settings):
     issuer: str = Field(min_length=1, description="The signer of tokens, as their claim `iss` names it.")
     audience: str = Field(min_length=1, description="This cluster, as the claim `aud` of tokens names it.")
     keys: Path = Field(description="JSON file with the public keys of the issuer, a JWK set. It is read again when it changes.")
+    bound: bool = Field(
+        default=False,
+        description="Accepts only tokens that name the certificate of their owner, in the claim `cnf` as `x5t#S256` (RFC 8705). A token that names "
+        "one is accepted from its owner alone in any case.",
+    )
     operators: tuple[str, ...] = Field(default=(), description="Subjects that administer the cluster. A `*` stands for any text without a slash.")
     applications: tuple[str, ...] = Field(default=(), description="Subjects that append and read.")
     readers: tuple[str, ...] = Field(default=(), description="Subjects that read, and never append.")

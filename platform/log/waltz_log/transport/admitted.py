@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final  # Any: messages of any method, and gRPC's context
 
 from waltz_log.core.ports import AnyMethod, Stream
@@ -20,14 +20,17 @@ from waltz_log.security.callers import SIBLING, set_caller
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.permits import admit, attribute
-from waltz_log.security.tokens import Tokens
+from waltz_log.security.tokens import Credential, Tokens
 from waltz_log.transport.connection_limits import PrincipalConnections
+from waltz_log.transport.token_calls import TokenCalls
 
 __all__ = ["AUTHORIZATION", "CALLER", "AdmittedStream", "Gate", "caller_metadata"]
 
 URIS: Final = "peer_uri"
 DNS_NAMES: Final = "peer_dns"
 """What gRPC calls the names in a peer's certificate, by their kind."""
+
+CERTIFICATE: Final = "x509_pem_cert"
 
 TLS_VERSION: Final = "ssl_tls_version"
 
@@ -46,6 +49,7 @@ class Gate:
         self._connections = PrincipalConnections(connections)
         tokens = None if certificates is None else certificates.settings.tokens
         self._tokens = None if tokens is None else Tokens(tokens)
+        self._token_calls = None if self._tokens is None else TokenCalls(self._tokens)
 
     @property
     def is_open(self) -> bool:
@@ -59,8 +63,12 @@ class Gate:
     def identity(self, context: Any) -> Identity | None:
         """The peer of a call of gRPC; None without TLS, and for a certificate without a name. Raises `ProtocolViolation` for a version below TLS 1.3:
         only processes that `waltz` starts refuse it in the handshake (`processes.grpc_environment`)."""
+        return self._authenticated(context)[0]
+
+    def _authenticated(self, context: Any) -> tuple[Identity | None, Credential | None]:
+        """The peer, and the token that says who it is, if one does."""
         if self._certificates is None:
-            return None
+            return None, None
         found = context.auth_context()
         token = None if self._tokens is None else _bearer_of(context)
         version = b"".join(found.get(TLS_VERSION, ())).decode()
@@ -68,25 +76,30 @@ class Gate:
             raise ProtocolViolation(reason=f"TLS 1.3 is required, the connection has {version or 'no TLS'}")
         if token is not None and self._tokens is not None:
             try:
-                return self._tokens.identify(token)
+                credential = self._tokens.identify(token, b"".join(found.get(CERTIFICATE, ())))
             except PermissionDenied as error:
                 denied(error)
                 raise
+            return credential.identity, credential
         uris, dns_names = ([bytes(each).decode("utf-8", "replace") for each in found.get(kind, ())] for kind in (URIS, DNS_NAMES))
-        return self._certificates.identify(uris, dns_names)
+        return self._certificates.identify(uris, dns_names), None
 
     def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
         """The peer of a direct connection."""
         return None if self._certificates is None else self._certificates.identify_connection(ssl_object)
 
-    @contextmanager
-    def call(self, method: AnyMethod, context: Any, request: Any = None) -> Iterator[Identity | None]:
-        """For the time of one call of gRPC: its peer. Raises what `identity` and `admit` do, and `QuotaExceeded` if the peer's principal has calls on
-        too many connections."""
-        identity = self.identity(context)
+    @asynccontextmanager
+    async def call(self, method: AnyMethod, context: Any, request: Any = None) -> AsyncIterator[Identity | None]:
+        """For the time of one call of gRPC: its peer. Raises what `identity` and `admit` do, `QuotaExceeded` if the peer's principal has calls on too
+        many connections, and `Unavailable` when the token of the call ends."""
+        identity, credential = self._authenticated(context)
         self.admit(method, identity, request)
         with self._connections.call(identity, str(context.peer())):
-            yield identity
+            if credential is None or self._token_calls is None:
+                yield identity
+                return
+            async with self._token_calls.lasting(credential):
+                yield identity
 
     def admit(self, method: AnyMethod, identity: Identity | None, request: Any = None) -> bool:
         """Raises `PermissionDenied`. Makes the peer the caller of this task (`security.callers`), and writes its name into the request; returns

@@ -214,7 +214,7 @@ class _Calls:
                 first = await ServedStream(context).receive()
                 await self._answer(method, handler, None if first is None else _decoded(method, first), context)
                 return
-            with self._gate.call(method, context) as identity:
+            async with self._gate.call(method, context) as identity:
                 await admitted(context, identity)
 
         async def admitted(context: Any, identity: Identity | None) -> None:

@@ -210,14 +210,14 @@ def _guarded(method: AnyMethod, handler: Handler, gate: Gate) -> Callable[..., A
 
     async def call(request: Any, context: Any) -> Any:
         async def work() -> Any:
-            with gate.call(method, context, request):
+            async with gate.call(method, context, request):
                 return await handler(request)
 
         return await answered(method, work(), context)
 
     async def read(request: Any, context: Any) -> None:
         async def work() -> None:
-            with gate.call(method, context, request):
+            async with gate.call(method, context, request):
                 served = ServedStream(context)
                 await served.begin()
                 await handler(request, served)
@@ -226,7 +226,7 @@ def _guarded(method: AnyMethod, handler: Handler, gate: Gate) -> Callable[..., A
 
     async def stream(_requests: Any, context: Any) -> None:
         async def work() -> None:
-            with gate.call(method, context) as identity:
+            async with gate.call(method, context) as identity:
                 served = ServedStream(context)
                 await served.begin()
                 await handler(served if gate.is_open else AdmittedStream(served, partial(gate.admit, method, identity)))

@@ -18,7 +18,7 @@ import grpc.aio
 from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.identity import Identity
-from waltz_log.security.tokens import TokenFile
+from waltz_log.security.token_file import TokenFile
 from waltz_log.transport.methods import MAX_FRAME_BYTES
 from waltz_log.transport.verified_peer import VerifiedPeer, verify_peer
 

@@ -39,6 +39,20 @@ def test_a_certificate_without_a_uri_is_named_by_its_first_dns_name() -> None:
     assert identify([], ["orders.example.com", "other"], PATTERNS) == Identity("orders.example.com", frozenset({Role.APPLICATION}))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["spiffe://waltz/node/a", "spiffe://waltz/application/x", "//waltz/node/a", "a b", "*.example.com", "-a", "a..b", "a\n", "a\0.b", "", "a@b"],
+)
+def test_a_dns_name_that_is_no_host_name_names_no_one(name: str) -> None:
+    everyone = {Role.NODE: ("spiffe://*/node/*", "*", name or "*")}
+    assert identify([], [name], everyone) is None
+    assert identify([], [name, "orders.example.com"], PATTERNS) == Identity("orders.example.com", frozenset({Role.APPLICATION}))
+
+
+def test_a_certificate_with_two_spiffe_uris_identifies_no_one() -> None:
+    assert identify(["spiffe://waltz/application/x", "spiffe://waltz/node/a"], ["orders.example.com"], PATTERNS) is None
+
+
 def test_a_name_that_no_pattern_fits_has_no_role() -> None:
     assert identify(["spiffe://waltz/guest/a"], [], PATTERNS) == Identity("spiffe://waltz/guest/a", frozenset())
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +17,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from waltz_log.errors import InvalidSetting, PermissionDenied
-from waltz_log.security import tokens
+from waltz_log.security import changing_file, token_keys
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.settings import TokenSettings, tls_environment
-from waltz_log.security.tokens import LEEWAY_S, TOKEN_BYTES_MAX, TokenFile, Tokens
+from waltz_log.security.token_file import TokenFile
+from waltz_log.security.tokens import LEEWAY_S, TOKEN_BYTES_MAX, Tokens
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
 
 NOW_S = 1_700_000_000.0
 ISSUER, AUDIENCE = "https://login.example.com", "waltz-main"
+
+
+WRONG_TIMES = [math.nan, math.inf, -math.inf, -1, 10**30, 1e300, 10**400, "1700000600", True, False, [1], {}, ""]
 
 
 @dataclass
@@ -59,18 +67,18 @@ def _settings(issuer: _Issuer) -> TokenSettings:
 
 @pytest.fixture
 def checked(issuer: _Issuer, monkeypatch: pytest.MonkeyPatch) -> Tokens:
-    monkeypatch.setattr(tokens, "CHECK_S", 0.0)
+    monkeypatch.setattr(changing_file, "CHECK_S", 0.0)
     return Tokens(_settings(issuer), now_s=lambda: NOW_S)
 
 
 def test_the_subject_is_the_principal_and_patterns_give_it_roles(issuer: _Issuer, checked: Tokens) -> None:
-    assert checked.identify(issuer.sign()) == Identity("jobs/nightly", frozenset({Role.APPLICATION}))
-    assert checked.identify(issuer.sign(sub="reports/a")) == Identity("reports/a", frozenset({Role.READER}))
-    assert checked.identify(issuer.sign(sub="unknown")) == Identity("unknown", frozenset())
+    assert checked.identify(issuer.sign()).identity == Identity("jobs/nightly", frozenset({Role.APPLICATION}))
+    assert checked.identify(issuer.sign(sub="reports/a")).identity == Identity("reports/a", frozenset({Role.READER}))
+    assert checked.identify(issuer.sign(sub="unknown")).identity == Identity("unknown", frozenset())
 
 
 def test_no_token_makes_a_node(issuer: _Issuer, checked: Tokens) -> None:
-    assert Role.NODE not in checked.identify(issuer.sign(sub="spiffe://waltz/node/storage-0", roles=["node"])).roles
+    assert Role.NODE not in checked.identify(issuer.sign(sub="spiffe://waltz/node/storage-0", roles=["node"])).identity.roles
 
 
 @pytest.mark.parametrize(
@@ -83,6 +91,17 @@ def test_no_token_makes_a_node(issuer: _Issuer, checked: Tokens) -> None:
         ({"sub": None}, "not a token, or its signature"),
         ({"nbf": NOW_S + LEEWAY_S + 1}, "not valid yet"),
         ({"exp": "tomorrow"}, "times are not numbers"),
+        *(({name: wrong}, "times are not numbers") for name in ("exp", "nbf", "iat") for wrong in WRONG_TIMES),
+        ({"iat": NOW_S + LEEWAY_S + 1}, "not valid yet"),
+        ({"sub": "waltz/cluster"}, "subject is no name"),
+        ({"sub": ""}, "subject is no name"),
+        ({"sub": "jobs/a\x1b[31m"}, "subject is no name"),
+        ({"sub": "jobs/" + "a" * 256}, "subject is no name"),
+        ({"cnf": {"jkt": "x"}}, "bound in another way"),
+        ({"cnf": {"x5t#S256": "x", "jkt": "x"}}, "bound in another way"),
+        ({"cnf": "x"}, "bound in another way"),
+        ({"cnf": {"x5t#S256": "x"}}, "owner of another certificate"),
+        ({"cnf": {"x5t#S256": None}}, "owner of another certificate"),
     ],
 )
 def test_a_token_with_wrong_claims_is_refused_with_the_reason(issuer: _Issuer, checked: Tokens, changed: dict[str, Any], reason: str) -> None:
@@ -90,6 +109,34 @@ def test_a_token_with_wrong_claims_is_refused_with_the_reason(issuer: _Issuer, c
     with pytest.raises(PermissionDenied, match=f"the token is refused, .*{reason}") as refused:
         checked.identify(token)
     assert token not in str(refused.value)
+
+
+def test_times_may_have_fractions_and_be_absent_except_the_end(issuer: _Issuer, checked: Tokens) -> None:
+    assert checked.identify(issuer.sign(exp=NOW_S + 0.5, nbf=NOW_S - 0.5, iat=0)).ends_s == NOW_S + 0.5
+    with pytest.raises(PermissionDenied, match="not a token"):
+        checked.identify(issuer.sign(exp=None))
+
+
+def test_a_token_of_deeply_nested_json_is_refused(issuer: _Issuer, checked: Tokens) -> None:
+    for part in (b"[" * 6000, b'{"a":' * 2000):
+        segment = base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+        with pytest.raises(PermissionDenied):
+            checked.identify(f"{segment}.{segment}.{segment}")
+
+
+def test_a_bound_token_counts_from_the_owner_of_its_certificate_alone(issuer: _Issuer, checked: Tokens, tmp_path: Path) -> None:
+    authority = DevelopmentAuthority(tmp_path / "authority")
+    mine, theirs = (authority.issue("application", name).certificate.read_bytes() for name in ("jobs", "others"))
+    thumbprint = base64.urlsafe_b64encode(hashlib.sha256(ssl.PEM_cert_to_DER_cert(mine.decode())).digest()).rstrip(b"=").decode()
+    bound = issuer.sign(cnf={"x5t#S256": thumbprint})
+    assert checked.identify(bound, mine).identity.principal == "jobs/nightly"
+    for other in (theirs, b""):
+        with pytest.raises(PermissionDenied, match="it belongs to the owner of another certificate"):
+            checked.identify(bound, other)
+    strict = Tokens(_settings(issuer).model_copy(update={"bound": True}), now_s=lambda: NOW_S)
+    assert strict.identify(bound, mine).identity.principal == "jobs/nightly"
+    with pytest.raises(PermissionDenied, match=r"names no certificate.*tokens\.bound"):
+        strict.identify(issuer.sign(), mine)
 
 
 def test_a_token_that_another_key_or_no_key_signed_is_refused(issuer: _Issuer, checked: Tokens, tmp_path: Path) -> None:
@@ -115,16 +162,58 @@ def test_keys_are_read_again_when_they_change_and_kept_when_they_are_broken(
 ) -> None:
     old = issuer.sign()
     issuer.path.write_text("{broken")
-    assert checked.identify(old).principal == "jobs/nightly"
+    assert checked.identify(old).identity.principal == "jobs/nightly"
     shown = capsys.readouterr()
     assert "new token keys refused" in shown.out + shown.err
     issuer.__post_init__()
-    assert checked.identify(issuer.sign()).principal == "jobs/nightly"
+    assert checked.identify(issuer.sign()).identity.principal == "jobs/nightly"
     with pytest.raises(PermissionDenied):
         checked.identify(old)
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"keys": [{"kty": "none"}]}'])
+SECRET = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA", "kid": "first", "alg": "HS256"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"keys": []}', '{"keys": [1, null, {}]}', json.dumps({"keys": [SECRET]}), '{"keys": {}}', "[" * 100_000, " " * 2_000_000],
+    ids=lambda text: text[:24],
+)
+def test_keys_stay_when_the_new_file_has_none_that_can_be_used(
+    issuer: _Issuer, checked: Tokens, capsys: pytest.CaptureFixture[str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = checked.identify(issuer.sign())
+    issuer.path.write_text(text)
+    assert checked.identify(issuer.sign()) == credential
+    assert checked.ended(credential) is None
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("new token keys refused") == 1
+    monkeypatch.setattr(token_keys, "REPEAT_S", 0.0)
+    assert checked.ended(credential) is None
+    shown = capsys.readouterr()
+    assert "new token keys refused" in shown.out + shown.err, "the alarm is repeated while the file is unusable"
+    monkeypatch.undo()
+    issuer.publish()
+    assert checked.identify(issuer.sign()) == credential
+
+
+def test_a_credential_ends_with_its_time_and_with_its_key(issuer: _Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing_file, "CHECK_S", 0.0)
+    now = [NOW_S]
+    tokens = Tokens(_settings(issuer), now_s=lambda: now[0])
+    credential = tokens.identify(issuer.sign())
+    now[0] += 600 + LEEWAY_S - 1
+    assert tokens.ended(credential) is None
+    now[0] += 1
+    assert tokens.ended(credential) == "it has expired"
+    now[0] = NOW_S
+    issuer.publish(use="sig")
+    assert tokens.ended(credential) is None, "the same key, published again"
+    issuer.__post_init__()
+    assert tokens.ended(credential) == "its key is no longer among the node's keys", "another key with the same id"
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"keys": [{"kty": "none"}]}', json.dumps({"keys": [SECRET]})])
 def test_a_file_without_keys_is_named_at_start(issuer: _Issuer, text: str | None) -> None:
     issuer.path.unlink()
     if text is not None:
@@ -134,7 +223,7 @@ def test_a_file_without_keys_is_named_at_start(issuer: _Issuer, text: str | None
 
 
 def test_a_client_reads_its_token_again_when_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "CHECK_S", 0.0)
+    monkeypatch.setattr(changing_file, "CHECK_S", 0.0)
     path = tmp_path / "token"
     with pytest.raises(InvalidSetting, match=r"tls\.token"):
         TokenFile(path).metadata()
@@ -143,6 +232,9 @@ def test_a_client_reads_its_token_again_when_the_file_changes(tmp_path: Path, mo
     assert file.metadata() == (("authorization", "Bearer one"),)
     path.write_text("another\n")
     assert file.metadata() == (("authorization", "Bearer another"),)
+    for broken in ("", "\n", "two tokens", "a\nb", "\x1b[31m", "é", "x" * 100_000):
+        path.write_text(broken)
+        assert file.metadata() == (("authorization", "Bearer another"),)
     path.unlink()
     assert file.metadata() == (("authorization", "Bearer another"),)
 
