@@ -94,7 +94,7 @@ async def created(address: str, tls: TlsSettings | None) -> None:
 
 async def test_a_certificate_of_no_listed_subject_creates_nothing_in_zookeeper(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path / "certificates")
-    with zookeeper(tmp_path / "data", authority.issue("node", "zookeeper")) as (address, process):
+    with zookeeper(tmp_path / "data", authority.issue("zookeeper", "main")) as (address, process):
         await created(address, authority.issue("node", "a"))
         with client(address, authority.issue("stranger", "s")) as stranger:
             expect_closed(stranger)
@@ -158,12 +158,12 @@ def serial(tls: TlsSettings) -> str:
 
 async def test_zookeeper_serves_a_renewed_certificate_without_a_restart(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path / "certificates")
-    own, node = authority.issue("node", "zookeeper"), authority.issue("node", "a")
+    own, node = authority.issue("zookeeper", "main"), authority.issue("node", "a")
     with zookeeper(tmp_path / "data", own) as (address, _):
         session = await ZooKeeperCoordinator.connect(f"{address}/waltz/test", new=True, tls=node)
         await session.create("/alive", b"", ephemeral=True)
         until_served(address, node, serial(own))
-        renewed = authority.issue("node", "zookeeper")
+        renewed = authority.issue("zookeeper", "main")
         until_served(address, node, serial(renewed))
         assert (tmp_path / "data" / "identity.pem").stat().st_mode & 0o777 == 0o600
         assert await session.get("/alive") is not None
@@ -190,7 +190,7 @@ async def test_a_change_of_the_authority_is_in_use_within_seconds_and_ends_no_se
 
 
 def test_a_link_in_place_of_the_identity_is_replaced_and_not_written_through(tmp_path: Path) -> None:
-    own = DevelopmentAuthority(tmp_path / "certificates").issue("node", "zookeeper")
+    own = DevelopmentAuthority(tmp_path / "certificates").issue("zookeeper", "main")
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "identity.pem").symlink_to(victim)

@@ -72,7 +72,7 @@ class TlsSettings(Settings):
     )
     coordinator_writers: tuple[str, ...] = Field(
         default=("CN=node,O=waltz", "CN=operator,O=waltz", "CN=zookeeper,O=waltz"),
-        description="Subjects of the certificates of nodes, operators and ZooKeeper, as RFC 4514 writes them. ZooKeeper lets them change all metadata. "
+        description="Subjects of the certificates of nodes, operators and ZooKeeper, as RFC 4514 writes them. ZooKeeper lets them change everything. "
         "Choose the same for all nodes. If this process's own subject is in neither list, its nodes in ZooKeeper are not protected.",
     )
     coordinator_clients: tuple[str, ...] = Field(

@@ -98,7 +98,7 @@ class Gate:
             if credential is None or self._token_calls is None:
                 yield identity
                 return
-            async with self._token_calls.lasting(credential):
+            async with self._token_calls.limited(credential):
                 yield identity
 
     def admit(self, method: AnyMethod, identity: Identity | None, request: Any = None) -> bool:

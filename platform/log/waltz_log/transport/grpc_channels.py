@@ -69,7 +69,7 @@ class GrpcChannels:
 
     @property
     def peer(self) -> Identity | None:
-        """Who answers at the address, as the last verification found; None before it, and without certificates."""
+        """The peer at the address, as the last verification found it; None before it, and without certificates."""
         return None if self._peer is None else self._peer.identity
 
     def ready(self) -> grpc.aio.Channel | None:

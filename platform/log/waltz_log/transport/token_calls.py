@@ -33,7 +33,7 @@ class TokenCalls:
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def lasting(self, credential: Credential) -> AsyncIterator[None]:
+    async def limited(self, credential: Credential) -> AsyncIterator[None]:
         """The block is one call of the token. Raises `Unavailable` when the token ends before the call."""
         limit = asyncio.timeout(None)
         try:

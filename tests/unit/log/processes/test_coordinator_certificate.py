@@ -12,7 +12,7 @@ from waltz_log.security.certificates import Certificates
 
 async def test_the_first_expiry_among_hosts_appears_stays_while_none_answers_and_rises_with_a_renewal(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path)
-    served, later = authority.issue("node", "zookeeper", days=3), authority.issue("node", "other", days=90)
+    served, later = authority.issue("zookeeper", "main", days=3), authority.issue("node", "other", days=90)
     servers = [await _serve(Certificates(each)) for each in (served, later)]
     hosts = ",".join(f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers)
     now_s = 0.0
@@ -28,7 +28,7 @@ async def test_the_first_expiry_among_hosts_appears_stays_while_none_answers_and
 
     assert seen.expires_s() is None
     assert await expiry() == Certificates(served).current().expires_s
-    authority.issue("node", "zookeeper", days=60)
+    authority.issue("zookeeper", "main", days=60)
     await asyncio.sleep(0.6)  # files are read again after half a second
     assert await expiry() == Certificates(served).current().expires_s
     for server in servers:

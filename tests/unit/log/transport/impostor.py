@@ -62,7 +62,7 @@ class Impostor:
             await server.wait_closed()
 
 
-class _Everything(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it takes no arguments when it runs
+class _Everything(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic when it runs
     """Every procedure: each message is answered with an empty one."""
 
     def __init__(self, impostor: Impostor) -> None:

@@ -159,7 +159,7 @@ async def test_a_relay_that_shows_a_node_and_then_an_impostor_is_sent_nothing(au
     assert impostor.seen == impostor.messages == []
 
 
-async def test_a_process_that_takes_the_address_of_a_verified_node_is_sent_nothing(authority: DevelopmentAuthority, client: TlsSettings) -> None:
+async def test_a_process_that_follows_a_verified_node_at_its_address_is_sent_nothing(authority: DevelopmentAuthority, client: TlsSettings) -> None:
     network = GrpcNetwork(tls=client)
     async with _node(authority.issue("node", "a")) as listener:
         channel = network.connect(listener.address)
