@@ -174,7 +174,7 @@ async def test_a_change_of_the_authority_is_in_use_within_seconds_and_ends_no_se
     old, new = (DevelopmentAuthority(tmp_path / name) for name in ("old", "new"))
     both = tmp_path / "both.pem"
     both.write_bytes(old.certificate.read_bytes())
-    own, node = (old.issue("node", name).model_copy(update={"authorities": both}) for name in ("zookeeper", "a"))
+    own, node = (old.issue(*each).model_copy(update={"authorities": both}) for each in (("zookeeper", "main"), ("node", "a")))
     with zookeeper(tmp_path / "data", own) as (address, _):
         session = await ZooKeeperCoordinator.connect(f"{address}/waltz/test", new=True, tls=node, timeout_s=60)
         await session.create("/alive", b"", ephemeral=True)
