@@ -171,7 +171,7 @@ def test_spark_reads_nothing_from_a_storage_node_with_an_applications_certificat
             list(read_view(ViewRange(0, 1, 1, session, key, stolen, 1500, "", "")))  # type: ignore[arg-type]
         rows = list(read_range(LogRange(0, 0, 0, session, key, (*stolen, *replicas), 20_000, True)))
         assert sum(each.num_rows for each in rows) == 1
-    assert impostor.seen == impostor.messages == []
+    assert (impostor.seen, impostor.messages) == ([], [])
 
 
 def test_a_client_sends_neither_its_token_nor_payloads_to_an_application_at_a_log_servers_address(cluster: LocalCluster) -> None:
@@ -185,6 +185,6 @@ def test_a_client_sends_neither_its_token_nor_payloads_to_an_application_at_a_lo
             with _client(cluster, append_timeout_s=4, connect_timeout_s=4) as another, pytest.raises((WaltzError, ClusterUnavailable)):
                 another.append(1, b"to whoever is there")
             time.sleep(1)
-        assert impostor.seen == impostor.messages == []
+        assert (impostor.seen, impostor.messages) == ([], [])
     cluster.start("server-0")
     cluster.wait_ready(60)

@@ -7,7 +7,7 @@ server read it. Servers read their sources at different moments, so versions are
 | source | node | items |
 |---|---|---|
 | `cluster` | `/cluster` | `parameters` |
-| `assignment` | `/assignment` | an owner for each partition (`p/3`), the addresses of each server (`s/7`) |
+| `assignment` | `/assignment` | an owner for each partition (`p/3`), each server's addresses (`s/7`) and name (`n/7`) |
 | `replicas` | `/store/assignment` | the storage nodes of each partition (`p/3`) |
 | `node/<name>` | `/store/nodes/<name>` | `entry` |
 | `topics` | `/topics` | a topic for each name, of those that the follower may see |
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.node_address import announced_addresses, announced_name
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import ProtocolViolation, WaltzError
 
@@ -297,7 +298,8 @@ def parameters_items(found: ClusterParameters) -> dict[str, bytes]:
 def assignment_items(found: Assignment) -> dict[str, bytes]:
     """What clients need of it. Servers that own nothing are included: any of them answers."""
     owners = {f"p/{partition}": _dump([each.server_id, each.generation]) for partition, each in found.partitions.items()}
-    return owners | {f"s/{server}": _dump([address, *found.workers.get(server, ())]) for server, address in found.addresses.items()}
+    names = {f"n/{server}": _dump(name) for server, address in found.addresses.items() if (name := announced_name(address))}
+    return owners | names | {f"s/{server}": _dump([address, *found.workers.get(server, ())]) for server, address in found.addresses.items()}
 
 
 def _assignment_of(items: Mapping[str, bytes]) -> Assignment:
@@ -307,10 +309,11 @@ def _assignment_of(items: Mapping[str, bytes]) -> Assignment:
     for name, value in items.items():
         kind, _, number = name.partition("/")
         if kind == "s":
-            addresses[int(number)], *own = json.loads(value)
+            announced = items.get(f"n/{number}")
+            addresses[int(number)], *own = announced_addresses(json.loads(value), None if announced is None else json.loads(announced))
             if own:
                 workers[int(number)] = tuple(own)
-        else:
+        elif kind != "n":
             partitions[_partition(name)] = Ownership(*json.loads(value))
     return Assignment(partitions, addresses, workers)
 

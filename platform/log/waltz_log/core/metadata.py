@@ -26,11 +26,11 @@ entries of nodes and the assignment also hold the principal of each node's certi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from waltz_log.core.node_address import NodeAddress, announced_name
+from waltz_log.core.node_address import announced_addresses, announced_name
 from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import InvalidRequest
 
@@ -177,12 +177,6 @@ def _with_principal(fields: dict[str, object], address: str) -> dict[str, object
     return fields | {"principal": principal} if principal else fields
 
 
-def _announced(addresses: Iterable[str], principal: object) -> tuple[str, ...]:
-    """The addresses of one node, with the name that it announces. A value that is no text names nothing, and TLS then refuses the node."""
-    name = principal if isinstance(principal, str) else ""
-    return tuple(NodeAddress(each, name) for each in addresses)
-
-
 @dataclass(frozen=True, slots=True)
 class StorageNodeEntry:
     """`start`: how often the node's directory was started; a directory with a smaller count was restored from a copy. `workers`: their addresses, in
@@ -201,7 +195,7 @@ class StorageNodeEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
         found = json.loads(data)
-        address, *workers = _announced((found["address"], *found.get("workers", ())), found.get("principal"))
+        address, *workers = announced_addresses((found["address"], *found.get("workers", ())), found.get("principal"))
         return cls(address, found["start"], tuple(workers))
 
 
@@ -219,7 +213,7 @@ class ServerEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
-        address, *workers = _announced((found["address"], *found.get("workers", ())), found.get("principal"))
+        address, *workers = announced_addresses((found["address"], *found.get("workers", ())), found.get("principal"))
         return cls(found["server_id"], address, tuple(found["preferred"]), tuple(workers))
 
 
@@ -287,8 +281,8 @@ class Assignment:
         principals = found.get("principals", {})
         return cls(
             {int(p): Ownership(server, generation) for p, (server, generation) in found["partitions"].items()},
-            {int(server): _announced((address,), principals.get(server))[0] for server, address in found["addresses"].items()},
-            {int(server): _announced(addresses, principals.get(server)) for server, addresses in found.get("workers", {}).items()},
+            {int(server): announced_addresses((address,), principals.get(server))[0] for server, address in found["addresses"].items()},
+            {int(server): announced_addresses(addresses, principals.get(server)) for server, addresses in found.get("workers", {}).items()},
             {int(p): HandedOver(tuple(avoids), moves) for p, (avoids, moves) in found.get("handed_over", {}).items()},
             {int(p): address for p, address in found.get("moved", {}).items()},
             tuple(found.get("drained", ())),

@@ -7,9 +7,10 @@ place that connects.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
-__all__ = ["NodeAddress", "announced_name", "same_node"]
+__all__ = ["NodeAddress", "announced_addresses", "announced_name", "same_node"]
 
 
 class NodeAddress(str):
@@ -32,6 +33,12 @@ def announced_name(address: str) -> str | None:
     """The principal that the cluster announces for the address; empty: the node announced none. None: the address does not come from the cluster, as
     one that a person wrote."""
     return address.principal if isinstance(address, NodeAddress) else None
+
+
+def announced_addresses(addresses: Iterable[str], principal: object) -> tuple[NodeAddress, ...]:
+    """The addresses of one node, with the name that it announces. A value that is no text names nothing, and TLS then refuses the node."""
+    name = principal if isinstance(principal, str) else ""
+    return tuple(NodeAddress(each, name) for each in addresses)
 
 
 def same_node(one: str, other: str) -> bool:

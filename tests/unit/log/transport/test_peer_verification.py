@@ -106,7 +106,7 @@ async def test_an_application_at_a_nodes_address_is_sent_nothing(
         reason = await _refusal(client, address, use)
     assert "spiffe://waltz/application/late answers there, which is not a node" in reason
     assert "URI spiffe://DOMAIN/node/NAME" in reason
-    assert impostor.seen == impostor.messages == []
+    assert (impostor.seen, impostor.messages) == ([], [])
 
 
 @pytest.mark.parametrize("use", USES)
@@ -116,7 +116,7 @@ async def test_another_node_than_the_announced_one_is_sent_nothing(
     async with Impostor().serving(authority.issue("node", "b")) as impostor:
         reason = await _refusal(client, NodeAddress(impostor.address, NODE), use)
     assert f"{OTHER} answers there, and the cluster announces {NODE}" in reason
-    assert impostor.seen == impostor.messages == []
+    assert (impostor.seen, impostor.messages) == ([], [])
 
 
 @pytest.mark.parametrize("role", ["operator", "application", "reader"])
@@ -156,7 +156,7 @@ async def test_a_relay_that_shows_a_node_and_then_an_impostor_is_sent_nothing(au
         relay(str(listener.address), impostor.address) as address,
     ):
         assert "application/late" in await _refusal(client, NodeAddress(address, NODE))
-    assert impostor.seen == impostor.messages == []
+    assert (impostor.seen, impostor.messages) == ([], [])
 
 
 async def test_a_process_that_follows_a_verified_node_at_its_address_is_sent_nothing(authority: DevelopmentAuthority, client: TlsSettings) -> None:
