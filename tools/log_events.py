@@ -12,6 +12,16 @@ MEANINGS: dict[str, str] = {
     "certificate expires soon": "The process's certificate expires within 14 days. Replace it; the process reads the new files by itself.",
     "new token keys refused, the previous ones stay in use": "The file `tls.tokens.keys` changed, and cannot be used. Correct it.",
     "token file not read, the previous token stays in use": "A client cannot read its file `tls.token`. Correct it before the token expires.",
+    "token keys left out": (
+        "Some keys in `tls.tokens.keys` cannot be used, or have the id of an earlier one. The node accepts no token that they sign. Correct the file if "
+        "one is needed."
+    ),
+    "call ended with its token": "The token of a call expired, or its key left the node's keys, so the call ended. The client connects again.",
+    "peer refused": (
+        "The process at `address` is not the node or ZooKeeper that should be there, so nothing was sent to it. `reason` says what its certificate "
+        "lacks. If the address is right, issue the certificate again; if not, another process serves there, which may be an attack. Logged once a "
+        "minute for each address; see [security](../guides/security.md)."
+    ),
     "certificate reloaded": "New certificate files are in use. Connections that were open continue.",
     "new certificate refused, the previous one stays in use": (
         "The certificate files changed, and cannot be used: `reason` names the file. Correct it before the previous certificate expires."

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(300)
 LATE = "spiffe://waltz/application/late"
 TOKEN = "a.secret.token"
 EVERYONE = ("spiffe://*/*/*",)
-"""The impostor serves whoever comes: the caller is to refuse, not the impostor."""
+"""The impostor serves every peer: the caller must refuse, not the impostor."""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=lambda workers: f"workers={workers}")
