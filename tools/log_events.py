@@ -13,8 +13,8 @@ MEANINGS: dict[str, str] = {
     "new token keys refused, the previous ones stay in use": "The file `tls.tokens.keys` changed, and cannot be used. Correct it.",
     "token file not read, the previous token stays in use": "A client cannot read its file `tls.token`. Correct it before the token expires.",
     "token keys left out": (
-        "Some keys in `tls.tokens.keys` cannot be used, or have the id of an earlier one. The node accepts no token that they sign. Correct the file if "
-        "one is needed."
+        "Some keys in `tls.tokens.keys` cannot be used, or have the id of an earlier one. The node accepts no token that they sign. Correct the file "
+        "if one is needed."
     ),
     "call ended with its token": "The token of a call expired, or its key left the node's keys, so the call ended. The client connects again.",
     "peer refused": (
