@@ -57,7 +57,7 @@ def _records(block: pb.Block, partition: int, expected: int, found: list[Transac
             raise ProtocolViolation(reason=f"record does not fit the frame: partition={partition} expected={expected} length={length}")
         transaction_id, client_id, generation, of_partition, sequence, header, data_length, checksum = unpack(records, start)
         data = records[start + HEADER_BYTES : end - 4]
-        if crc32(data, crc32(view[start : start + HEADER_BYTES])) != unpack_checksum(records, end - 4)[0]:
+        if crc32(view[start : end - 4]) != unpack_checksum(records, end - 4)[0]:
             raise _corrupt(partition, start, expected, "record checksum does not match")
         if crc32(data) != checksum:
             raise _corrupt(partition, start, expected, "data checksum does not match")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["HEADER_BYTES", "RECORD_OVERHEAD_BYTES", "SEALED_HEADER_BYTES", "Block"]
+__all__ = ["HEADER_BYTES", "ID_MAX", "RECORD_OVERHEAD_BYTES", "SEALED_HEADER_BYTES", "Block"]
 
 HEADER_BYTES = 36
 """Transaction id, request id, header, data length, data checksum (On-Disk Data Structures, Transaction Record)."""
@@ -18,6 +18,9 @@ RECORD_OVERHEAD_BYTES = 40
 
 SEALED_HEADER_BYTES = RECORD_OVERHEAD_BYTES
 """A record without its data (`sealed_headers`)."""
+
+ID_MAX = 2**63 - 1
+"""The highest transaction id that a record can hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ does the same for many at once.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Final
 
 from waltz_log.core.formats.crc import crc32
@@ -25,23 +26,19 @@ _ONE = 1 << 31
 
 def closing_without_data(header: bytes | memoryview, data_length: int, data_checksum: int) -> int:
     """The closing checksum of a record with this header. `data_length` and `data_checksum`: what the header states; the length is 0 or more."""
-    return _shift(crc32(header), data_length) ^ data_checksum
-
-
-def _shift(register: int, following: int) -> int:
-    if following <= ZEROS_MAX:
-        zeros, of_zeros = _zeros(following)
-        return crc32(zeros, register) ^ of_zeros
-    return _product(register, _power(following))
+    return _shift_by(data_length)(crc32(header)) ^ data_checksum
 
 
 @lru_cache(maxsize=ZEROS_MAX)
-def _zeros(count: int) -> tuple[memoryview, int]:
+def _shift_by(count: int) -> Callable[[int], int]:
+    """The effect of `count` zero bytes on a register."""
+    if count > ZEROS_MAX:
+        return partial(_product, _power(count))
     zeros = _ZEROS[:count]
-    return zeros, crc32(zeros)
+    of_zeros = crc32(zeros)
+    return lambda register: crc32(zeros, register) ^ of_zeros
 
 
-@lru_cache(maxsize=ZEROS_MAX)
 def _power(exponent: int) -> int:
     """x^(8 * exponent) modulo the polynomial."""
     found, square = _ONE, _ONE >> 8

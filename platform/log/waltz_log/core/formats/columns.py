@@ -16,7 +16,7 @@ from typing import Any, Final  # Any: dtypes that are made at run time
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import HEADER_BYTES, ID_MAX, RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
 from waltz_log.core.formats.record_checksums import closings_of_data, closings_of_run, closings_without_data, is_run, words_of
@@ -165,6 +165,8 @@ def verify_records(records: bytes | memoryview, lengths: bytes, *, first_transac
     if len(lengths) % 4:
         raise CorruptData(where=where, offset=0, transaction_id=-1, reason=f"lengths are cut off: bytes={len(lengths)}")
     count = len(lengths) // 4
+    if first_transaction_id is not None and not 0 <= first_transaction_id <= ID_MAX - count:
+        raise CorruptData(where=where, offset=0, transaction_id=first_transaction_id, reason=f"impossible transaction ids: count={count}")
     if count < FEW_RECORDS or (count < FEW_DIFFERENT and not _one_length(lengths)):
         _verify_one_by_one(records, lengths, first_transaction_id, partition, where)
     elif not _verified_at_once(records, lengths, first_transaction_id, partition):

@@ -12,7 +12,7 @@ from typing import Any, Final  # Any: dtypes that are made at run time
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import HEADER_BYTES, SEALED_HEADER_BYTES
+from waltz_log.core.formats.block import HEADER_BYTES, ID_MAX, SEALED_HEADER_BYTES
 from waltz_log.core.formats.columns import HEADER_DTYPE, closings_array, headers_array
 from waltz_log.core.formats.record_checksums import closings_without_data, words_of
 from waltz_log.errors import CorruptData
@@ -47,6 +47,8 @@ def verify_sealed_headers(sealed: bytes, *, first_transaction_id: int, partition
     if not sealed:
         return
     rows = sealed_headers_array(sealed)
+    if not 0 <= first_transaction_id <= ID_MAX - len(rows):
+        raise CorruptData(where=where, offset=0, transaction_id=first_transaction_id, reason=f"impossible transaction ids: count={len(rows)}")
     sizes = rows["data_length"].astype(np.int64)
     words = words_of(np.ascontiguousarray(rows.view(_ROW)["header"]))
     closings = closings_without_data(words, np.maximum(sizes, 0))

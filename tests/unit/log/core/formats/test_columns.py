@@ -27,6 +27,7 @@ from waltz_log.core.formats.columns import (
 )
 from waltz_log.core.formats.crc_algebra import LOW_BITS, crc_of_words, shift
 from waltz_log.core.formats.records import decode_record, encode_record
+from waltz_log.core.formats.sealed_headers import seal_headers, verify_sealed_headers
 from waltz_log.errors import CorruptData
 
 
@@ -196,6 +197,16 @@ def test_framing_ids_and_partition_are_checked(count: int) -> None:
     assert "bad length" in refused(records, struct.pack(">i", 39) + lengths[4:])
     assert "bad length" in refused(records, struct.pack(">i", -1) + lengths[4:])
     assert "data length" in refused(records, struct.pack(">2i", 42, 44) + lengths[8:])
+
+
+@pytest.mark.parametrize("first", [-1, -(2**63), 2**63 - 2, 2**63])
+@pytest.mark.parametrize("count", [2, MANY])
+def test_ids_that_no_record_can_have_are_refused(first: int, count: int) -> None:
+    lengths, records = build([b"abc"] * count, 7)
+    with pytest.raises(CorruptData, match="impossible transaction ids"):
+        verify_records(records, lengths, first_transaction_id=first, partition=3, where="test")
+    with pytest.raises(CorruptData, match="impossible transaction ids"):
+        verify_sealed_headers(seal_headers(records, lengths), first_transaction_id=first, partition=3, where="test")
 
 
 def test_an_empty_block_is_fine_and_bytes_without_lengths_are_not() -> None:

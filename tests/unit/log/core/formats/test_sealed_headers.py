@@ -150,7 +150,7 @@ def test_powers_are_computed_for_lengths_beyond_the_zeros() -> None:
     rng = np.random.default_rng(1)
     for length in rng.integers(ZEROS_MAX + 1, 1 << 20, 20).tolist():
         zeros = bytes(length)
-        assert closing_checksum._shift(0xDEADBEEF, length) == crc32(zeros, 0xDEADBEEF) ^ crc32(zeros)
+        assert closing_checksum._shift_by(length)(0xDEADBEEF) == crc32(zeros, 0xDEADBEEF) ^ crc32(zeros)
 
 
 def test_the_sealed_header_of_the_documentation_is_that_of_its_record() -> None:
