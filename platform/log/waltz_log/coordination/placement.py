@@ -16,9 +16,12 @@ from waltz_log.core.metadata import (
     ASSIGNMENT,
     CLUSTER,
     REPLICA_MOVES,
+    REPLICAS,
     SERVERS,
+    STORAGE_NODES,
     Assignment,
     ClusterParameters,
+    ReplicaAssignment,
     ReplicaMove,
     ServerEntry,
     moves_to_bytes,
@@ -31,6 +34,7 @@ __all__ = [
     "PlacementChange",
     "change_placement",
     "drain_node",
+    "forget_storage",
     "move_owners",
     "read_moves",
     "read_servers",
@@ -148,6 +152,27 @@ async def readmit_node(coordinator: Coordinator, name: str, *, dry_run: bool = F
         return replace(before, drained=tuple(each for each in before.drained if each != name))
 
     return await change_placement(coordinator, decide, dry_run=dry_run)
+
+
+async def forget_storage(coordinator: Coordinator, name: str, *, dry_run: bool = False) -> bool:
+    """Removes what the cluster knows of a storage node that will not come back: its address, the number of its starts, and that it was drained.
+    Returns whether it was known. Raises `InvalidRequest` if it still has a replica, or a replica is moving to it. A node with the same name can join
+    later: the starts of its directory count anew, and whatever it holds votes nothing, because no partition records it."""
+    replicas = await coordinator.get(REPLICAS, latest=True)
+    held = {} if replicas is None else ReplicaAssignment.from_bytes(replicas.data).replicas
+    moving = [each.partition for each in (await read_moves(coordinator)).values() if name in (each.add, each.remove)]
+    left = sorted({partition for partition, names in held.items() if name in names} | set(moving))
+    if left:
+        raise InvalidRequest(reason=f"{name} still has replicas of {len(left)} partitions, such as {left[0]}: run `waltz drain` first")
+    node = await coordinator.get(f"{STORAGE_NODES}/{name}", latest=True)
+    assignment = await coordinator.get(ASSIGNMENT, latest=True)
+    drained = assignment is not None and name in Assignment.from_bytes(assignment.data).drained
+    if not dry_run:
+        if drained:
+            await readmit_node(coordinator, name)
+        if node is not None:
+            await coordinator.delete(f"{STORAGE_NODES}/{name}")
+    return drained or node is not None
 
 
 # ---- moves of replicas under way -------------------------------------------------------------------------------------------------------------------

@@ -125,10 +125,16 @@ class Survey:
         """Every partition has an owner that serves it and a majority of replicas that can accept appends."""
         return all(each.accepts_appends for each in self.partitions)
 
+    @cached_property
+    def expected_storages(self) -> tuple[StorageState, ...]:
+        """Those that the cluster waits for: all but drained ones without a replica, which may be gone."""
+        holding = {replica.name for each in self.partitions for replica in each.replicas}
+        return tuple(node for node in self.storages if node.name in holding or node.name not in self.drained)
+
     @property
     def complete(self) -> bool:
-        """Ready, and every node of the cluster answers, with all its workers."""
-        nodes: tuple[ServerState | StorageState, ...] = (*self.servers, *self.storages)
+        """Ready, and every node of the cluster answers, with all its workers. A drained storage node without a replica does not count."""
+        nodes: tuple[ServerState | StorageState, ...] = (*self.servers, *self.expected_storages)
         return self.ready and all(node.answers and not node.silent for node in nodes)
 
     @property
@@ -138,9 +144,9 @@ class Survey:
             ("partitions without an owner", [f"{each.partition} ({each.unserved})" for each in self.partitions if each.high_water_mark is None]),
             ("partitions without a majority that can take appends", [_short_of(each) for each in self.partitions if _lacks_majority(each)]),
             ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
-            ("storage nodes that do not answer", [each.name for each in self.storages if not each.answers]),
+            ("storage nodes that do not answer", [each.name for each in self.expected_storages if not each.answers]),
             ("workers that do not answer", [f"{each.address}/{worker}" for each in self.servers for worker in each.silent]),
-            ("storage workers that do not answer", [f"{each.name}/{worker}" for each in self.storages for worker in each.silent]),
+            ("storage workers that do not answer", [f"{each.name}/{worker}" for each in self.expected_storages for worker in each.silent]),
         ]
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
 

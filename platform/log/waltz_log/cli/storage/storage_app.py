@@ -1,17 +1,19 @@
 """`waltz storage`: bare, it runs a storage node; with a subcommand it inspects a storage directory, or does to it what the subcommand's name says.
 
-Only `migrate` changes a directory, and `backup` and `restore` make new ones; all other commands open it read-only, also while the node runs.
+Only `migrate` changes a directory, and `backup` and `restore` make new ones; `forget` changes what the cluster knows; all other commands open a
+directory read-only, also while the node runs.
 Imports next to nothing, like `main`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import ClusterOption, Config, LogLevel, Output, checked_output
+from waltz_log.cli.shared_arguments import Cluster, ClusterOption, Config, DryRun, LogLevel, Output, Timeout, checked_output
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 
@@ -174,3 +176,17 @@ def restore(
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.restore_directory(source, target, pace, checked_output(output), keep_session=keep_session)
+
+
+@storage_app.command("forget")
+def forget(
+    cluster: Cluster,
+    name: Annotated[str, typer.Argument(help="The name of the storage node, as `waltz cluster status` shows it.")],
+    dry_run: DryRun = False,
+    output: Output = "table",
+    timeout: Timeout = 10.0,
+) -> int:
+    """Remove a storage node from the cluster that has no replicas and will not come back. Run `waltz drain` first."""
+    from waltz_log.cli.storage import storage_forget
+
+    return asyncio.run(storage_forget.forget(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

@@ -17,9 +17,10 @@ from waltz_log.cli.cluster import drain as drain_command
 from waltz_log.cli.cluster import owner as owner_command
 from waltz_log.cli.cluster import replicas as replicas_command
 from waltz_log.cli.cluster.replica_moves import read_replicas
+from waltz_log.cli.storage import storage_forget
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.placement import read_moves
-from waltz_log.coordination.survey import survey
+from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import ASSIGNMENT, Assignment
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
@@ -50,16 +51,18 @@ def under_load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[MemoryClu
                 finally:
                     await session.close()
 
-            for module in (drain_command, owner_command, replicas_command):
+            for module in (drain_command, owner_command, replicas_command, storage_forget):
                 monkeypatch.setattr(module, "connected", connected)
             client, done = await cluster.connect(), asyncio.Event()
-            appending = [asyncio.ensure_future(_append_on(client, partition, done)) for partition in range(PARTITIONS)]
+            appended: list[list[tuple[int, bytes]]] = [[] for _ in range(PARTITIONS)]
+            appending = [asyncio.ensure_future(_append_on(client, partition, done, found)) for partition, found in enumerate(appended)]
             await _until(lambda: _served(cluster))
             await scenario(cluster)
+            await _until(lambda: _enough(appended))
             done.set()
-            for partition, appended in enumerate(await asyncio.gather(*appending)):
-                assert len(appended) > 2
-                assert appended == await _read(client, partition)
+            await asyncio.gather(*appending)
+            for partition, found in enumerate(appended):
+                assert found == await _read(client, partition)
             await client.close()
             await cluster.stop()
 
@@ -68,13 +71,15 @@ def under_load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[MemoryClu
     return run
 
 
-async def _append_on(client: WaltzClient, partition: int, done: asyncio.Event) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
+async def _append_on(client: WaltzClient, partition: int, done: asyncio.Event, found: list[tuple[int, bytes]]) -> None:
     while not done.is_set():
         data = b"%d" % len(found)
         found.append(((await client.append(partition, data)).transaction_id, data))
         await asyncio.sleep(0.02)
-    return found
+
+
+async def _enough(appended: list[list[tuple[int, bytes]]]) -> bool:
+    return all(len(found) > 2 for found in appended)
 
 
 async def _read(client: WaltzClient, partition: int) -> list[tuple[int, bytes]]:
@@ -150,6 +155,46 @@ def test_a_storage_node_is_drained_although_the_command_is_killed_halfway(under_
         assert again["moves"] == []
 
     under_load(scenario)
+
+
+def test_a_drained_node_that_is_gone_makes_no_cluster_incomplete_and_can_be_forgotten(under_load: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        forgetting: dict[str, Any] = {"dry_run": False, "output": "json", "timeout_s": 1.0}
+        with pytest.raises(InvalidRequest, match="storage-0 answers at"):
+            await storage_forget.forget(ADDRESS, "storage-0", **forgetting)
+        with pytest.raises(InvalidRequest, match="no storage node is named storage-9; there are storage-0, "):
+            await storage_forget.forget(ADDRESS, "storage-9", **forgetting)
+        assert await drain_command.drain(ADDRESS, "storage-0", **MOVING) == OK
+        await cluster.kill_storage("storage-0")
+        await cluster.kill_storage("storage-1")
+        with pytest.raises(InvalidRequest, match="storage-1 still has replicas of 6 partitions, such as 0: run `waltz drain` first"):
+            await storage_forget.forget(ADDRESS, "storage-1", **forgetting)
+        found = await _surveyed(cluster)
+        assert not found.complete
+        assert "storage nodes that do not answer: storage-1" in found.missing
+        await cluster.start_storage("storage-1")
+        await _until(lambda: _complete(cluster))
+        assert "storage-0" in {each.name for each in (await _surveyed(cluster)).storages}
+        with _printed(capsys) as planned:
+            assert await storage_forget.forget(ADDRESS, "storage-0", **(forgetting | {"dry_run": True})) == OK
+        assert planned == {"node": "storage-0", "dry_run": True, "forgotten": False}
+        with _printed(capsys) as done:
+            assert await storage_forget.forget(ADDRESS, "storage-0", **forgetting) == OK
+        assert done["forgotten"]
+        found = await _surveyed(cluster)
+        assert "storage-0" not in {each.name for each in found.storages}
+        assert found.drained == ()
+        assert found.complete
+
+    under_load(scenario)
+
+
+async def _surveyed(cluster: MemoryCluster) -> Survey:
+    return await survey(cluster.ensemble.session(), cluster.network, ADDRESS)
+
+
+async def _complete(cluster: MemoryCluster) -> bool:
+    return (await _surveyed(cluster)).complete
 
 
 def test_a_move_to_a_node_that_is_gone_is_cancelled_and_planned_again(under_load: Run, capsys: pytest.CaptureFixture[str]) -> None:
