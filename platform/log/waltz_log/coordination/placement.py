@@ -157,7 +157,7 @@ async def readmit_node(coordinator: Coordinator, name: str, *, dry_run: bool = F
 async def forget_storage(coordinator: Coordinator, name: str, *, dry_run: bool = False) -> bool:
     """Removes what the cluster knows of a storage node that will not come back: its address, the number of its starts, and that it was drained.
     Returns whether it was known. Raises `InvalidRequest` if it still has a replica, or a replica is moving to it. A node with the same name can join
-    later: the starts of its directory count anew, and whatever it holds votes nothing, because no partition records it."""
+    later: the starts of its directory count from the beginning, and what it holds has no vote, because no partition records it."""
     replicas = await coordinator.get(REPLICAS, latest=True)
     held = {} if replicas is None else ReplicaAssignment.from_bytes(replicas.data).replicas
     moving = [each.partition for each in (await read_moves(coordinator)).values() if name in (each.add, each.remove)]
