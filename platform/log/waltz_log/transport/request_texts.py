@@ -19,9 +19,13 @@ T = TypeVar("T")
 TEXT_BYTES_MAX: Final = 256
 """The longest topic has 200 bytes, the longest principal that a rule can name 249."""
 
+ENTRIES_MAX: Final = 64
+"""Of messages with names in one request: a follower names a version of each of about ten sources."""
+
 
 def with_names(request: T) -> T:
-    """The request. Raises `ProtocolViolation` for a name that is too long or contains a character that is not printable."""
+    """The request. Raises `ProtocolViolation` for a name that is too long or contains a character that is not printable, and for too
+    many of them."""
     for field, name in _names(request):
         if len(name) > TEXT_BYTES_MAX or len(name.encode()) > TEXT_BYTES_MAX:
             raise ProtocolViolation(reason=f"{field} is longer than {TEXT_BYTES_MAX} bytes")
@@ -36,7 +40,13 @@ def _names(request: Any) -> Iterator[tuple[str, str]]:
             yield from ((field, name) for name in getattr(request, field))
         elif kind == "text":
             yield field, getattr(request, field)
-        elif not is_repeated and request.HasField(field):
+        elif is_repeated:
+            entries = getattr(request, field)
+            if len(entries) > ENTRIES_MAX:
+                raise ProtocolViolation(reason=f"{field} has more than {ENTRIES_MAX} entries")
+            for each in entries:
+                yield from _names(each)
+        elif request.HasField(field):
             yield from _names(getattr(request, field))
 
 
@@ -48,6 +58,5 @@ def _fields(descriptor: Any) -> tuple[tuple[str, str, bool], ...]:
         if each.type == each.TYPE_STRING:
             found.append((str(each.name), "text", bool(each.is_repeated)))
         elif each.message_type is not None and not each.message_type.GetOptions().map_entry and _fields(each.message_type):
-            assert not each.is_repeated, f"names in a repeated message: {descriptor.full_name}.{each.name}"
-            found.append((str(each.name), "message", False))
+            found.append((str(each.name), "message", bool(each.is_repeated)))
     return tuple(found)

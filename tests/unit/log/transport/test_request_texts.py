@@ -12,7 +12,7 @@ from waltz_log.errors import ProtocolViolation
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.large_messages import decoder_of
-from waltz_log.transport.request_texts import TEXT_BYTES_MAX, _fields
+from waltz_log.transport.request_texts import ENTRIES_MAX, TEXT_BYTES_MAX
 
 METHODS: tuple[AnyMethod, ...] = tuple(each for each in (getattr(methods, name) for name in methods.__all__) if hasattr(each, "served_by"))
 
@@ -37,8 +37,9 @@ def _texts(message: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     for each in message.DESCRIPTOR.fields:
         if each.type == each.TYPE_STRING:
             found.append((*path, each.name))
-        elif each.message_type is not None and each.name not in EXEMPT and not each.is_repeated:
-            found += _texts(getattr(message, each.name), (*path, each.name))
+        elif each.message_type is not None and each.name not in EXEMPT:
+            inner = getattr(message, each.name).add() if each.is_repeated else getattr(message, each.name)
+            found += _texts(inner, (*path, each.name))
     return found
 
 
@@ -47,6 +48,8 @@ def _with_text(request: Any, path: tuple[str, ...], text: str) -> Any:
     holder = made
     for name in path[:-1]:
         holder = getattr(holder, name)
+        if hasattr(holder, "add"):
+            holder = holder.add()
     if holder.DESCRIPTOR.fields_by_name[path[-1]].is_repeated:
         getattr(holder, path[-1]).extend(["shop/orders", text])
     else:
@@ -58,7 +61,7 @@ CASES = [(method, path) for method in METHODS for path in _texts(method.request(
 
 
 def test_there_are_names_to_check() -> None:
-    assert {path[-1] for _, path in CASES} == {"principal", "topic", "topics", "readers", "namespace"}
+    assert {path[-1] for _, path in CASES} == {"principal", "topic", "topics", "readers", "namespace", "source"}
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
@@ -72,9 +75,12 @@ def test_a_name_that_is_long_or_not_printable_is_refused_and_not_repeated(method
     assert str(refused.value).isprintable()
 
 
-def test_messages_in_a_request_that_are_repeated_hold_no_names() -> None:
-    for method in METHODS:
-        _fields(method.request.DESCRIPTOR)  # asserts it
+def test_messages_in_a_request_that_are_repeated_are_bounded() -> None:
+    decode = decoder_of(methods.FOLLOW)
+    few = pb.FollowRequest(versions=[pb.MapVersion(source="topics")] * ENTRIES_MAX)
+    assert decode(few.SerializeToString()) == few
+    with pytest.raises(ProtocolViolation, match="versions has more than 64 entries"):
+        decode(pb.FollowRequest(versions=[pb.MapVersion()] * (ENTRIES_MAX + 1)).SerializeToString())
 
 
 def test_an_append_frame_is_decoded_without_a_search_for_names() -> None:
