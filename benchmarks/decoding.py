@@ -14,7 +14,7 @@ from zlib import crc32
 from waltz_log.client import Transaction
 from waltz_log.client.feed.decode_feed import decode_block
 from waltz_log.core.formats import columns
-from waltz_log.core.formats.block import HEADER_BYTES
+from waltz_log.core.formats.record_layout import HEADER_BYTES
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["decode_with_numpy", "made_block", "main"]

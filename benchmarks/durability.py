@@ -24,8 +24,9 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.flushing import Flushing
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import DiskFile
 from waltz_log.core.topics.catalogue import Policies

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 
 __all__ = ["FULL", "QUICK", "Workload", "machine_conditions"]
 

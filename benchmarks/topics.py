@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, LogRecord
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from verification.crashes.storage_model import KEY, FixedClock, append, block_of, node_on, read_all, records_of, silent_logs
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import StorageFailed, StorageFull

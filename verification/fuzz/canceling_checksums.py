@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from waltz_log.core.formats.block import HEADER_BYTES
+from waltz_log.core.formats.record_layout import HEADER_BYTES
 from waltz_log.core.formats.records import decode_record
 from waltz_log.errors import CorruptData
 

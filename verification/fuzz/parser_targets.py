@@ -19,10 +19,11 @@ from verification.crashes.storage_model import KEY, FixedClock, silent_logs
 from verification.fuzz.content_targets import CONTENT_SEEDS, CONTENT_TARGETS
 from verification.fuzz.port_targets import PORT_SEEDS, PORT_TARGETS
 from waltz_log.core.formats.backup_manifest import BackupManifest
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, SEALED_HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids, lengths_array, offsets_array, slice_block, verify_records
 from waltz_log.core.formats.control_format import ControlHeader, SessionMark, decode_counter, decode_mark, encode_counter, encode_mark, newest
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaStruct, decode_java_entry, encode_java_entry
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES, SEALED_HEADER_BYTES
 from waltz_log.core.formats.records import decode_record, encode_record, measure_records
 from waltz_log.core.formats.sealed_headers import seal_headers, verify_sealed_headers
 from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of

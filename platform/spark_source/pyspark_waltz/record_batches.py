@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.naming import TopicOf
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.columns import headers_array, lengths_array, offsets_array
 from waltz_log.core.formats.envelope import ENVELOPE_BYTES, ENVELOPE_VERSION, KEY_BYTES_MAX
+from waltz_log.core.formats.record_layout import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import EnvelopeBroken
 
 __all__ = ["ARROW_SCHEMA", "ARROW_SCHEMA_WITH_METADATA", "PADDING", "arrow_schema", "record_batch"]

@@ -19,10 +19,11 @@ from verification.fuzz.canceling_checksums import canceling, frame_of, is_sound,
 from waltz_log.client.feed import decode_feed as feed_decoding
 from waltz_log.console.reading import transaction_reader
 from waltz_log.core.formats import block_checksum, columns
-from waltz_log.core.formats.block import HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import CLOSINGS_MIN, COPIED_BYTES, FEW_DIFFERENT, FEW_RECORDS, verify_records
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.crc import crc32
+from waltz_log.core.formats.record_layout import HEADER_BYTES
 from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import ConnectionLost, CorruptData, ProtocolViolation, WaltzError
 from waltz_log.server.ordering import sequencer

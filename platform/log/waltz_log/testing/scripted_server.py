@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from waltz_log.core.formats.block import HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids, headers_array, slice_block, verify_records
+from waltz_log.core.formats.record_layout import HEADER_BYTES
 from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.locks.locks import LockTable

@@ -12,7 +12,7 @@ from itertools import repeat
 from struct import pack
 from typing import Final, Protocol
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_records
 
 __all__ = ["FEW_BODIES", "encode_in_columns", "encode_without_numpy"]

@@ -9,17 +9,13 @@ from __future__ import annotations
 import struct
 
 from waltz_log.client.transactions.transaction import Transaction
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, SEALED_HEADER_BYTES
 from waltz_log.core.formats.closing_checksum import closing_without_data
 from waltz_log.core.formats.crc import crc32
+from waltz_log.core.formats.record_layout import CHECKSUM, HEADER, HEADER_BYTES, RECORD_OVERHEAD_BYTES, SEALED_HEADER, SEALED_HEADER_BYTES
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["decode_block", "decode_feed"]
-
-_HEADER = struct.Struct(">qiiiiiiI")
-_SEALED_HEADER = struct.Struct(">qiiiiiiII")
-_CHECKSUM = struct.Struct(">I")
 
 
 def decode_feed(frame: pb.FeedFrame, partition: int, expected: int, *, data: bool) -> list[Transaction]:
@@ -49,7 +45,7 @@ def _records(block: pb.Block, partition: int, expected: int, found: list[Transac
         raise ProtocolViolation(reason=f"lengths are cut off: partition={partition} bytes={len(packed)}")
     view = memoryview(records)
     total = len(records)
-    unpack, unpack_checksum, new = _HEADER.unpack_from, _CHECKSUM.unpack_from, tuple.__new__
+    unpack, unpack_checksum, new = HEADER.unpack_from, CHECKSUM.unpack_from, tuple.__new__
     start = 0
     for length in struct.unpack(f">{len(packed) // 4}i", packed):
         end = start + length
@@ -76,7 +72,7 @@ def _headers(block: pb.Block, partition: int, expected: int, found: list[Transac
         raise ProtocolViolation(reason=f"headers are cut off: partition={partition} bytes={len(sealed)}")
     view = memoryview(sealed)
     start = 0
-    for transaction_id, client_id, generation, of_partition, sequence, header, data_length, checksum, closing in _SEALED_HEADER.iter_unpack(sealed):
+    for transaction_id, client_id, generation, of_partition, sequence, header, data_length, checksum, closing in SEALED_HEADER.iter_unpack(sealed):
         if data_length < 0 or closing_without_data(view[start : start + HEADER_BYTES], data_length, checksum) != closing:
             raise _corrupt(partition, start, expected, "record checksum does not match")
         if transaction_id != expected or of_partition != partition:

@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from waltz_log.core.formats.block import HEADER_BYTES
 from waltz_log.core.formats.columns import headers_array, offsets_array
 from waltz_log.core.formats.envelope import key_of
+from waltz_log.core.formats.record_layout import HEADER_BYTES
 
 __all__ = ["Criteria"]
 

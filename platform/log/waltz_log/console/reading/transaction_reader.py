@@ -16,8 +16,8 @@ from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.console.reading.criteria import Criteria
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampling import Sample, Sampler
-from waltz_log.core.formats.block import SEALED_HEADER_BYTES
 from waltz_log.core.formats.columns import offsets_array, verify_records
+from waltz_log.core.formats.record_layout import SEALED_HEADER_BYTES
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.formats.sealed_headers import sealed_headers_array, verify_sealed_headers
 from waltz_log.core.metadata import ASSIGNMENT, Assignment

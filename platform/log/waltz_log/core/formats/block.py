@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["HEADER_BYTES", "ID_MAX", "RECORD_OVERHEAD_BYTES", "SEALED_HEADER_BYTES", "Block"]
-
-HEADER_BYTES = 36
-"""Transaction id, request id, header, data length, data checksum (On-Disk Data Structures, Transaction Record)."""
-
-RECORD_OVERHEAD_BYTES = 40
-"""The bytes of a record besides its data: the header and the closing checksum."""
-
-SEALED_HEADER_BYTES = RECORD_OVERHEAD_BYTES
-"""A record without its data (`sealed_headers`)."""
-
-ID_MAX = 2**63 - 1
-"""The highest transaction id that a record can hold."""
+__all__ = ["Block"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from struct import Struct
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import shortest_and_sum, verify_records
 from waltz_log.core.formats.crc import crc32
+from waltz_log.core.formats.record_layout import ID_AND_PARTITION, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData
 
 __all__ = ["block_checksum", "verify_block"]
 
 _ID_AND_TIME = Struct(">qq")
-_ID_AND_PARTITION = Struct(">q8xi")
 
 
 def block_checksum(first_transaction_id: int, lengths: bytes, records: bytes, append_time_ms: int) -> int:
@@ -43,7 +43,7 @@ def verify_block(block: Block, partition: int, where: str) -> None:
         raise CorruptData(where=where, offset=0, transaction_id=first, reason=f"bad lengths: shortest={shortest} sum={total} bytes={len(records)}")
     last_start = total - int.from_bytes(lengths[-4:], "big")
     for start, expected in ((0, first), (last_start, block.last_transaction_id)):
-        transaction_id, found_partition = _ID_AND_PARTITION.unpack_from(records, start)
+        transaction_id, found_partition = ID_AND_PARTITION.unpack_from(records, start)
         if (transaction_id, found_partition) != (expected, partition):
             reason = f"unexpected record: id={transaction_id} partition={found_partition} expected_id={expected} expected_partition={partition}"
             raise CorruptData(where=where, offset=start, transaction_id=expected, reason=reason)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from struct import Struct, pack, unpack
+from struct import pack, unpack
 from typing import Any, Final  # Any: dtypes that are made at run time
 
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import HEADER_BYTES, ID_MAX, RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
 from waltz_log.core.formats.record_checksums import closings_of_data, closings_of_run, closings_without_data, is_run, words_of
+from waltz_log.core.formats.record_layout import CHECKSUM, FIELDS, HEADER, HEADER_BYTES, ID, ID_MAX, RECORD_OVERHEAD_BYTES, SENDER
 from waltz_log.errors import CorruptData
 
 __all__ = [
@@ -40,18 +41,7 @@ __all__ = [
     "verify_records",
 ]
 
-HEADER_DTYPE: Final = np.dtype(
-    [
-        ("transaction_id", ">i8"),
-        ("client_id", ">i4"),
-        ("generation", ">i4"),
-        ("partition", ">i4"),
-        ("sequence", ">i4"),
-        ("header", ">i4"),
-        ("data_length", ">i4"),
-        ("data_checksum", ">u4"),
-    ]
-)
+HEADER_DTYPE: Final = np.dtype([(name, f">{kind}") for name, kind in FIELDS])
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
 FEW_RECORDS: Final = 64
@@ -64,11 +54,7 @@ FEW_DIFFERENT: Final = 160
 FEW_LENGTHS: Final = 192
 """As `FEW_RECORDS`, where only lengths are read."""
 
-_ID = Struct(">q")
-_CHECKSUM = Struct(">I")
-_HEADER = Struct(">qiiiiiiI")
-_SENDER = Struct(">8xii4xi")
-_NO_ID = bytes(8)
+_NO_ID = bytes(ID.size)
 
 CHUNK_BYTES: Final = 64 * 1024
 """About how much data is copied into objects at a time. More would not fit in the processor's nearest cache, from which its checksum is computed."""
@@ -125,7 +111,7 @@ def senders(records: bytes | memoryview, lengths: bytes) -> Iterator[tuple[int, 
     """Client id, generation and sequence of each record, for a few of them. The framing must be right, as for `headers_array`."""
     start = 0
     for length in _each(lengths):
-        yield _SENDER.unpack_from(records, start)
+        yield SENDER.unpack_from(records, start)
         start += length
 
 
@@ -287,11 +273,11 @@ def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transa
         end = start + length
         if length < RECORD_OVERHEAD_BYTES or end > total:
             raise CorruptData(where=where, offset=start, transaction_id=expected, reason=f"bad length: length={length} left={total - start}")
-        found, _, _, owner, _, _, data_length, data_checksum = _HEADER.unpack_from(records, start)
+        found, _, _, owner, _, _, data_length, data_checksum = HEADER.unpack_from(records, start)
         reason = None
         if data_length + RECORD_OVERHEAD_BYTES != length:
             reason = f"data length does not match: data_length={data_length} length={length}"
-        elif crc32(view[start : end - 4]) != _CHECKSUM.unpack_from(records, end - 4)[0]:
+        elif crc32(view[start : end - 4]) != CHECKSUM.unpack_from(records, end - 4)[0]:
             reason = "record checksum does not match"
         elif crc32(view[start + HEADER_BYTES : end - 4]) != data_checksum:
             reason = "data checksum does not match"
@@ -343,11 +329,11 @@ def _assign_one_by_one(patched: bytearray, lengths: bytes, first_transaction_id:
     with memoryview(patched) as view:
         for index, length in enumerate(_each(lengths)):
             closing = start + length - 4
-            with_id = _ID.pack(first_transaction_id + index)
+            with_id = ID.pack(first_transaction_id + index)
             rest = view[start + 8 : closing]
             share = crc32(rest, crc32(with_id)) ^ crc32(rest, no_id)
             view[start : start + 8] = with_id
-            _CHECKSUM.pack_into(view, closing, _CHECKSUM.unpack_from(view, closing)[0] ^ share)
+            CHECKSUM.pack_into(view, closing, CHECKSUM.unpack_from(view, closing)[0] ^ share)
             rest.release()
             start += length
 

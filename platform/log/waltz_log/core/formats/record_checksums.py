@@ -12,23 +12,18 @@ records, a second call that continues the checksum of the header over the data c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final  # Any: dtypes that are made at run time
+from typing import Any  # Any: dtypes that are made at run time
 
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import HEADER_BYTES
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.crc_algebra import crc_of_words, shares, shift
+from waltz_log.core.formats.record_layout import CHECKSUM, CHECKSUM_WORD, HEADER_BYTES, ID, SEQUENCE_WORD, WORD_BYTES
 
-__all__ = ["CHECKSUM_WORD", "SEQUENCE_WORD", "closings_of_data", "closings_of_run", "closings_without_data", "data_checksums", "is_run", "words_of"]
+__all__ = ["closings_of_data", "closings_of_run", "closings_without_data", "data_checksums", "is_run", "words_of"]
 
-SEQUENCE_WORD: Final = 5
-CHECKSUM_WORD: Final = 8
-"""Places in a header of nine words; the first two are the transaction id."""
-
-_ID_BYTES = 8
-_HEADER_WORDS = HEADER_BYTES // 4
+_HEADER_WORDS = HEADER_BYTES // WORD_BYTES
 
 
 def data_checksums(bodies: Sequence[bytes | memoryview]) -> NDArray[np.uint32]:
@@ -70,10 +65,10 @@ def closings_of_run(words: NDArray[np.uint32], size: int, first_transaction_id: 
     first = words[:, 0].astype(">u4")
     first[[0, 1, SEQUENCE_WORD, CHECKSUM_WORD]] = 0
     closings = np.full(count, crc32(bytes(size), crc32(first.tobytes())) ^ crc32(bytes(size)), dtype=np.uint32)
-    closings ^= shares(int(words[SEQUENCE_WORD, 0]), count, 4, HEADER_BYTES - 4 * (SEQUENCE_WORD + 1) + size)
+    closings ^= shares(int(words[SEQUENCE_WORD, 0]), count, WORD_BYTES, HEADER_BYTES - WORD_BYTES * (SEQUENCE_WORD + 1) + size)
     checksums = words[CHECKSUM_WORD]
-    closings ^= shift(checksums.byteswap(), 4 + size)
+    closings ^= shift(checksums.byteswap(), CHECKSUM.size + size)
     closings ^= checksums
     if first_transaction_id is not None:
-        closings ^= shares(first_transaction_id, count, _ID_BYTES, HEADER_BYTES - _ID_BYTES + size)
+        closings ^= shares(first_transaction_id, count, ID.size, HEADER_BYTES - ID.size + size)
     return closings

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
-from waltz_log.core.formats.record_checksums import CHECKSUM_WORD, SEQUENCE_WORD, closings_of_run, closings_without_data, data_checksums
+from waltz_log.core.formats.record_checksums import closings_of_run, closings_without_data, data_checksums
+from waltz_log.core.formats.record_layout import CHECKSUM_WORD, HEADER_BYTES, RECORD_OVERHEAD_BYTES, SEQUENCE_WORD
 
 __all__ = ["encode_record_columns"]
 

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count, repeat
-from struct import Struct
 from typing import NamedTuple
 
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.crc import crc32
+from waltz_log.core.formats.record_layout import CHECKSUM, DATA_LENGTH, HEADER, HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData
 
 __all__ = ["Record", "decode_record", "encode_record", "encode_records", "measure_records"]
 
-_HEADER = Struct(">qiiiiiiI")
-_CHECKSUM = Struct(">I")
-_DATA_LENGTH = Struct(">i")
-_pack_header = _HEADER.pack
-_pack_checksum = _CHECKSUM.pack
+_pack_header = HEADER.pack
+_pack_checksum = CHECKSUM.pack
 
 
 class Record(NamedTuple):
@@ -63,7 +59,7 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tu
     here = len(buffer) - offset
     if here < RECORD_OVERHEAD_BYTES:
         raise _corrupt(offset, -1, f"cut off: bytes={here}")
-    transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = _HEADER.unpack_from(buffer, offset)
+    transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = HEADER.unpack_from(buffer, offset)
     if not 0 <= data_length <= here - RECORD_OVERHEAD_BYTES:
         raise _corrupt(offset, transaction_id, f"cut off or bad length: bytes={here} data_length={data_length}")
     start = offset + HEADER_BYTES
@@ -71,7 +67,7 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tu
     data = bytes(memoryview(buffer)[start:end])
     if crc32(data) != data_checksum:
         raise _corrupt(offset, transaction_id, "data checksum does not match")
-    if crc32(data, crc32(memoryview(buffer)[offset:start])) != _CHECKSUM.unpack_from(buffer, end)[0]:
+    if crc32(data, crc32(memoryview(buffer)[offset:start])) != CHECKSUM.unpack_from(buffer, end)[0]:
         raise _corrupt(offset, transaction_id, "record checksum does not match")
     return Record(transaction_id, client_id, generation, partition, sequence, header, data), end + 4
 
@@ -86,9 +82,9 @@ def measure_records(buffer: bytes | memoryview) -> tuple[list[int], int]:
     lengths: list[int] = []
     size = len(buffer)
     start = 0
-    unpack = _DATA_LENGTH.unpack_from
+    unpack = DATA_LENGTH.unpack_from
     while start + RECORD_OVERHEAD_BYTES <= size:
-        (data_length,) = unpack(buffer, start + 28)
+        (data_length,) = unpack(buffer, start)
         end = start + RECORD_OVERHEAD_BYTES + data_length
         if data_length < 0 or end > size:
             break

@@ -12,14 +12,14 @@ from typing import Any, Final  # Any: dtypes that are made at run time
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import HEADER_BYTES, ID_MAX, SEALED_HEADER_BYTES
-from waltz_log.core.formats.columns import HEADER_DTYPE, closings_array, headers_array
+from waltz_log.core.formats.columns import closings_array, headers_array
 from waltz_log.core.formats.record_checksums import closings_without_data, words_of
+from waltz_log.core.formats.record_layout import FIELDS, HEADER_BYTES, ID_MAX, SEALED_HEADER_BYTES
 from waltz_log.errors import CorruptData
 
 __all__ = ["SEALED_HEADER_DTYPE", "seal_headers", "sealed_headers_array", "verify_sealed_headers"]
 
-SEALED_HEADER_DTYPE: Final = np.dtype([*((name, HEADER_DTYPE[name]) for name in HEADER_DTYPE.names or ()), ("closing_checksum", ">u4")])
+SEALED_HEADER_DTYPE: Final = np.dtype([*((name, f">{kind}") for name, kind in FIELDS), ("closing_checksum", ">u4")])
 assert SEALED_HEADER_DTYPE.itemsize == SEALED_HEADER_BYTES
 
 _ROW = np.dtype([("header", f"V{HEADER_BYTES}"), ("closing_checksum", ">u4")])

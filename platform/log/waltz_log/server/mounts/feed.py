@@ -9,7 +9,8 @@ Never above the target, which is committed.
 
 from __future__ import annotations
 
-from waltz_log.core.formats.block import SEALED_HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.record_layout import SEALED_HEADER_BYTES
 from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.feed_frames import FeedFrame, PartitionFrames

@@ -14,9 +14,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.block_checksum import block_checksum
 from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.locks.lock_map import MULTIPLIER
 from waltz_log.core.locks.locks import LockTable, Verdict

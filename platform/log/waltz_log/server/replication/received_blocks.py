@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_log.core.formats.block import SEALED_HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import verify_records
+from waltz_log.core.formats.record_layout import SEALED_HEADER_BYTES
 from waltz_log.core.formats.sealed_headers import verify_sealed_headers
 from waltz_log.errors import ConnectionLost, CorruptData
 

@@ -19,6 +19,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from waltz_log.core.formats.record_layout import HEADER_BYTES, ID, RECORD_OVERHEAD_BYTES, length_of
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader, decode_times
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
@@ -206,11 +207,11 @@ class SegmentCheck:
         return None
 
     def _is_whole(self, data: DiskFile, transaction_id: int, offset: int, size: int) -> bool:
-        header = data.read(offset, 36)
-        if int.from_bytes(header[:8], "big", signed=True) != transaction_id or len(header) < 36:
+        header = data.read(offset, HEADER_BYTES)
+        if len(header) < HEADER_BYTES or ID.unpack_from(header)[0] != transaction_id:
             return False
-        length = 40 + int.from_bytes(header[28:32], "big", signed=True)
-        if not 40 <= length <= min(RECORD_BYTES_MAX, size - offset):
+        length = length_of(header)
+        if not RECORD_OVERHEAD_BYTES <= length <= min(RECORD_BYTES_MAX, size - offset):
             return False
         one = Scan(data, "", self._partition, next_id=transaction_id, offset=offset, end=offset + length)
         return sum(len(offsets) for offsets in one.run()) == 1 and one.damage is None

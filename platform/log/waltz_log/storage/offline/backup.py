@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import Final
 
 from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.record_layout import HEADER_BYTES, RECORD_OVERHEAD_BYTES, length_of
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
@@ -231,8 +231,10 @@ class _Copier:
             data = self._source.open(segment_path(where, first, DATA), "read")
             try:
                 offset = int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (entries - 1), 8), "big")
-                end = offset + RECORD_OVERHEAD_BYTES + int.from_bytes(data.read(offset + 28, 4), "big")
-                if end > data.size():
+                header = data.read(offset, HEADER_BYTES)
+                length = length_of(header) if len(header) == HEADER_BYTES else -1
+                end = offset + length
+                if length < RECORD_OVERHEAD_BYTES or end > data.size():
                     raise _Moved
             finally:
                 index.close()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.closing_checksum import closing_without_data
 from waltz_log.core.formats.crc import crc32
+from waltz_log.core.formats.record_layout import HEADER, HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import OutOfRange
@@ -22,7 +22,6 @@ from waltz_log.storage.segments.segment import segment_path
 
 __all__ = ["IndexEntry", "StoredRecord", "TimeEntry", "dump_index", "dump_records", "dump_times", "read_segment_header"]
 
-_HEADER = Struct(">qiiiiiiI")
 _OFFSET = Struct(">q")
 _TIME = Struct(">qqI")
 ENTRIES_AT_ONCE: Final = 4096
@@ -122,7 +121,7 @@ def _indexed_offset(index: DiskFile, element: int, size: int) -> int | None:
 def _record(file: DiskFile, offset: int, size: int, with_data: bool) -> tuple[StoredRecord, int | None]:
     """The record and its length, None if that is not credible."""
     raw = file.read(offset, HEADER_BYTES)
-    transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = _HEADER.unpack(raw)
+    transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = HEADER.unpack(raw)
     length: int | None = RECORD_OVERHEAD_BYTES + data_length
     damage = data = None
     if data_length < 0 or RECORD_OVERHEAD_BYTES + data_length > min(RECORD_BYTES_MAX, size - offset):

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import numpy as np
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, first_id_of
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
@@ -69,8 +69,8 @@ def remove_segment(files: OpenFiles, directory: str, first: int) -> None:
 def has_right_sizes(disk: Disk, directory: str, first: int, following: int) -> bool:
     """Whether the sizes of a closed segment's files are possible."""
     count = following - first
-    index = _size(disk, segment_path(directory, first, INDEX))
-    return index == FILE_HEADER_BYTES + 8 * count and _size(disk, segment_path(directory, first, DATA)) >= FILE_HEADER_BYTES + 40 * count
+    index, data = (_size(disk, segment_path(directory, first, kind)) for kind in (INDEX, DATA))
+    return index == FILE_HEADER_BYTES + 8 * count and data >= FILE_HEADER_BYTES + RECORD_OVERHEAD_BYTES * count
 
 
 def _size(disk: Disk, path: str) -> int:

@@ -12,8 +12,9 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import verify_records
+from waltz_log.core.formats.record_layout import HEADER_BYTES, RECORD_OVERHEAD_BYTES, length_of
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.errors import CorruptData
 from waltz_log.storage.segments.open_files import OpenFiles
@@ -82,8 +83,8 @@ class SegmentReader:
         if not len(offsets):
             return -1
         start = int(offsets[-1])
-        length = self._data.read(start + 28, 4) if start >= 0 else b""
-        return start + RECORD_OVERHEAD_BYTES + int.from_bytes(length, "big", signed=True)
+        header = self._data.read(start, HEADER_BYTES) if start >= 0 else b""
+        return start + (length_of(header) if len(header) == HEADER_BYTES else RECORD_OVERHEAD_BYTES)
 
     def _cut(self, first: int, lengths: bytes, records: bytes, offsets: NDArray[np.int64]) -> list[Block]:
         count = len(lengths) // 4

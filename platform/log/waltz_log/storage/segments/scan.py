@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.columns import offsets_array, verify_records
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES, length_of
 from waltz_log.core.formats.records import measure_records
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData
@@ -76,8 +76,8 @@ class Scan:
         if len(chunk) < RECORD_OVERHEAD_BYTES:
             self._damaged(f"cut off: bytes={len(chunk)}")
             return None
-        data_length = int.from_bytes(chunk[28:32], "big", signed=True)
-        length = RECORD_OVERHEAD_BYTES + data_length
+        length = length_of(chunk)
+        data_length = length - RECORD_OVERHEAD_BYTES
         if data_length < 0 or length > RECORD_BYTES_MAX:
             self._damaged(f"impossible length: data_length={data_length}")
         elif self.offset + length > self._end or length <= len(chunk):

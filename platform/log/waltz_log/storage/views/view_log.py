@@ -11,17 +11,15 @@ from typing import Final
 
 from waltz_log.compaction import LogRecord
 from waltz_log.compaction.compactor import ReadLog
-from waltz_log.core.formats.block import HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.record_layout import APPLICATION_HEADER, HEADER_BYTES
 from waltz_log.errors import OutOfRange, StorageFailed, WaltzError
 from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["read_log"]
 
 BATCH_BYTES: Final = 1 << 20
-_HEADER: Final = Struct(">i")
 _LENGTHS: Final = Struct(">i")
-_HEADER_AT: Final = 24
-"""Offset in a record: after id, client, generation, partition and sequence."""
 
 
 def read_log(log: SegmentLog) -> ReadLog:
@@ -49,7 +47,7 @@ def _records(block: Block) -> list[LogRecord]:
     found = []
     start, time_ms, records = 0, block.append_time_ms, block.records
     for transaction_id, (length,) in enumerate(_LENGTHS.iter_unpack(block.lengths), block.first_transaction_id):
-        (header,) = _HEADER.unpack_from(records, start + _HEADER_AT)
+        (header,) = APPLICATION_HEADER.unpack_from(records, start)
         found.append(LogRecord(transaction_id, time_ms, header, records[start + HEADER_BYTES : start + length - 4]))
         start += length
     return found

@@ -16,10 +16,11 @@ from waltz_log.client.feed import decode_feed as feed_decoding
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.console.reading import transaction_reader
 from waltz_log.core.formats import closing_checksum
-from waltz_log.core.formats.block import HEADER_BYTES, SEALED_HEADER_BYTES, Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.closing_checksum import ZEROS_MAX, closing_without_data
 from waltz_log.core.formats.columns import headers_array
 from waltz_log.core.formats.record_checksums import closings_without_data, words_of
+from waltz_log.core.formats.record_layout import HEADER_BYTES, SEALED_HEADER_BYTES
 from waltz_log.core.formats.sealed_headers import SEALED_HEADER_DTYPE, seal_headers, sealed_headers_array, verify_sealed_headers
 from waltz_log.errors import ConnectionLost, CorruptData, ProtocolViolation
 from waltz_log.server.replication import received_blocks
