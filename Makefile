@@ -30,7 +30,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -107,6 +107,9 @@ sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its
 
 mutants: setup ## bugs planted in the cluster, each of which the simulator must catch; ONLY=no_fence plants one
 	$(BIN)/python -m verification.mutants.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)
+
+mutation: setup ## one token of the product changed at a time, which a test must notice; CHANGES=100, SEED=7 repeats a run, ONLY=platform/log/waltz_log/core/locks
+	$(BIN)/python -m tools.mutation $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 transactions; TRANSACTIONS=100000 SECONDS=120 SEED=7 a shorter run
 	$(BIN)/python -m verification.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
