@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.storage import StorageNode
 from waltz_log.storage.offline.backup import backup
@@ -61,7 +62,9 @@ async def append(client: WaltzClient, first: int, last: int) -> None:
 
 async def stored(cluster: MemoryCluster, name: str) -> bytes:
     """What a replica serves of the log to a caller that asks for any session."""
-    request = pb.ReadRequest(cluster_key=cluster.key.bytes, partition=0, session=0, last_transaction_id=LATE - 1, max_bytes=1 << 20)
+    request = pb.ReadRequest(
+        cluster_key=cluster.key.bytes, partition=0, session=0, last_transaction_id=LATE - 1, max_bytes=1 << 20, principal=CLUSTER_PRINCIPAL
+    )
     stream = cluster.network.connect(cluster.storages[name][1].address).read(methods.READ, request)
     found = b""
     while (answer := await stream.receive()) is not None:

@@ -77,7 +77,7 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
         partition=bound.partition,
         session=bound.session,
         first_transaction_id=first,
-        last_transaction_id=bound.high_water_mark,
+        last_transaction_id=bound.high_water_mark + BEYOND,  # what a replica serves is committed, whatever a reader asks for
         max_bytes=actor.rng.choice((500, 1 << 20)),
     )
     stream = actor.process.host.connect(address).read(methods.READ, request)
@@ -96,6 +96,9 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
     finally:
         await stream.cancel()
 
+
+BEYOND = 50
+"""Transactions above the mark that a reader asks for."""
 
 GUESSED_SESSION = 10**12
 

@@ -22,6 +22,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import Retained, retained_path
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import WaltzError
@@ -343,7 +344,13 @@ class World:
         if storage is None or storage.listener is None:
             return f"{name} is not up"
         request = pb.ReadRequest(
-            cluster_key=CLUSTER_KEY.bytes, partition=partition, session=0, first_transaction_id=first, last_transaction_id=last, max_bytes=1 << 20
+            cluster_key=CLUSTER_KEY.bytes,
+            partition=partition,
+            session=0,
+            first_transaction_id=first,
+            last_transaction_id=last,
+            max_bytes=1 << 20,
+            principal=CLUSTER_PRINCIPAL,
         )
         stream = self.network.host("checker").connect(storage.listener.address).read(methods.READ, request)
         found = b""

@@ -1066,6 +1066,9 @@ class ReplicateRequest(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     FLUSHING_FIELD_NUMBER: _builtins.int
     FLUSH_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    committed: _builtins.int
+    """everything up to this id is committed: the node may serve it to readers"""
     @_builtins.property
     def open(self) -> Global___ReplicateOpen: ...
     @_builtins.property
@@ -1084,12 +1087,13 @@ class ReplicateRequest(_message.Message):
         blocks: Global___Blocks | None = ...,
         flushing: Global___Flushing | None = ...,
         flush: Global___Flush | None = ...,
+        committed: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "committed", b"committed", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "committed", b"committed", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block", "blocks", "flushing", "flush"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block", "blocks", "flushing", "flush", "committed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1263,7 +1267,8 @@ Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
 @_typing.final
 class ReadResponse(_message.Message):
     """The answer is a stream of runs of blocks, in order, about max_bytes in each message; a block ends where the append time changes. It may end before
-    last_transaction_id: the replica holds no more, and the reader goes on elsewhere.
+    last_transaction_id: the replica holds no more, or does not know yet that it is committed, and the reader goes on elsewhere. Only the owner reads what
+    is not committed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1289,7 +1294,7 @@ Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
 
 @_typing.final
 class LocateRequest(_message.Message):
-    """Where in the log: by time, and by size. Of what this replica holds, committed or not: the caller bounds it by a mark."""
+    """Where in the log: by time, and by size. Of what this replica holds and knows to be committed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1300,6 +1305,8 @@ class LocateRequest(_message.Message):
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -1311,6 +1318,10 @@ class LocateRequest(_message.Message):
     last_transaction_id: _builtins.int
     """inclusive"""
     max_bytes: _builtins.int
+    principal: _builtins.str
+    """of the caller: written by the node, from the caller's certificate"""
+    bound: _builtins.int
+    """the high-water mark that the caller knows from the owner: answer when this replica knows that mark too"""
     def __init__(
         self,
         *,
@@ -1321,10 +1332,12 @@ class LocateRequest(_message.Message):
         first_transaction_id: _builtins.int = ...,
         last_transaction_id: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        principal: _builtins.str = ...,
+        bound: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "session", b"session", "times_ms", b"times_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "principal", b"principal", "session", b"session", "times_ms", b"times_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -71,6 +71,7 @@ async def _ask(
         first_transaction_id=question.first,
         last_transaction_id=min(question.last, question.high_water_mark),
         max_bytes=question.max_bytes,
+        bound=question.high_water_mark,
     )
     said: dict[str, WaltzError | str] = {}
     start = partition % max(1, len(addresses))

@@ -19,6 +19,7 @@ from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.replication.announcement import Announcement
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.fence_evidence import FenceEvidence
@@ -47,6 +48,7 @@ class OwnerSession(Protocol):
     probes: NodeProbes
     fill_pace: FillPace
     encodings: Encodings
+    announcement: Announcement
     replicate_latency: Latency
 
     # ---- the session

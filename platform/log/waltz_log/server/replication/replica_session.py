@@ -396,20 +396,28 @@ class ReplicaSession:
         store = self._store
         flushing: Flushing | None = None
         flushed = next_id - 1
+        announced = -1
 
         def has_more() -> bool:
             return store.window.last_transaction_id >= next_id or has_request()
 
         def has_request() -> bool:
-            """Whether to send the node another policy, or a request to sync what it has in memory."""
-            return flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1))
+            """Whether to send the node another policy, a request to sync what it has in memory, or what is committed."""
+            return (
+                store.announcement.mark > announced
+                or flushing != store.flushing
+                or (flushing is not None and flushed < min(store.wanted, next_id - 1))
+            )
 
         while True:
             if next_id >= store.window.first_transaction_id:
                 self._fill = None
             await store.appended.wait_for(has_more)
             if has_request():
-                if flushing != store.flushing:
+                if store.announcement.mark > announced:
+                    announced = store.announcement.mark
+                    await stream.send_request(pb.ReplicateRequest(committed=announced))
+                elif flushing != store.flushing:
                     flushing = store.flushing
                     await stream.send_request(pb.ReplicateRequest(flushing=flushing_message(flushing)))
                 else:

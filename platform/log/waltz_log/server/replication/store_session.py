@@ -39,6 +39,7 @@ from waltz_log.server.base.restarting import is_expected
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.acknowledgments import Acknowledgments
+from waltz_log.server.replication.announcement import Announcement
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.confirmation import confirmed_by_majority
@@ -102,6 +103,7 @@ class StoreSession:
         """Notified when a block was appended, for the replica tasks."""
         self.advanced = Pulse()
         """The committed mark rose, a replica's state changed, or the session failed."""
+        self.announcement = Announcement(lambda: self.committed, self.appended.notify)
         self.failed: WaltzError | None = None
         self.before = PartitionMetadata(generation, -1, {})
         """The metadata that the opening found."""
@@ -188,6 +190,7 @@ class StoreSession:
         if self.window.last_transaction_id != high_water_mark:
             assert not self._state.current.renewing, "a session that was closed in order goes on where it closed"
             self.memory.begin(high_water_mark)
+        self.announcement.committed_rose()
         self.advanced.notify()
 
     async def opened_with(self, name: str, recovery: Recovery) -> None:
@@ -278,6 +281,7 @@ class StoreSession:
         if mark is not None and mark > self.committed:
             self.committed = min(mark, self.window.last_transaction_id)
             self.memory.committed(self.committed)
+            self.announcement.committed_rose()
             self.advanced.notify()
 
     def receive(self, name: str, transaction_id: int) -> None:
@@ -452,6 +456,7 @@ class StoreSession:
         if self.failed is None:
             self._state.move(StoreState.ENDED)
             self.failed = error
+            self.announcement.close()
             self.appended.fail(error)
             self.advanced.notify()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import NamedTuple
 
-from waltz_log.core.topics.access import expect_allowed
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL, expect_allowed
 from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced, Unavailable
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import denied
@@ -93,6 +93,13 @@ class ReadAccess:
         if newer and not self.control.permits(Operation.READ, partition) and self.control.permits(Operation.READ, partition, newer):
             raise Unavailable(reason=f"the topics are not known here yet: partition={partition}")
         self.control.expect(partition, Operation.READ)
+
+    def reads_all(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> bool:
+        """Whether the caller may read what is not committed: the owner of the newest session, and the cluster's own processes, whose name only a
+        node may state (`security.permits`)."""
+        known = self._opened.get(partition)
+        is_owner = known is not None and fence == newest_session == known.session and compare_digest(known.token, token)
+        return is_owner or principal == CLUSTER_PRINCIPAL
 
     def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
         """Raises `NotAllowed` if the topic names its readers, this principal is none of them, and the caller is not the owner of `newest_session`,

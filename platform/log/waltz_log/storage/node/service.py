@@ -18,7 +18,7 @@ from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
-from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
+from waltz_log.errors import ClusterKeyMismatch, Fenced, ProtocolViolation
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy, ReadPermit
 from waltz_log.storage.node.request_fields import OfPartition, OfReader, WithKey
@@ -117,13 +117,18 @@ class _Service:
         if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
             raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
         times_ms = [value for (value,) in iter_unpack(">q", request.times_ms)]
-        found = await store.locate(max(0, request.session), times_ms, request.first_transaction_id, request.last_transaction_id, request.max_bytes)
+        if self._node.access.control.enforced:  # else the request names no principal, and nothing would prove it
+            self._node.access.expect_reader(request.partition, request.principal, fence=0, token=b"", newest_session=store.newest_session)
+        store.expect_clean(max(0, request.session))
+        first, ends = request.first_transaction_id, await store.committed(max(request.last_transaction_id, request.bound))
+        last = max(first - 1, min(request.last_transaction_id, ends))
+        found = await store.locate(max(0, request.session), times_ms, first, last, request.max_bytes)
         return pb.LocateResponse(
-            transaction_ids=pack(f">{len(found.positions)}q", *found.positions),
+            transaction_ids=pack(f">{len(found.positions)}q", *(min(each, ends + 1) for each in found.positions)),
             bytes=found.bytes,
             last_within=found.last_within,
             replica_first_transaction_id=found.first,
-            replica_last_transaction_id=found.last,
+            replica_last_transaction_id=min(found.last, ends),
         )
 
     async def ping(self, request: pb.PingRequest) -> pb.PingResponse:
@@ -153,19 +158,35 @@ class _Service:
         finally:
             store.detach(appender)
 
+    async def _readable(self, request: pb.ReadRequest, store: PartitionStore) -> int:
+        """Up to where the caller may read. Raises `SessionTooOld` and, for another caller than the owner that asks as one, `ProtocolViolation`."""
+        fence, token, newest = request.fence, request.owner_token, store.newest_session
+        if self._node.access.reads_all(request.partition, request.principal, fence=fence, token=token, newest_session=newest):
+            return request.last_transaction_id
+        if request.session < 0:
+            if 0 < request.fence < store.newest_session:
+                raise Fenced(what="store session", partition=request.partition, mine=request.fence, newer=store.newest_session)
+            raise ProtocolViolation(reason="only the owner of the newest session reads what is not committed")
+        store.expect_clean(request.session)
+        return await store.committed(request.last_transaction_id)
+
     async def read(self, request: pb.ReadRequest, stream: Sender[pb.ReadResponse]) -> None:
         self._expect_key(request)
         permit = ReadPermit(self._node.access, request.partition)
         store = await self.partition(request)
         self.expect_reader(request, store)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
-        found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
+        first, last = request.first_transaction_id, request.last_transaction_id
+        ends = await self._readable(request, store)
+        if first > ends and first <= last:
+            return  # as of a replica that holds no more
+        found = store.read(request.session, request.fence, first, min(last, ends), max_bytes)
         answered = 0
         async with aclosing(found) as runs:
             async for run in runs:
                 blocks = [replace(block, records=seal_headers(block.records, block.lengths)) for block in run] if request.headers_only else run
                 permit.renew()
-                await stream.send(read_message(blocks, store.last_id))
+                await stream.send(read_message(blocks, min(store.last_id, ends)))
                 answered += 1
                 if answered == request.runs_max:
                     return
@@ -193,6 +214,8 @@ def _apply_message(kind: str | None, message: pb.ReplicateRequest, store: Partit
         appender.flushing = Flushing(wanted.period_ms / 1000, min(wanted.bytes, FLUSH_BYTES_MAX)) if wanted.bytes > 0 else None
     elif kind == "flush":
         store.flush()
+    elif kind == "committed":
+        store.committed_mark.rise(message.committed)
     else:
         raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
 

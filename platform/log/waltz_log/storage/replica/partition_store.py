@@ -41,6 +41,7 @@ from waltz_log.storage.base.snapshots import ReplicaState
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.replica.appender import Appender
+from waltz_log.storage.replica.committed_mark import CommittedMark
 from waltz_log.storage.replica.range_reads import RangeReads
 from waltz_log.storage.replica.session_marks import SessionMarks
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
@@ -85,6 +86,7 @@ class PartitionStore:
     """Created by `open`."""
 
     def __init__(self, files: SegmentLog, shared: Shared, unsynced: UnsyncedMark) -> None:
+        self.committed_mark = CommittedMark()
         self.partition = files.partition
         self._log = files
         self._clock = shared.clock
@@ -373,6 +375,13 @@ class PartitionStore:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
+    async def committed(self, wanted: int) -> int:
+        """Up to where the log is known to be committed here. Waits a moment if this replica holds the wanted id and does not know that of it."""
+        begun_with = self._sessions.mark.low_water_mark
+        if begun_with < wanted <= self.last_id:
+            await self.committed_mark.wait(wanted)
+        return max(self._sessions.mark.low_water_mark, self.committed_mark.mark)
+
     async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
         """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier if this replica holds no more.
 
@@ -385,7 +394,7 @@ class PartitionStore:
             self._check(fence)
             self._sessions.expect_opened(fence)
         if first < self._log.first_id or first > last + 1:
-            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=min(last, self._log.tail.last_id))
         async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
             async for run in runs:
                 yield run

@@ -20,6 +20,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.formats.traces import pack_traces
 from waltz_log.core.ports import Channel
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import (
     ClusterKeyMismatch,
     CorruptData,
@@ -133,7 +134,16 @@ class Bench:
             await stream.cancel()
 
     async def read(
-        self, session: int, first: int, last: int, *, fence: int = -1, max_bytes: int = 0, headers_only: bool = False, partition: int = 0
+        self,
+        session: int,
+        first: int,
+        last: int,
+        *,
+        fence: int = -1,
+        max_bytes: int = 0,
+        headers_only: bool = False,
+        partition: int = 0,
+        principal: str = CLUSTER_PRINCIPAL,
     ) -> list[Block]:
         request = pb.ReadRequest(
             cluster_key=KEY.bytes,
@@ -144,6 +154,7 @@ class Bench:
             last_transaction_id=last,
             max_bytes=max_bytes,
             headers_only=headers_only,
+            principal=principal,
         )
         stream = self.channel.read(methods.READ, request)
         found = []

@@ -12,6 +12,7 @@ import pytest
 from verification.conformance.java_directory import java_control_file, java_record, java_struct, write_java_directory
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, encode_counter
 from waltz_log.core.formats.records import decode_record
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode, StorageSettings
@@ -60,7 +61,9 @@ async def read_back(disk: SimulatedDisk | FileSystemDisk, session: int, partitio
     network = MemoryNetwork()
     listener = await network.serve("a:0", node.service())
     found = []
-    request = pb.ReadRequest(cluster_key=KEY.bytes, partition=partition, session=session, last_transaction_id=1 << 60, max_bytes=1 << 16)
+    request = pb.ReadRequest(
+        cluster_key=KEY.bytes, partition=partition, session=session, last_transaction_id=1 << 60, max_bytes=1 << 16, principal=CLUSTER_PRINCIPAL
+    )
     stream = network.connect(listener.address).read(methods.READ, request)
     while (answer := await stream.receive()) is not None:
         for block in answer.blocks:
