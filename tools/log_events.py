@@ -96,6 +96,19 @@ MEANINGS: dict[str, str] = {
     "server started": "The log server is registered and can own partitions.",
     "cluster manager elected": "This log server assigns partitions to owners from now on.",
     "assigning partitions": "The manager distributes partitions over these log servers.",
+    "no more client ids": (
+        "The server gives no client ids to new clients: `reason` says why. The counter in the coordinator is unreadable, was set back, or is at its "
+        "end. Clients that have an id continue. Run `waltz cluster repair`."
+    ),
+    "storage node keeps no client ids": "One storage node did not answer while the server reserved client ids. A majority suffices.",
+    "ticket key unreadable": (
+        "The key in the coordinator that signs tickets of client ids cannot be read. With TLS no client appends at this server. Run `waltz cluster "
+        "repair`, and restart the log servers."
+    ),
+    "coordinator entry unreadable": (
+        "An entry in the coordinator cannot be parsed. It is skipped as if it were missing, and the rest goes on. `waltz cluster repair` lists such "
+        "entries and removes them."
+    ),
     "closing partition": "The partition moves to another owner, or the server stops.",
     "partition closed": "The owner ended its work on the partition because of an error. The partition opens again, here or elsewhere.",
     "partition is owned by a newer generation": "Another server became the owner, and this one stopped. Normal after a failover.",

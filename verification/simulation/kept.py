@@ -11,13 +11,14 @@ from contextlib import aclosing
 from random import Random
 from typing import TYPE_CHECKING
 
-from verification.simulation.clients import Actor, ended_by_the_network
+from verification.simulation.clients import SETTINGS, Actor, ended_by_the_network
 from verification.simulation.kept_evidence import KeptEvidence, ViewSeen
 from verification.simulation.nodes import ClientProcess
 from waltz_log.client import Lock, Receipt, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import majority
 from waltz_log.errors import CorruptData, OutOfRange, Unavailable, WaltzError
 from waltz_log.transport import methods
@@ -65,14 +66,18 @@ class KeptTopics:
 
     async def _register(self, process: ClientProcess, partition: int) -> None:
         while True:
-            session = process.session()
             try:
-                await Subscribers(session).register(f"subscriber-{partition}", {partition: -1})
+                async with await self._subscribers(process, 3.0) as subscribers:
+                    await subscribers.register(f"subscriber-{partition}", {partition: -1})
                 return
             except Unavailable:
                 await asyncio.sleep(0.05)
-            finally:
-                await session.close()
+
+    async def _subscribers(self, process: ClientProcess, timeout_s: float) -> Subscribers:
+        async def coordinator() -> Coordinator:
+            return process.session()
+
+        return await Subscribers.connect_over(coordinator, process.host, SETTINGS, timeout_s, rng=Random(self._rng.random()))
 
     def _actor(self, process: ClientProcess, partition: int) -> Actor:
         actor = Actor(self._world, process, "kept", Random(self._rng.random()), self._over)
@@ -181,15 +186,12 @@ class KeptTopics:
         return position
 
     async def _report(self, actor: Actor, name: str, partition: int, mark: int, before: int) -> int:
-        session = actor.process.session()
         try:
-            async with asyncio.timeout(1.0):
-                await Subscribers(session).report(name, {partition: mark})
+            async with asyncio.timeout(1.0), await self._subscribers(actor.process, 1.0) as subscribers:
+                await subscribers.report(name, {partition: mark})
             return mark
         except (TimeoutError, WaltzError):
             return before  # perhaps it was made, but without an answer: then more may go than it knows of, all of which it has read
-        finally:
-            await session.close()
 
     async def _compare_views(self, actor: Actor, evidence: KeptEvidence) -> None:
         while not self._healed.is_set():

@@ -226,14 +226,14 @@ def test_the_programs_of_topics_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 await change_catalogue(coordinator, partial(Catalogue.with_new, name=TopicName("shop", name), **rules))
 
             async def connect(address: str) -> Subscribers:
-                return Subscribers(await cluster.coordinator())
+                return await Subscribers.connect_over(cluster.coordinator, cluster.network)
 
             monkeypatch.setattr(Subscribers, "connect", connect)
             names: dict[str, Any] = {"client": await cluster.client()}
             for program in programs("docs/guides/topics.md"):
                 await eval(compile(program, "topics.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
             assert await names["orders"].high_water_marks() != await names["clicks"].high_water_marks()
-            async with Subscribers(coordinator) as subscribers:
+            async with await connect("") as subscribers:
                 assert [each.name for each in await subscribers.list()] == ["billing"]
 
     asyncio.run(main())

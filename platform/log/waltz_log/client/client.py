@@ -64,9 +64,10 @@ class WaltzClient:
     """A client of one cluster, for code with an event loop. Made by `connect`, or by `open` as a context manager; end it with `close`. It belongs
     to one event loop and one process."""
 
-    def __init__(self, owners: Owners, client_id: int, settings: ClientSettings, rng: random.Random) -> None:
+    def __init__(self, owners: Owners, settings: ClientSettings, rng: random.Random) -> None:
         self._owners = owners
-        self._client_id = client_id
+        self._client_id = 0
+        self._acquiring = asyncio.Lock()
         self._settings = settings
         self._rng = rng
         self._fork = fork.count()
@@ -114,7 +115,7 @@ class WaltzClient:
         owners = Owners(coordinator, network, chosen, chance)
         await owners.open()
         try:
-            return cls(owners, await owners.next_client_id(), chosen, chance)
+            return cls(owners, chosen, chance)
         except BaseException:
             await owners.close()
             raise
@@ -164,9 +165,16 @@ class WaltzClient:
 
     @property
     def client_id(self) -> int:
-        """The number that the coordinator assigned to this client. It is part of the identity of each append, and feeds return it with each
-        transaction."""
+        """The number that a log server assigned to this client at its first append, 0 before. It is part of the identity of each append, and feeds
+        return it with each transaction."""
         return self._client_id
+
+    async def _acquire_client_id(self) -> int:
+        """The client's id, which its producers share."""
+        async with self._acquiring:
+            if not self._client_id:
+                self._client_id = await self._owners.next_client_id()
+            return self._client_id
 
     @property
     def parameters(self) -> ClusterParameters:
@@ -503,10 +511,10 @@ class WaltzClient:
             followers = self._followers.setdefault(partition, [])
             producer = Producer(
                 partition,
-                self._client_id,
+                0 if beside else self._client_id,
                 *shared,
                 topic=topic,
-                own_client_id=beside,
+                first_client_id=None if beside else self._acquire_client_id,
                 followers=followers,
                 incidents=self._incidents,
             )

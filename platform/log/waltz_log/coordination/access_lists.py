@@ -26,11 +26,7 @@ log = get_logger(__name__)
 SECRET: Final = "WALTZ_ZOOKEEPER_SECRET"
 USER: Final = "waltz"
 
-_PERMISSIONS: Final[Mapping[Rights, int]] = {
-    "read": Permissions.READ,
-    "change": Permissions.READ | Permissions.WRITE,
-    "keep": Permissions.READ | Permissions.WRITE | Permissions.CREATE | Permissions.DELETE,
-}
+_PERMISSIONS: Final[Mapping[Rights, int]] = {"read": Permissions.READ}
 
 
 class AccessLists(NamedTuple):

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from waltz_log.coordination.client_ids import set_client_ids
 from waltz_log.core.adoption import Adoption
-from waltz_log.core.coordinator_rights import CLIENT_FOLDERS
+from waltz_log.core.client_ids import CLIENT_ID_MAX, format_counter, parse_counter
 from waltz_log.core.metadata import (
     ASSIGNMENT,
     CLIENT_IDS,
@@ -74,16 +75,9 @@ async def create_cluster(
         if found.key != key and not unfinished:
             raise InvalidRequest(reason=f"there is a cluster already: name={found.name} key={found.key} partitions={found.partitions}")
         parameters = found
-    await _prepare_for_clients(coordinator)
+    await coordinator.create(CLIENT_IDS, format_counter(0))
     await coordinator.create(REPLICAS, assignment.to_bytes())
     return parameters
-
-
-async def _prepare_for_clients(coordinator: Coordinator) -> None:
-    """Creates what clients may change and not create."""
-    await coordinator.create(CLIENT_IDS, b"0")
-    for folder in CLIENT_FOLDERS:
-        await coordinator.create(folder, b"")
 
 
 def expect_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -153,8 +147,9 @@ async def _undrained(coordinator: Coordinator, held: ReplicaAssignment) -> list[
     return sorted({name for names in held.replicas.values() for name in names} - set(drained))
 
 
-CLIENT_IDS_SKIPPED = 100_000
-"""A client id that was assigned after the backup and appended nothing is in no record. The counter continues above this many of them."""
+CLIENT_IDS_SKIPPED = 1_000_000
+"""Storage nodes know the end of the newest block of client ids that was reserved, unless their directories are older than that, or were written
+before they kept it. The counter continues above so many more: ten of the largest blocks."""
 
 
 async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption, restored: bool = False) -> ClusterParameters:
@@ -179,16 +174,16 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     states = await _numbered_above(coordinator, found.metadata) if restored else found.metadata
     owners = Assignment({partition: Ownership(None, metadata.generation) for partition, metadata in states.items()})
     values = {partition_path(partition): metadata.to_bytes() for partition, metadata in states.items()}
-    client_id, replicas = found.client_id, found.replicas
+    replicas = found.replicas
     if restored:
         for node in sorted({node for names in found.replicas.values() for node in names}):
             await _forget_starts(coordinator, node)
-        client_id, replicas = await _next_client_ids(coordinator, client_id), await _replicas(coordinator, found)
-    values |= {ASSIGNMENT: owners.to_bytes(), CLIENT_IDS: b"%d" % client_id, REPLICAS: ReplicaAssignment(replicas).to_bytes()}
+        replicas = await _replicas(coordinator, found)
+    values |= {ASSIGNMENT: owners.to_bytes(), REPLICAS: ReplicaAssignment(replicas).to_bytes()}
     for path, value in values.items():
         if not await coordinator.create(path, value):
             await coordinator.set(path, value, -1)
-    await _prepare_for_clients(coordinator)
+    await set_client_ids(coordinator, await _next_client_ids(coordinator, found.client_id))
     parameters = ClusterParameters(name, found.key, len(found.replicas), _epoch_above(known, states))
     if restored and there is not None:
         if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:
@@ -228,7 +223,8 @@ async def _forget_starts(coordinator: Coordinator, name: str) -> None:
 
 async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:
     node = await coordinator.get(CLIENT_IDS, latest=True)
-    return max(in_records, 0 if node is None else int(node.data)) + CLIENT_IDS_SKIPPED
+    counted = 0 if node is None else parse_counter(node.data) or 0
+    return min(CLIENT_ID_MAX, max(in_records, counted) + CLIENT_IDS_SKIPPED)
 
 
 async def _replicas(coordinator: Coordinator, found: Adoption) -> dict[int, tuple[str, ...]]:

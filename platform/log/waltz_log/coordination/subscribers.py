@@ -9,16 +9,20 @@ it has not read is trimmed, or it learns that it came too late.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from waltz_log.core.ports import Coordinator
+from waltz_log.coordination.entries import readable
+from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.retention import Retained, retained_path
-from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber, subscriber_path
+from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber, UnreadableSubscriber, subscriber_path
 from waltz_log.errors import InvalidRequest, OutOfRange
 
 __all__ = [
+    "Held",
     "propose_retained",
     "read_retained",
+    "read_subscriber_entries",
     "read_subscribers",
     "register_subscriber",
     "remove_subscriber",
@@ -28,19 +32,39 @@ __all__ = [
 ]
 
 
+Held: TypeAlias = Callable[[Subscriber | UnreadableSubscriber], Subscriber | UnreadableSubscriber | None]
+"""Whose a subscriber is: returns it as it is to be from now on, or None if it does not exist for the caller."""
+
+
 async def read_subscribers(coordinator: Coordinator) -> list[Subscriber]:
-    """All subscribers, by name."""
-    nodes = await asyncio.gather(*(coordinator.get(f"{SUBSCRIBERS}/{name}") for name in await coordinator.children(SUBSCRIBERS)))
-    return [Subscriber.from_bytes(node.data) for node in nodes if node is not None]
+    """All subscribers, by name, without the entries that are none."""
+    found, _ = await read_subscriber_entries(coordinator)
+    return found
 
 
-async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> Subscriber:
+async def read_subscriber_entries(coordinator: Coordinator) -> tuple[list[Subscriber], list[UnreadableSubscriber]]:
+    """All subscribers, by name, and the entries that are none."""
+    names = await coordinator.children(SUBSCRIBERS)
+    nodes = await asyncio.gather(*(coordinator.get(f"{SUBSCRIBERS}/{name}") for name in names))
+    entries = [_entry(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+    return [each for each in entries if isinstance(each, Subscriber)], [each for each in entries if isinstance(each, UnreadableSubscriber)]
+
+
+def _entry(name: str, node: Node) -> Subscriber | UnreadableSubscriber:
+    found = readable(f"{SUBSCRIBERS}/{name}", node, Subscriber.from_bytes)
+    if found is None:
+        return UnreadableSubscriber(name, "it cannot be parsed")
+    return found if found.name == name else UnreadableSubscriber(name, "it has another name")
+
+
+async def register_subscriber(coordinator: Coordinator, wanted: Subscriber, held: Held | None = None) -> Subscriber:
     """The subscriber as it is then; an existing one keeps its marks if they are higher. From then on nothing above its marks is trimmed. Raises
-    `OutOfRange` if something above a mark is trimmed or proposed already: then it is not registered, or unchanged."""
+    `OutOfRange` if something above a mark is trimmed or proposed already: then it is not registered, or unchanged. Raises `InvalidRequest` for the
+    name of an entry that is no subscriber, or is not the caller's (`held`)."""
     path = subscriber_path(wanted.name)
     while True:
         node = await coordinator.get(path)
-        before = None if node is None else Subscriber.from_bytes(node.data)
+        before = None if node is None else _of_caller(wanted.name, node, held)
         after = wanted if before is None else before.registered(wanted.marks, wanted.labels, wanted.seen_ms)
         version = await _put(coordinator, path, after.to_bytes(), None if node is None else node.version)
         if version is None:
@@ -60,6 +84,21 @@ async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> S
         return after
 
 
+def _of_caller(name: str, node: Node, held: Held | None) -> Subscriber:
+    """Raises `InvalidRequest`, in the same words for one that is not the caller's and one that is not there."""
+    entry = _entry(name, node)
+    found = entry if held is None else held(entry)
+    if isinstance(found, UnreadableSubscriber):
+        raise InvalidRequest(reason=f"the entry is no subscriber: {name}: {found.reason}; remove it first")
+    if found is None:
+        raise _no_such(name)
+    return found
+
+
+def _no_such(name: str) -> InvalidRequest:
+    return InvalidRequest(reason=f"no such subscriber: {name}; it was never registered, or removed")
+
+
 async def _put(coordinator: Coordinator, path: str, wanted: bytes, version: int | None) -> int | None:
     """The version of what was written; None if another client was faster."""
     if version is not None:
@@ -77,27 +116,37 @@ async def _expect_retained(coordinator: Coordinator, partition: int, mark: int) 
         raise OutOfRange(partition=partition, asked=mark + 1, first=first, last=-1)
 
 
-async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, int], now_ms: int) -> Subscriber:
-    """Raises `InvalidRequest` if there is no such subscriber: it was removed, and what it has not read may be trimmed; register it again."""
+async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, int], now_ms: int, held: Held | None = None) -> Subscriber:
+    """Raises `InvalidRequest` if there is no such subscriber: it was removed, and what it has not read may be trimmed; register it again.
+    `held`: whose it is."""
     path = subscriber_path(name)
     while True:
         node = await coordinator.get(path, latest=True)
         if node is None:
-            raise InvalidRequest(reason=f"no such subscriber: {name}; it was never registered, or removed")
-        wanted = Subscriber.from_bytes(node.data).reported(marks, now_ms)
+            raise _no_such(name)
+        wanted = _of_caller(name, node, held).reported(marks, now_ms)
         if await coordinator.set(path, wanted.to_bytes(), node.version) is not None:
             return wanted
 
 
-async def remove_subscriber(coordinator: Coordinator, name: str, *, dry_run: bool = False) -> Subscriber:
-    """Returns what it was. From then on nothing is retained for it. Raises `InvalidRequest` if there is none."""
-    path = subscriber_path(name)
+async def remove_subscriber(
+    coordinator: Coordinator, name: str, *, dry_run: bool = False, held: Held | None = None
+) -> Subscriber | UnreadableSubscriber:
+    """Returns what it was; an entry that is no subscriber is removed too. From then on nothing is retained for it. Raises `InvalidRequest` if
+    there is none."""
+    if "/" in name or name in ("", ".", ".."):
+        raise _no_such(name)
+    path = f"{SUBSCRIBERS}/{name}"
     while True:
         node = await coordinator.get(path, latest=True)
         if node is None:
-            raise InvalidRequest(reason=f"no such subscriber: {name}")
+            raise _no_such(name)
+        entry = _entry(name, node)
+        found = entry if held is None else held(entry)
+        if found is None:
+            raise _no_such(name)
         if dry_run or await coordinator.delete(path, node.version):
-            return Subscriber.from_bytes(node.data)
+            return found
 
 
 async def read_retained(coordinator: Coordinator, partition: int) -> Retained:

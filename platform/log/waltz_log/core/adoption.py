@@ -46,24 +46,25 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """The description of one storage directory."""
+    """The description of one storage directory. `client_ids`: the highest that it knows to be reserved, 0 if none."""
 
     key: UUID
     partitions: tuple[PartitionFacts, ...]
+    client_ids: int = 0
 
     def to_json(self) -> str:
-        return json.dumps({"key": str(self.key), "partitions": [asdict(each) for each in self.partitions]})
+        return json.dumps({"key": str(self.key), "client_ids": self.client_ids, "partitions": [asdict(each) for each in self.partitions]})
 
     @classmethod
     def from_json(cls, text: str) -> DirectoryFacts:
         """Raises `ValueError`, `KeyError` or `TypeError` if it is not what `to_json` gave."""
         fields = json.loads(text)
-        return cls(UUID(fields["key"]), tuple(PartitionFacts(**each) for each in fields["partitions"]))
+        return cls(UUID(fields["key"]), tuple(PartitionFacts(**each) for each in fields["partitions"]), fields.get("client_ids", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """`client_id`: the highest that was given out; `replicas` and `metadata` by partition."""
+    """`client_id`: the highest in a record, or known to be reserved; `replicas` and `metadata` by partition."""
 
     key: UUID
     replicas: dict[int, tuple[str, ...]]
@@ -100,7 +101,7 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
         replicas[partition] = (*held, *missing)
         session = max(0, newest, *(each.fence for each in held.values()))
         metadata[partition] = PartitionMetadata(generation, session, states if newest >= 0 else {})
-    client_id = max(each.client_id for facts in nodes.values() for each in facts.partitions)
+    client_id = max(max(facts.client_ids, *(each.client_id for each in facts.partitions)) for facts in nodes.values())
     return Adoption(first.key, replicas, metadata, client_id)
 
 

@@ -1,7 +1,7 @@
 """What applications and readers may do with each path of the coordinator. Nodes and operators may do everything. Pure.
 
-Clients find owners and replicas, obtain a client id, and keep subscribers and outboxes. Everything else is the cluster's own. A path that is not
-listed is closed to clients, so that a new one is never open by mistake.
+Clients find owners and replicas. Client ids, subscribers and outboxes they get and change through log servers alone. Everything else is the cluster's
+own. A path that is not listed is closed to clients, so that a new one is never open by mistake.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, OUTBOXES, REPLICAS, STORAGE_NODES
+from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES
 from waltz_log.core.retention import RETAINED
 from waltz_log.core.topics.catalogue import CATALOGUE
-from waltz_log.core.topics.subscribers import SUBSCRIBERS
 
-__all__ = ["CLIENT_FOLDERS", "Rights", "client_rights"]
+__all__ = ["Rights", "client_rights"]
 
-Rights: TypeAlias = Literal["none", "read", "change", "keep"]
-"""`change`: read and set the value; `keep`: also create and delete children."""
+Rights: TypeAlias = Literal["none", "read"]
 
 _RIGHTS: Final[Mapping[str, Rights]] = MappingProxyType(
     {
@@ -28,14 +26,8 @@ _RIGHTS: Final[Mapping[str, Rights]] = MappingProxyType(
         STORAGE_NODES: "read",
         RETAINED: "read",
         CATALOGUE: "read",
-        CLIENT_IDS: "change",
-        SUBSCRIBERS: "keep",
-        OUTBOXES: "keep",
     }
 )
-
-CLIENT_FOLDERS: Final = (SUBSCRIBERS, OUTBOXES)
-"""In which clients create nodes. They must exist before a client needs them, because a client may not create them."""
 
 
 def client_rights(path: str) -> Rights:

@@ -85,7 +85,8 @@ class QuotaExceeded(NotAppended):
 
 class OutcomeUnknown(WaltzError):
     """The transaction may be in the log or not. `since` is the transaction id above which the log has to be searched for it. `count` is above 1 if
-    the error is for several transactions of a bulk append, with consecutive sequences from `sequence`.
+    the error is for several transactions of a bulk append, with consecutive sequences from `sequence`. `ticket` proves that the client id is this
+    principal's, so that another process of the principal may resolve the error.
 
     To do: call `client.resolve`, or `client.resolve_range` if `count` is above 1. It reads the outcome from the log. Do not guess."""
 
@@ -99,6 +100,10 @@ class OutcomeUnknown(WaltzError):
     since: int
     count: int = 1
     reason: str
+    ticket: str = ""
+
+    def _message(self) -> str:
+        return super()._message().replace(f" ticket={self.ticket}", "")
 
     def part(self, offset: int, count: int) -> OutcomeUnknown:
         """The same of `count` of its transactions, from place `offset` among them."""
@@ -109,6 +114,7 @@ class OutcomeUnknown(WaltzError):
             since=self.since,
             count=count,
             reason=self.reason,
+            ticket=self.ticket,
         )
 
     def searched(self, transaction_id: int) -> None:

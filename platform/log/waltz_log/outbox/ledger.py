@@ -165,14 +165,16 @@ class Identity:
     claim: str
     """A nonce that the coordinator may already hold as the next one; empty if no claim is in progress."""
     partitions: tuple[int, ...]
+    ticket: str = ""
+    """Proves that the client id is this outbox's principal's; empty in a directory that was made before there were tickets."""
 
     def encode(self) -> bytes:
-        return json.dumps([self.cluster_key, self.client_id, self.epoch, self.nonce, self.claim, list(self.partitions)]).encode()
+        return json.dumps([self.cluster_key, self.client_id, self.epoch, self.nonce, self.claim, list(self.partitions), self.ticket]).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Identity:
-        cluster_key, client_id, epoch, nonce, claim, partitions = json.loads(body)
-        return cls(cluster_key, client_id, epoch, nonce, claim, tuple(partitions))
+        cluster_key, client_id, epoch, nonce, claim, partitions, *ticket = json.loads(body)
+        return cls(cluster_key, client_id, epoch, nonce, claim, tuple(partitions), *ticket)
 
 
 @dataclass(slots=True)

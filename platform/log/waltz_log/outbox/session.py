@@ -80,7 +80,7 @@ class Session:
     async def run(self) -> None:
         """Runs until an error. Returns only if another client id is needed or was assigned."""
         await self._owners.open()
-        self._client = WaltzClient(self._owners, 0, self._dependencies.client_settings, self._dependencies.rng)  # for feeds; it appends nothing
+        self._client = WaltzClient(self._owners, self._dependencies.client_settings, self._dependencies.rng)  # for feeds; it appends nothing
         try:
             identity = await claim(self._owners, self._ledger, self._writer, lambda: uuid.UUID(int=self._dependencies.rng.getrandbits(128)).hex)
             self._client_id, self._mount_sequence = identity.client_id, identity.epoch * MOUNTS_PER_EPOCH

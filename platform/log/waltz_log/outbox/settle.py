@@ -50,7 +50,7 @@ class Settled(NamedTuple):
 async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
     """Waits for the answer without a time limit. Raises errors that no retry can resolve."""
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
-    search = SequenceQuery(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
+    search = SequenceQuery(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes, owners.ticket_of(client_id))
     while True:
         await lane.mounted()
         try:

@@ -14,7 +14,7 @@ from waltz_log.errors import PermissionDenied, Unavailable
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import Identity, Role
-from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide
+from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide, permits_anywhere, resolves_for_others
 
 __all__ = ["AccessControl", "TopicOf"]
 
@@ -25,6 +25,8 @@ FOLLOW_OPERATION: Final = "follow"
 """The cluster: permitted with any right."""
 
 _OF_TOPIC: Final = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
+
+NOT_KNOWN: Final = "the rules of access are not known here yet"
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept until the next change. One partition of one principal takes one or two."""
@@ -98,7 +100,7 @@ class AccessControl:
         if not self.enforced or self.sees_everything(peer):
             return
         if not self._known:
-            raise Unavailable(reason="the rules of access are not known here yet")
+            raise Unavailable(reason=NOT_KNOWN)
         if peer is None or self.rules is None or not self.rules.names(peer):
             error = PermissionDenied(principal=None if peer is None else peer.principal, operation=FOLLOW_OPERATION, resource=str(CLUSTER_RESOURCE))
             denied(error)
@@ -114,6 +116,26 @@ class AccessControl:
         """Whether the peer may do anything with any partition of the topic. Otherwise it does not learn that the topic exists."""
         return self.sees_everything(peer) or self._permits(peer, _OF_TOPIC, Resource(topic, -1), some=True)
 
+    def expect_anywhere(self, operation: Operation) -> None:
+        """Raises `PermissionDenied` if the caller may do it in no part of the cluster; `Unavailable` while this process does not know the rules."""
+        if not self.enforced:
+            return
+        peer = caller()
+        if not self._known and not _needs_no_rule(peer):
+            raise Unavailable(reason=NOT_KNOWN)
+        if peer is None or not permits_anywhere(self.rules, peer, operation):
+            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=str(operation), resource="anything")
+            denied(error)
+            raise error
+
+    def permits_for_others(self, partition: int) -> bool:
+        """Whether the caller may resolve outcomes of other principals in the log partition. Records nothing."""
+        if not self.enforced:
+            return True
+        peer, found = caller(), self._topic_of(partition)
+        resource = Resource("", partition) if found is None else Resource(*found)
+        return peer is not None and (self._known or _needs_no_rule(peer)) and resolves_for_others(self.rules, peer, resource)
+
     def permits_cluster(self, operation: Operation = Operation.ADMINISTER) -> bool:
         """Whether the caller may do that with the whole cluster. Unlike `expect_cluster`, it records nothing."""
         return not self.enforced or self._permits(caller(), (operation,), CLUSTER_RESOURCE)
@@ -125,7 +147,7 @@ class AccessControl:
 
     def _expect(self, peer: Identity | None, operations: tuple[Operation, ...], resource: Resource, named: str, *, some: bool = False) -> None:
         if not self._known and not _needs_no_rule(peer):
-            raise Unavailable(reason="the rules of access are not known here yet")
+            raise Unavailable(reason=NOT_KNOWN)
         if not self._permits(peer, operations, resource, some=some):
             principal = None if peer is None else peer.principal
             error = PermissionDenied(principal=principal, operation=" or ".join(operations), resource=named)

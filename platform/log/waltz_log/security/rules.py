@@ -28,7 +28,20 @@ from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.security.identity import Identity, Role, matches
 from waltz_log.settings import Settings
 
-__all__ = ["ACCESS", "CLUSTER_RESOURCE", "RULES_MAX", "AccessRules", "Operation", "Resource", "Rule", "decide", "parse_operations", "parse_resource"]
+__all__ = [
+    "ACCESS",
+    "CLUSTER_RESOURCE",
+    "RULES_MAX",
+    "AccessRules",
+    "Operation",
+    "Resource",
+    "Rule",
+    "decide",
+    "parse_operations",
+    "parse_resource",
+    "permits_anywhere",
+    "resolves_for_others",
+]
 
 ACCESS: Final = "/access"
 """Where the coordinator keeps the rules. There since a first rule was written."""
@@ -38,7 +51,8 @@ RULES_MAX: Final = 2048
 
 
 class Operation(StrEnum):
-    """`append` includes `resolve`, because a client settles its own appends. `administer` is to see the status of nodes."""
+    """`append` includes `resolve` for the principal's own client ids, because a client settles its own appends. A rule that names `resolve`
+    permits it for the ids of other principals too. `administer` is to see the status of nodes."""
 
     APPEND = "append"
     READ = "read"
@@ -247,6 +261,27 @@ def decide(rules: AccessRules | None, identity: Identity, operation: Operation, 
     if not within_role and not (operation is Operation.ADMINISTER and identity.roles):
         return False
     return rules.permitting(identity.principal, operation, resource, some=some) is not None
+
+
+def permits_anywhere(rules: AccessRules | None, identity: Identity, operation: Operation) -> bool:
+    """Whether the peer may do it in some part of the cluster, whichever that is."""
+    if identity.roles & _TRUSTED:
+        return True
+    within_role = any(operation in ROLE_OPERATIONS[role] for role in identity.roles)
+    if rules is None or not rules.enforced:
+        return within_role
+    return within_role and any(operation in each.operations and matches(identity.principal, each.principal) for each in rules.rules)
+
+
+def resolves_for_others(rules: AccessRules | None, identity: Identity, resource: Resource) -> bool:
+    """Whether the peer may resolve outcomes of clients of other principals, and end their connections for that. A rule must name `resolve` itself:
+    the right to append covers a principal's own client ids alone."""
+    if identity.roles & _TRUSTED:
+        return True
+    if rules is None or not rules.enforced or not any(Operation.RESOLVE in ROLE_OPERATIONS[role] for role in identity.roles):
+        return False
+    named = (each for each in rules.rules if Operation.RESOLVE in each.operations)
+    return any(each.permits(identity.principal, Operation.RESOLVE, resource) for each in named)
 
 
 def parse_operations(text: str) -> tuple[Operation, ...]:

@@ -66,8 +66,8 @@ class Faults:
 class InjectedClient(WaltzClient):
     """A client that meets the planned faults. Made by `connect_injected`."""
 
-    def __init__(self, owners: Owners, client_id: int, settings: ClientSettings, rng: random.Random) -> None:
-        super().__init__(owners, client_id, settings, rng)
+    def __init__(self, owners: Owners, settings: ClientSettings, rng: random.Random) -> None:
+        super().__init__(owners, settings, rng)
         self.faults = Faults()
 
     async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
@@ -86,7 +86,7 @@ class InjectedClient(WaltzClient):
         while self.unacknowledged(partition):
             await self.flush()  # alone on the wire, it is the first of the next frame
         future = await super().enqueue(partition, draft, timeout_s, topic)
-        self.faults.armed[self.client_id, partition] = lambda sequence: self._meet(fault, future, partition, sequence)
+        self.faults.armed[await self._acquire_client_id(), partition] = lambda sequence: self._meet(fault, future, partition, sequence)
         return future
 
     def bulk(

@@ -24,7 +24,7 @@ from waltz_log.core.ports import Coordinator, Listener, Network, Service
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import message_of
-from waltz_log.transport.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
+from waltz_log.transport.methods import BOUND, CLIENT_ID, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
 
 __all__ = ["Break", "Refuse", "ScriptedCluster", "ScriptedLog", "ScriptedServer"]
 
@@ -146,6 +146,7 @@ class ScriptedCluster:
         self.owner: dict[int, Ownership] = {partition: Ownership(1, 1) for partition in range(partitions)}
         self._address = address
         self._time_ms = 1_600_000_000_000
+        self.client_ids = 0
 
     async def start(self) -> None:
         for server in self.servers:
@@ -203,10 +204,15 @@ class ScriptedServer:
         service: Service = [
             MOUNT.served_by(self.mount),
             BOUND.served_by(self.bound),
+            CLIENT_ID.served_by(self.client_id),
             RESOLVE.served_by(self.resolve),
             TRANSACTIONS.served_by(self.transactions),
         ]
         self.listener = await self.cluster.network.serve(address, service)
+
+    async def client_id(self, request: pb.ClientIdRequest) -> pb.ClientIdResponse:
+        self.cluster.client_ids += 1
+        return pb.ClientIdResponse(client_id=self.cluster.client_ids)
 
     def _log(self, partition: int, key: bytes) -> ScriptedLog:
         if key != self.cluster_key:

@@ -13,18 +13,21 @@ from waltz_log.transport.versions import SPOKEN
 __all__ = [
     "BEGIN",
     "BOUND",
+    "CLIENT_ID",
     "COMPACT",
     "CONFIRM",
     "DESCRIBE",
     "DIRECT_PORT_CALLS",
     "DROP_VIEW",
     "FOLLOW",
+    "KEEP_CLIENT_IDS",
     "KEEP_PROGRESS",
     "LOAD_VIEW",
     "LOCATE",
     "MAX_FRAME_BYTES",
     "MOUNT",
     "OPEN",
+    "OUTBOX",
     "PING",
     "PROTOCOL_VERSION",
     "READ",
@@ -36,6 +39,7 @@ __all__ = [
     "SET_LOW_WATER_MARK",
     "STORAGE_DIRECT",
     "STORAGE_STATUS",
+    "SUBSCRIBERS",
     "TRACES",
     "TRANSACTIONS",
     "TRIM",
@@ -62,12 +66,16 @@ TRANSACTIONS = CallMethod("/waltz.Server/Transactions", pb.TransactionRequest, p
 TRACES = CallMethod("/waltz.Server/Traces", pb.TracesRequest, pb.TracesResponse)
 FOLLOW = ReadMethod("/waltz.Server/Follow", pb.FollowRequest, pb.FollowResponse)
 CONFIRM = CallMethod("/waltz.Server/Confirm", pb.ConfirmRequest, pb.ConfirmResponse)
+CLIENT_ID = CallMethod("/waltz.Server/ClientId", pb.ClientIdRequest, pb.ClientIdResponse)
+OUTBOX = CallMethod("/waltz.Server/Outbox", pb.OutboxRequest, pb.OutboxResponse)
+SUBSCRIBERS = CallMethod("/waltz.Server/Subscribers", pb.SubscribersRequest, pb.SubscribersResponse)
 SERVER_STATUS = CallMethod("/waltz.Server/Status", pb.ServerStatusRequest, pb.ServerStatusResponse)
 
 # offered by the storage node
 OPEN = CallMethod("/waltz.Storage/Open", pb.OpenRequest, pb.OpenResponse)
 SET_LOW_WATER_MARK = CallMethod("/waltz.Storage/SetLowWaterMark", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
 KEEP_PROGRESS = CallMethod("/waltz.Storage/KeepProgress", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
+KEEP_CLIENT_IDS = CallMethod("/waltz.Storage/KeepClientIds", pb.KeepClientIdsRequest, pb.KeepClientIdsResponse)
 TRUNCATE = CallMethod("/waltz.Storage/Truncate", pb.TruncateRequest, pb.TruncateResponse)
 REPLICATE = StreamMethod("/waltz.Storage/Replicate", pb.ReplicateRequest, pb.ReplicateResponse)
 STORAGE_DIRECT = CallMethod("/waltz.Storage/Direct", pb.ReplicateRequest, pb.DirectResponse)

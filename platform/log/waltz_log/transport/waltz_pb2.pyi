@@ -175,6 +175,7 @@ class MountRequest(_message.Message):
     TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     APPENDS_NOTHING_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     ON_DISK_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """the highest this client speaks"""
@@ -197,6 +198,8 @@ class MountRequest(_message.Message):
     """0: whichever topic has the name"""
     appends_nothing: _builtins.bool
     """mounts to fence what was sent before, and to know what became of it"""
+    ticket: _builtins.str
+    """proves that the client id is this principal's, as ClientIdResponse gave it"""
     on_disk: _builtins.bool
     """answer appends only when they are on the disks of a majority, whatever the topic's policy"""
     @_builtins.property
@@ -219,11 +222,12 @@ class MountRequest(_message.Message):
         topic_epoch: _builtins.int = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         appends_nothing: _builtins.bool = ...,
+        ticket: _builtins.str = ...,
         on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends_nothing", b"appends_nothing", "client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version", "topic", b"topic", "topic_epoch", b"topic_epoch", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends_nothing", b"appends_nothing", "client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version", "ticket", b"ticket", "topic", b"topic", "topic_epoch", b"topic_epoch", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -589,6 +593,7 @@ class ResolveRequest(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     SEARCH_MS_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     client_id: _builtins.int
     first_sequence: _builtins.int
@@ -598,6 +603,8 @@ class ResolveRequest(_message.Message):
     cluster_key: _builtins.bytes
     search_ms: _builtins.int
     """answer after so long with what was searched by then; 0: search everything"""
+    ticket: _builtins.str
+    """as in MountRequest; a principal that may resolve for others needs none"""
     def __init__(
         self,
         *,
@@ -608,10 +615,11 @@ class ResolveRequest(_message.Message):
         since: _builtins.int = ...,
         cluster_key: _builtins.bytes = ...,
         search_ms: _builtins.int = ...,
+        ticket: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_key", b"cluster_key", "first_sequence", b"first_sequence", "last_sequence", b"last_sequence", "partition", b"partition", "search_ms", b"search_ms", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_key", b"cluster_key", "first_sequence", b"first_sequence", "last_sequence", b"last_sequence", "partition", b"partition", "search_ms", b"search_ms", "since", b"since", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -781,6 +789,330 @@ class TracesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TracesResponse: _TypeAlias = TracesResponse  # noqa: Y015
+
+@_typing.final
+class ClientIdRequest(_message.Message):
+    """An id that no client had before, bound to the principal of the caller. Any server gives one, without the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientIdRequest: _TypeAlias = ClientIdRequest  # noqa: Y015
+
+@_typing.final
+class ClientIdResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.int
+    ticket: _builtins.str
+    """shown with each request that carries the id"""
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.int = ...,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientIdResponse: _TypeAlias = ClientIdResponse  # noqa: Y015
+
+@_typing.final
+class OutboxRequest(_message.Message):
+    """The record of an outbox in the coordinator, written by compare-and-set for the principal that its client id belongs to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[OutboxRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: OutboxRequest._Action.ValueType  # 0
+        ACTION_READ: OutboxRequest._Action.ValueType  # 1
+        ACTION_WRITE: OutboxRequest._Action.ValueType  # 2
+        """replaces the record of that version"""
+        ACTION_ADOPT: OutboxRequest._Action.ValueType  # 3
+        """an outbox made before there were tickets shows the record it wrote, and gets a ticket"""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: OutboxRequest.Action.ValueType  # 0
+    ACTION_READ: OutboxRequest.Action.ValueType  # 1
+    ACTION_WRITE: OutboxRequest.Action.ValueType  # 2
+    """replaces the record of that version"""
+    ACTION_ADOPT: OutboxRequest.Action.ValueType  # 3
+    """an outbox made before there were tickets shows the record it wrote, and gets a ticket"""
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    action: Global___OutboxRequest.Action.ValueType
+    client_id: _builtins.int
+    ticket: _builtins.str
+    """as in MountRequest"""
+    version: _builtins.int
+    """1 + the version of the record that is replaced; 0: there is none"""
+    @_builtins.property
+    def record(self) -> Global___OutboxRecord: ...
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        action: Global___OutboxRequest.Action.ValueType = ...,
+        client_id: _builtins.int = ...,
+        ticket: _builtins.str = ...,
+        version: _builtins.int = ...,
+        record: Global___OutboxRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "client_id", b"client_id", "cluster_key", b"cluster_key", "record", b"record", "ticket", b"ticket", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutboxRequest: _TypeAlias = OutboxRequest  # noqa: Y015
+
+@_typing.final
+class OutboxRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    nonce: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        nonce: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "nonce", b"nonce", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutboxRecord: _TypeAlias = OutboxRecord  # noqa: Y015
+
+@_typing.final
+class OutboxResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """as in OutboxRequest, of what is there; -1: another process was faster, and nothing was written"""
+    ticket: _builtins.str
+    """of ACTION_ADOPT"""
+    @_builtins.property
+    def record(self) -> Global___OutboxRecord: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        record: Global___OutboxRecord | None = ...,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record", "ticket", b"ticket", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutboxResponse: _TypeAlias = OutboxResponse  # noqa: Y015
+
+@_typing.final
+class SubscribersRequest(_message.Message):
+    """Registered readers. One request changes or removes one of them, which belongs to the principal that registered it; `list` shows the caller's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SubscribersRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: SubscribersRequest._Action.ValueType  # 0
+        ACTION_REGISTER: SubscribersRequest._Action.ValueType  # 1
+        ACTION_REGISTER_AT_START: SubscribersRequest._Action.ValueType  # 2
+        """with the marks at which each of the partitions begins"""
+        ACTION_REPORT: SubscribersRequest._Action.ValueType  # 3
+        ACTION_REMOVE: SubscribersRequest._Action.ValueType  # 4
+        ACTION_LIST: SubscribersRequest._Action.ValueType  # 5
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: SubscribersRequest.Action.ValueType  # 0
+    ACTION_REGISTER: SubscribersRequest.Action.ValueType  # 1
+    ACTION_REGISTER_AT_START: SubscribersRequest.Action.ValueType  # 2
+    """with the marks at which each of the partitions begins"""
+    ACTION_REPORT: SubscribersRequest.Action.ValueType  # 3
+    ACTION_REMOVE: SubscribersRequest.Action.ValueType  # 4
+    ACTION_LIST: SubscribersRequest.Action.ValueType  # 5
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    action: Global___SubscribersRequest.Action.ValueType
+    name: _builtins.str
+    partitions: _builtins.bytes
+    """i4[n]"""
+    marks: _builtins.bytes
+    """i8[n]"""
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        action: Global___SubscribersRequest.Action.ValueType = ...,
+        name: _builtins.str = ...,
+        partitions: _builtins.bytes = ...,
+        marks: _builtins.bytes = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cluster_key", b"cluster_key", "labels", b"labels", "marks", b"marks", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscribersRequest: _TypeAlias = SubscribersRequest  # noqa: Y015
+
+@_typing.final
+class SubscriberState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    SEEN_MS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    partitions: _builtins.bytes
+    """as in SubscribersRequest"""
+    marks: _builtins.bytes
+    created_ms: _builtins.int
+    seen_ms: _builtins.int
+    principal: _builtins.str
+    """that registered it; empty: none is known"""
+    unreadable: _builtins.str
+    """why the entry is no subscriber; then only its name is known"""
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        partitions: _builtins.bytes = ...,
+        marks: _builtins.bytes = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        created_ms: _builtins.int = ...,
+        seen_ms: _builtins.int = ...,
+        principal: _builtins.str = ...,
+        unreadable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "labels", b"labels", "marks", b"marks", "name", b"name", "partitions", b"partitions", "principal", b"principal", "seen_ms", b"seen_ms", "unreadable", b"unreadable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriberState: _TypeAlias = SubscriberState  # noqa: Y015
+
+@_typing.final
+class SubscribersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIBERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def subscribers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubscriberState]: ...
+    def __init__(
+        self,
+        *,
+        subscribers: _abc.Iterable[Global___SubscriberState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subscribers", b"subscribers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscribersResponse: _TypeAlias = SubscribersResponse  # noqa: Y015
 
 @_typing.final
 class ServerStatusRequest(_message.Message):
@@ -972,6 +1304,54 @@ class LowWaterMarkResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LowWaterMarkResponse: _TypeAlias = LowWaterMarkResponse  # noqa: Y015
+
+@_typing.final
+class KeepClientIdsRequest(_message.Message):
+    """The highest client id that a server has reserved. The answer is what the node kept before; 0 keeps nothing. The partition is always 0: one worker of
+    a node answers.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    last: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "last", b"last", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepClientIdsRequest: _TypeAlias = KeepClientIdsRequest  # noqa: Y015
+
+@_typing.final
+class KeepClientIdsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    def __init__(
+        self,
+        *,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepClientIdsResponse: _TypeAlias = KeepClientIdsResponse  # noqa: Y015
 
 @_typing.final
 class TruncateRequest(_message.Message):

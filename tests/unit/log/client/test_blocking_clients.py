@@ -30,7 +30,7 @@ ABSENT = {
     WaltzClient: {"bulk", "connect", "open"},  # made by its constructor; `bulk` is what `append_bulk` is made of
     TopicHandle: {"bulk", "draft_of", "identity"},
     Follower: {"settled"},
-    Subscribers: {"connect"},
+    Subscribers: {"connect", "connect_over"},
     Outbox: {"abort", "open", "over"},
 }
 DIFFERENT = {"connect_over"}

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.cluster import create_cluster, grow_cluster
-from waltz_log.coordination.subscribers import remove_subscriber
+from waltz_log.coordination.subscribers import register_subscriber, remove_subscriber, report_marks
 from waltz_log.coordination.topics import change_catalogue, pool_of
+from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
@@ -32,9 +32,9 @@ def _two_sessions(play: Callable[[MemoryCoordinator, MemoryCoordinator], Awaitab
 
 def test_a_subscriber_that_was_just_registered_reports_over_another_session() -> None:
     async def play(first: MemoryCoordinator, second: MemoryCoordinator) -> None:
-        await Subscribers(first).register("one", {0: -1})
-        await Subscribers(second).report("one", {0: 3})
-        assert (await remove_subscriber(second, "one")).marks == {0: 3}
+        await register_subscriber(first, Subscriber("one", {0: -1}, {}, 0, 0))
+        await report_marks(second, "one", {0: 3}, 1)
+        assert await remove_subscriber(second, "one") == Subscriber("one", {0: 3}, {}, 0, 1)
 
     _two_sessions(play)
 

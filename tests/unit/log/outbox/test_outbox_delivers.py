@@ -258,6 +258,9 @@ def test_an_answer_that_can_never_be_final_counts_only_where_the_log_was_trimmed
         async def owner(self, partition: int, timeout_s: float) -> str:
             return "server"
 
+        def ticket_of(self, client_id: int) -> str:
+            return ""
+
         def call_channel(self, address: str) -> Owners:
             return self
 

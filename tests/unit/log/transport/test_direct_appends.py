@@ -207,12 +207,16 @@ async def test_a_direct_mount_needs_a_rule_as_one_over_grpc_does(tmp_path: Path,
                 await mount()
             assert refused.value.facts["principal"] == principal
             control.replace(AccessRules(rules=(Rule(principal=principal, operations=(Operation.APPEND,), resource="*"),)))
+            with pytest.raises(PermissionDenied, match="the client id of another principal"):
+                await mount()
+            given = await channel.call(methods.CLIENT_ID, pb.ClientIdRequest(cluster_key=cluster.key.bytes), timeout_s=PATIENCE_S)
+            request.client_id, request.ticket = given.client_id, given.ticket
             stream = await mount()
             control.replace(AccessRules())
             server._access_changed()
             with pytest.raises(PermissionDenied):
                 await stream.receive()
-            assert ways == ["direct", "direct"]
+            assert ways == ["direct", "direct", "direct"]
     finally:
         await channel.close()
         await listener.close()

@@ -52,6 +52,8 @@ def _needed(method: AnyMethod) -> Operation:
     """What a rule has to permit. A procedure that does not name a partition is for the whole cluster."""
     if method.name == methods.RESOLVE.name:
         return Operation.RESOLVE
+    if method.name in (methods.CLIENT_ID.name, methods.OUTBOX.name):
+        return Operation.APPEND
     return Operation.ADMINISTER if method.name.endswith(("/Status", "/Ping")) else Operation.READ
 
 

@@ -16,7 +16,7 @@ from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.cli.watching import watched
-from waltz_log.coordination.subscribers import read_subscribers
+from waltz_log.coordination.subscribers import read_subscriber_entries
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator, Network
@@ -42,6 +42,9 @@ class Asked:
     checkpoints: Sequence[str] = ()
     tables: Sequence[str] = ()
     topic: str | None = None
+
+    def shows(self, subscriber: str) -> bool:
+        return self.all_subscribers or subscriber in self.subscribers
 
     @property
     def all_subscribers(self) -> bool:
@@ -114,11 +117,13 @@ async def find_readers(
     reader = partial(_reader, found, names, chosen)
     readers: list[Reader] = []
     problems: dict[str, WaltzError | OSError] = {}
-    subscribers = {each.name: each for each in await read_subscribers(coordinator)}
+    known, unreadable = await read_subscriber_entries(coordinator)
+    subscribers = {each.name: each for each in known}
+    problems.update({each.name: InvalidRequest(reason=f"the entry is no subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)})
     for name in sorted(subscribers) if asked.all_subscribers else asked.subscribers:
         if name in subscribers:
             readers.append(reader("subscriber", name, subscribers[name].marks))
-        else:
+        elif name not in problems:
             problems[name] = InvalidRequest(reason=f"no such subscriber: {name}")
     for folder in asked.checkpoints:
         try:

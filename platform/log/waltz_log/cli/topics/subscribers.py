@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,12 +10,13 @@ from typing import Any  # JSON values
 
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.watching import watched
-from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber
+from waltz_log.coordination.subscribers import read_retained, read_subscriber_entries, read_subscribers, remove_subscriber
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber
 from waltz_log.exit_codes import OK
+from waltz_log.outside_text import printable
 from waltz_log.processes.clock import WallClock
 
 __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
@@ -27,6 +29,10 @@ async def listing(address: str, *, output: str, every_s: float | None, timeout_s
 
         async def once() -> int:
             show(await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms()), output)
+            _, unreadable = await read_subscriber_entries(coordinator)
+            for each in unreadable:
+                advice = "`waltz subscribers remove` removes the entry"
+                print(f"waltz: {printable(each.name)} is not shown and holds nothing: {each.reason}; {advice}", file=sys.stderr)
             return OK
 
         return await watched(once, every_s=every_s, output=output)
@@ -35,7 +41,12 @@ async def listing(address: str, *, output: str, every_s: float | None, timeout_s
 async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
     async with _connected(address, timeout_s) as coordinator:
         gone = await remove_subscriber(coordinator, name, dry_run=dry_run)
-    if output != "table":
+    if isinstance(gone, UnreadableSubscriber):
+        if output != "table":
+            print_data({"name": gone.name, "removed": not dry_run, "unreadable": gone.reason}, output)
+        else:
+            print_line(f"{'would be' if dry_run else 'is'} removed: {printable(gone.name)}, an entry that was no subscriber: {gone.reason}")
+    elif output != "table":
         print_data({"name": gone.name, "removed": not dry_run, "marks": {str(each): mark for each, mark in sorted(gone.marks.items())}}, output)
     else:
         print_line(f"{'would be' if dry_run else 'is'} removed: {gone.name}; nothing is kept for it above {_marks(gone)}")

@@ -54,6 +54,8 @@ class AppendWindow:
     ) -> None:
         """`awaited`: called when the queue has reached `awaited_bytes`. `due`: called with a deadline that is before `next_deadline`."""
         self.partition = partition
+        self.ticket = ""
+        """Of the client id that frames are sent under; set by the owner of the window."""
         self._awaited = awaited
         self._due = due
         self.awaited_bytes: float = 0
@@ -476,7 +478,8 @@ class AppendWindow:
 
     def _unknown(self, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> OutcomeUnknown:
         self.unknown += count
-        return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason, count=count)
+        where, ticket = self.partition, self.ticket
+        return OutcomeUnknown(partition=where, client_id=client_id, sequence=sequence, since=since, reason=reason, count=count, ticket=ticket)
 
     def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:
         """The futures of the given sequences that are in flight and undecided. Rows of bulk appends have no futures."""

@@ -26,8 +26,9 @@ from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.incidents import ConflictStorm, Incidents
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
+from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
+from waltz_log.core.mount_sequences import is_resolving, recovering_above
 from waltz_log.core.status.client_statistics import ClientPartitionStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import (
@@ -95,13 +96,13 @@ class Producer:
         durable: DurableClient | None = None,
         *,
         topic: TopicEpoch | None = None,
-        own_client_id: bool = False,
+        first_client_id: Callable[[], Awaitable[int]] | None = None,
         followers: Sequence[MarkSource] = (),
         incidents: Incidents | None = None,
     ) -> None:
-        """`topic`: the topic whose handle appends here. `own_client_id`: get a client id of its own, because another producer of this client uses its
-        id in the partition, and sequences of one id must not repeat. `followers`: the client's followers at the partition, a list that changes.
-        `incidents`: those of the client."""
+        """`client_id` 0: get one before the first mount, from `first_client_id`. That is None if another producer of this client uses its id in the
+        partition: this one then gets an id of its own, because sequences of one id must not repeat. `topic`: the topic whose handle appends here.
+        `followers`: the client's followers at the partition, a list that changes. `incidents`: those of the client."""
         self.partition = partition
         self.client_id = client_id
         self.window = AppendWindow(
@@ -125,7 +126,7 @@ class Producer:
         """When the connection ended, until it is restored."""
         self.followers = followers
         self._topic = topic
-        self._needs_client_id = own_client_id
+        self._first_client_id = first_client_id
         self._doubtful = False
         self._owners = owners
         self._settings = settings
@@ -383,11 +384,12 @@ class Producer:
 
     async def _mount(self) -> tuple[MountStream, Mounted]:
         """Mounts. When the owner has answered that the stream is ready, everything that this client sent before is decided."""
-        if (self._used_up or self._needs_client_id) and not self.window.frames:
-            self.client_id = await self._owners.next_client_id()
-            self._needs_client_id = False
+        if (self._used_up or not self.client_id) and not self.window.frames:
+            acquire = self._owners.next_client_id if self._used_up or self._first_client_id is None else self._first_client_id
+            self.client_id = await acquire()
             self.window.begin_sequences()
             self._mount_sequence = 0
+        self.window.ticket = self._owners.ticket_of(self.client_id)
         timeout_s = self._settings.request_timeout_s
         address = await self._owners.owner(self.partition, timeout_s)
         assigned = self._owners.generation(self.partition)
@@ -409,7 +411,7 @@ class Producer:
             return
         last = frames[-1].first_sequence + frames[-1].count - 1
         key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
-        search = SequenceQuery(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
+        search = SequenceQuery(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key, self.window.ticket)
         channel = self._owners.call_channel(address)
         while True:
             answer = await channel.call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)

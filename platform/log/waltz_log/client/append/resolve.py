@@ -19,9 +19,10 @@ from typing import TypeAlias
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.owners.mounting import mount_for_appends, resolving_above
+from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.mount_sequences import resolving_above
 from waltz_log.errors import Fenced, NotAllowed, OutcomeUnknown, OutOfRange, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import RESOLVE, TRANSACTIONS
@@ -47,7 +48,9 @@ async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners,
 
 
 async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:
-    """Like `resolve_own`, for sequences of any other client id. Ends that client's connection for appends to this partition, if it has one."""
+    """Like `resolve_own`, for sequences of any other client id. Ends that client's connection for appends to this partition, if it has one. With TLS
+    it needs the ticket in the error, which fits the principal that got the id, or the permission to resolve for others."""
+    owners.keep_ticket(error.client_id, error.ticket)
     mount_sequence = resolving_above(0)
     mark = error.since
     search = _search(error, owners)
@@ -86,7 +89,8 @@ def _left(settings: ClientSettings, deadline: float) -> float:
 
 def _search(error: OutcomeUnknown, owners: Owners) -> SequenceQuery:
     last = error.sequence + error.count - 1
-    return SequenceQuery(error.partition, error.client_id, error.sequence, last, error.since, owners.parameters.key.bytes)
+    shown = (owners.parameters.key.bytes, owners.ticket_of(error.client_id))
+    return SequenceQuery(error.partition, error.client_id, error.sequence, last, error.since, *shown)
 
 
 async def _ask(error: OutcomeUnknown, search: SequenceQuery, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Ranges]:

@@ -20,7 +20,7 @@ SEARCH_SHARE = 0.5
 class SequenceQuery:
     """`committed` (first sequence, count, first transaction id) grows with each answer; `since` is the id up to which the log was searched."""
 
-    def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes) -> None:
+    def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes, ticket: str) -> None:
         self.committed: list[tuple[int, ...]] = []
         self.final = False
         """The search is complete, and a sequence that is not in `committed` never will be in the log."""
@@ -32,6 +32,7 @@ class SequenceQuery:
             last_sequence=last_sequence,
             since=since,
             cluster_key=cluster_key,
+            ticket=ticket,
         )
 
     @property

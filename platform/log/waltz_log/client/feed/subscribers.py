@@ -7,15 +7,21 @@ subscriber that only stops, until an operator removes it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+import builtins
+import random
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from waltz_log.client.base.background import Background, blocking
-from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
-from waltz_log.core.ports import Coordinator
-from waltz_log.core.topics.subscribers import Subscriber
-from waltz_log.errors import OutOfRange
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topics.subscribers import Subscriber, subscriber_path
+from waltz_log.errors import InvalidRequest, ProtocolViolation
+from waltz_log.security.settings import TlsSettings
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import SUBSCRIBERS
 
 __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
 
@@ -23,15 +29,35 @@ __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
 class Subscribers:
     """The registered readers of a cluster (docs/guides/topics.md, Subscribers). Made by `connect`; end it with `close`, or use `async with`."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, owners: Owners, timeout_s: float = 10.0) -> None:
+        self._owners = owners
+        self._timeout_s = timeout_s
 
     @classmethod
-    async def connect(cls, cluster: str, timeout_s: float = 10.0) -> Self:
+    async def connect(cls, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None) -> Self:
         """Connects to the cluster at `host:port[,host:port]/root`. Raises `ClusterUnavailable` after `timeout_s` seconds."""
         from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+        from waltz_log.transport.grpc import GrpcNetwork
 
-        return cls(await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s))
+        async def coordinator() -> Coordinator:
+            return await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s, tls=tls)
+
+        return await cls.connect_over(coordinator, GrpcNetwork(tls=tls), ClientSettings(tls=tls), timeout_s)
+
+    @classmethod
+    async def connect_over(
+        cls,
+        coordinator: ConnectCoordinator,
+        network: Network,
+        settings: ClientSettings | None = None,
+        timeout_s: float = 10.0,
+        *,
+        rng: random.Random | None = None,
+    ) -> Self:
+        """Connects over any coordinator and network, such as those of a test."""
+        owners = Owners(coordinator, network, settings or ClientSettings(), rng or random.Random())
+        await owners.open()
+        return cls(owners, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,49 +66,75 @@ class Subscribers:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection. The registrations stay."""
-        await self._coordinator.close()
+        """Closes the connections. The registrations stay."""
+        await self._owners.close()
 
     async def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> Subscriber:
         """Registers a subscriber, so that retention keeps everything above its marks. `marks`: by log partition. `labels`: shown to operators,
-        such as a table or a host. If it is registered already, higher marks stay. Raises `OutOfRange` if retention has already removed something
-        above a mark: read from its field `first` on, or continue without it."""
-        now_ms = _now_ms()
-        return await register_subscriber(self._coordinator, Subscriber(name, dict(marks), dict(labels or {}), now_ms, now_ms))
+        such as a table or a host. If it is registered already, higher marks stay. It belongs to this principal from then on. Raises `OutOfRange` if
+        retention has already removed something above a mark: read from its field `first` on, or continue without it. Raises `PermissionDenied` if the
+        principal may not read a partition, or the name is another principal's."""
+        return await self._ask(pb.SubscribersRequest.ACTION_REGISTER, name, list(marks), list(marks.values()), labels)
 
     async def register_at_start(self, name: str, partitions: Iterable[int], labels: Mapping[str, str] | None = None) -> Subscriber:
         """Registers a subscriber with the marks at which each log partition begins now, so that everything there is stays."""
-        chosen = sorted(set(partitions))
-        while True:
-            kept = [await read_retained(self._coordinator, partition) for partition in chosen]
-            try:
-                return await self.register(
-                    name, {partition: max(each.first, each.proposed) - 1 for partition, each in zip(chosen, kept, strict=True)}, labels
-                )
-            except OutOfRange:
-                continue  # it was trimmed meanwhile
+        return await self._ask(pb.SubscribersRequest.ACTION_REGISTER_AT_START, name, sorted(set(partitions)), (), labels)
 
     async def report(self, name: str, marks: Mapping[int, int]) -> Subscriber:
         """Raises the marks of a subscriber: it never reads again what is at or below them. Lower marks change nothing. Raises `InvalidRequest` if
-        there is no such subscriber any more."""
-        return await report_marks(self._coordinator, name, marks, _now_ms())
+        there is no such subscriber any more, or it is another principal's."""
+        return await self._ask(pb.SubscribersRequest.ACTION_REPORT, name, list(marks), list(marks.values()))
 
     async def remove(self, name: str) -> Subscriber:
-        """Removes a subscriber: retention keeps nothing for it any more. Raises `InvalidRequest` if there is none."""
-        return await remove_subscriber(self._coordinator, name)
+        """Removes a subscriber: retention keeps nothing for it any more. Raises `InvalidRequest` if there is none, or it is another principal's."""
+        return await self._ask(pb.SubscribersRequest.ACTION_REMOVE, name)
 
-    async def list(self) -> list[Subscriber]:
-        """All subscribers of the cluster."""
-        return await read_subscribers(self._coordinator)
+    async def list(self) -> builtins.list[Subscriber]:
+        """The subscribers of this principal; for an operator, and without TLS, all of the cluster."""
+        answer = await self._call(pb.SubscribersRequest(action=pb.SubscribersRequest.ACTION_LIST))
+        return [_subscriber(each) for each in answer.subscribers if not each.unreadable]
+
+    async def _ask(
+        self,
+        action: pb.SubscribersRequest.Action.ValueType,
+        name: str,
+        partitions: Sequence[int] = (),
+        marks: Sequence[int] = (),
+        labels: Mapping[str, str] | None = None,
+    ) -> Subscriber:
+        subscriber_path(name)
+        try:
+            columns = (struct.pack(f">{len(partitions)}i", *partitions), struct.pack(f">{len(marks)}q", *marks))
+        except struct.error as error:
+            raise InvalidRequest(reason=f"not marks of partitions: {error}") from None
+        request = pb.SubscribersRequest(action=action, name=name, partitions=columns[0], marks=columns[1], labels=labels or {})
+        return _subscriber((await self._call(request)).subscribers[0])
+
+    async def _call(self, request: pb.SubscribersRequest) -> pb.SubscribersResponse:
+        request.cluster_key = self._owners.parameters.key.bytes
+        return await self._owners.call_any(SUBSCRIBERS, request, timeout_s=self._timeout_s)
+
+
+def _subscriber(state: pb.SubscriberState) -> Subscriber:
+    """Raises `ProtocolViolation`."""
+    marks = dict(zip(_column(state.partitions, "i"), _column(state.marks, "q"), strict=True))
+    return Subscriber(state.name, marks, dict(state.labels), state.created_ms, state.seen_ms, state.principal)
+
+
+def _column(data: bytes, kind: str) -> tuple[int, ...]:
+    width = struct.calcsize(f">{kind}")
+    if len(data) % width:
+        raise ProtocolViolation(reason=f"column of {len(data)} bytes is not rows of {width}")
+    return struct.unpack(f">{len(data) // width}{kind}", data)
 
 
 class SyncSubscribers:
     """The same for programs without an event loop: each call blocks."""
 
-    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None) -> None:
         self.background = Background()
         try:
-            self.asynchronous = self.background.call(Subscribers.connect(cluster, timeout_s))
+            self.asynchronous = self.background.call(Subscribers.connect(cluster, timeout_s, tls))
         except BaseException:
             self.background.close()
             raise
@@ -104,8 +156,3 @@ class SyncSubscribers:
     report = blocking(Subscribers.report)
     remove = blocking(Subscribers.remove)
     list = blocking(Subscribers.list)
-
-
-def _now_ms() -> int:
-    """Only shown to people."""
-    return time.time_ns() // 1_000_000

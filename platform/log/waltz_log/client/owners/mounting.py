@@ -14,27 +14,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import MOUNT, MountStream
 from waltz_log.transport.versions import expect_spoken
 
-__all__ = ["is_resolving", "mount_for_appends", "mount_request", "ranges", "recovering_above", "resolving_above"]
-
-EPOCH_BITS = 40
-RESOLVING = 1 << 39
-"""Set in the mount sequences of a process that resolves for another client id. The low bits count connections; a client makes fewer in its life."""
-
-
-def is_resolving(mount_sequence: int) -> bool:
-    """Whether the mount came from a process that resolved an outcome for the client. Any other mount under a client's id acts as that client."""
-    return bool(mount_sequence & RESOLVING)
-
-
-def resolving_above(newest: int) -> int:
-    """The mount sequence under which another process resolves, above the newest that the owner knows. Repeated calls stay in one epoch, so a
-    resolve never goes beyond the mounts that the client itself can reach."""
-    return newest + 1 if is_resolving(newest) else newest >> EPOCH_BITS << EPOCH_BITS | RESOLVING
-
-
-def recovering_above(resolving: int) -> int:
-    """The mount sequence after which a living client continues when another process has resolved an outcome for it."""
-    return (resolving >> EPOCH_BITS) + 1 << EPOCH_BITS
+__all__ = ["mount_for_appends", "mount_request", "ranges"]
 
 
 def mount_request(
@@ -55,6 +35,7 @@ def mount_request(
             lowest_protocol_version=versions.SPOKEN.lowest,
             cluster_key=owners.parameters.key.bytes,
             client_id=client_id,
+            ticket=owners.ticket_of(client_id),
             partition=partition,
             mount_sequence=mount_sequence,
             client_high_water_mark=mark,

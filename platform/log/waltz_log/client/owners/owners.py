@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
+from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters
 from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import CallMethod, Channel, Coordinator, Network, Request, Response
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import BOUND
+from waltz_log.transport.methods import BOUND, CLIENT_ID
 
 __all__ = ["ConnectCoordinator", "Owners"]
 
@@ -28,9 +28,6 @@ log = get_logger(__name__)
 
 ConnectCoordinator: TypeAlias = Callable[[], Awaitable[Coordinator]]
 """Makes a coordinator session; called again where the last one was used up."""
-
-CLIENT_ID_MAX = 2**31 - 1
-"""The record header holds a client id in four bytes."""
 
 
 class Owners:
@@ -50,6 +47,8 @@ class Owners:
         self._calls: dict[str, Channel] = {}
         self._sessions_seen: dict[int, int] = {}
         """Of each partition that was asked for its bound, the newest store session that has answered."""
+        self._tickets: dict[int, str] = {}
+        """By client id, of those that this process uses."""
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -165,21 +164,21 @@ class Owners:
                 await asyncio.sleep(backoff.next_s())
 
     async def next_client_id(self) -> int:
-        """An id that no client had before, from the counter in the coordinator."""
-        while True:
-            coordinator = self._coordinator
-            if coordinator is None:
-                raise ClusterUnavailable(address="coordinator", reason="session is being replaced")
-            if await coordinator.create(CLIENT_IDS, b"1"):
-                return 1
-            node = await coordinator.get(CLIENT_IDS)
-            if node is None:
-                continue
-            given = int(node.data) + 1
-            if given > CLIENT_ID_MAX:
-                raise ClusterUnavailable(address="coordinator", reason="all client ids are used up")
-            if await coordinator.set(CLIENT_IDS, b"%d" % given, node.version) is not None:
-                return given
+        """An id that no client had before, from a log server. Raises `PermissionDenied` for a principal that may not append, `QuotaExceeded`,
+        `Unavailable`."""
+        request = pb.ClientIdRequest(cluster_key=self.parameters.key.bytes)
+        answer = await self.call_any(CLIENT_ID, request, timeout_s=self._settings.request_timeout_s)
+        self.keep_ticket(answer.client_id, answer.ticket)
+        return answer.client_id
+
+    def keep_ticket(self, client_id: int, ticket: str) -> None:
+        """The ticket is shown with each request for the client id from now on. An empty one changes nothing."""
+        if ticket:
+            self._tickets[client_id] = ticket
+
+    def ticket_of(self, client_id: int) -> str:
+        """Empty if none is known."""
+        return self._tickets.get(client_id, "")
 
     async def reach(self, partition: int) -> None:
         """Returns when it is known here that the log has the partition, which was seen in the coordinator. Raises `Unavailable`."""
@@ -251,6 +250,33 @@ class Owners:
                 last = error
             await self.wait_changed(min(backoff.next_s(), max(0.0, deadline - loop.time())))
         raise last
+
+    async def call_any(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
+        """The answer of any log server. If one does not answer, another one is asked: the request must be one that may be repeated. Raises the last
+        error after `timeout_s`, and at once one that no other server would answer otherwise."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
+        last: WaltzError = Unavailable(reason="no log server is known")
+        while True:
+            addresses = self._server_addresses()
+            self._rng.shuffle(addresses)
+            for at, address in enumerate(addresses):
+                left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s) / (len(addresses) - at))
+                try:
+                    return await self.call_channel(address).call(method, request, timeout_s=left)
+                except WaltzError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+            left = deadline - loop.time()
+            if left <= 0:
+                raise last
+            await self.wait_changed(min(backoff.next_s(), left))
+
+    def _server_addresses(self) -> list[str]:
+        """Of the log servers that are known, in any order that depends on nothing but them."""
+        return sorted(set(self._assignment.addresses.values()))
 
     async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
         """How far the partition is committed, as its owner knows it. An owner that was replaced and does not know it yet may answer with an older

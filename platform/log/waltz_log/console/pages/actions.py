@@ -19,6 +19,7 @@ from waltz_log.coordination.placement import PlacementChange, drain_node, move_o
 from waltz_log.coordination.subscribers import remove_subscriber
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.catalogue import Policies
+from waltz_log.core.topics.subscribers import UnreadableSubscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.loggers import get_logger
@@ -46,6 +47,8 @@ class Done:
 
 async def _remove_subscriber(console: Console, values: dict[str, str], dry_run: bool) -> str:
     gone = await remove_subscriber(await console.link.coordinator(), values.get("name", ""), dry_run=dry_run)
+    if isinstance(gone, UnreadableSubscriber):
+        return f"entry {gone.name}, which is no subscriber"
     return f"subscriber {gone.name} with its marks of {len(gone.marks)} partitions"
 
 

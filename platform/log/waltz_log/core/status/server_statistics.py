@@ -19,6 +19,7 @@ from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Rule, Summed
 __all__ = [
     "BudgetStatistics",
     "CacheStatistics",
+    "ClientIdStatistics",
     "ConflictStatistics",
     "FeedStatistics",
     "FillStatistics",
@@ -293,6 +294,17 @@ class QuotaStatistics:
 
 @snapshot
 @dataclass(frozen=True, slots=True)
+class ClientIdStatistics:
+    """`left`: ids that this server gives to new clients without the coordinator; `issued`: given since it started; `refused`: why no more are
+    reserved, None if nothing is wrong."""
+
+    left: Summed[int] = 0
+    issued: Summed[int] = 0
+    refused: Newest[str | None] = None
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
@@ -301,7 +313,8 @@ class ServerStatistics:
     many as `server.node.owner_history` keeps; `traces`: None for a server that does not trace.
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
     were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
-    first that fits applies; `coordinator_certificate_expires_s`: the same for the certificates of ZooKeeper's hosts, the first of them."""
+    first that fits applies; `coordinator_certificate_expires_s`: the same for the certificates of ZooKeeper's hosts, the first of them; `client_ids`:
+    None before the server joined its cluster."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -320,3 +333,4 @@ class ServerStatistics:
     round_trips: ByKey[Mapping[str, float | None] | None] = None
     quotas: Newest[tuple[QuotaStatistics, ...]] = ()
     coordinator_certificate_expires_s: Newest[float | None] = None
+    client_ids: Fieldwise[ClientIdStatistics | None] = None

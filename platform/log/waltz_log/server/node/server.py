@@ -39,6 +39,9 @@ from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.directory.directory import Directory
 from waltz_log.server.directory.followers import Followers
+from waltz_log.server.identities.client_ids import ClientIds
+from waltz_log.server.identities.outbox_records import OutboxRecords
+from waltz_log.server.identities.subscriber_calls import SubscriberCalls
 from waltz_log.server.mounts.mount import expect_mount
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.server.node.owner_history import OwnerHistory
@@ -100,6 +103,9 @@ class LogServer:
         self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed)
         self._directory = Directory(coordinator, self._access)
         self._followers: Followers | None = None
+        self._client_ids = ClientIds(coordinator, network, self._access)
+        self._outboxes = OutboxRecords(coordinator, self._access, self._client_ids)
+        self._subscribers = SubscriberCalls(coordinator, self._access, self._topics, self._client_ids, clock)
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
@@ -121,6 +127,7 @@ class LogServer:
         """Joins the cluster. Raises `ClusterUnavailable` if there is none at the address, `OSError` if it cannot listen."""
         self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
+        await self._client_ids.open(self._cluster, self._owner_secret)
         await self._topics.read(latest=True)
         self._access.name_topics(self._topic_of)
         if self._access.enforced:
@@ -138,6 +145,7 @@ class LogServer:
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
         if self._access.enforced:
             work["access"] = self._access_follower.run
+        work["client ids"] = self._client_ids.run
         work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
             work["office"] = self._watch_office
@@ -250,6 +258,9 @@ class LogServer:
             methods.TRACES.served_by(self._recent_traces),
             methods.FOLLOW.served_by(self._serve_follower),
             methods.CONFIRM.served_by(self._confirm),
+            methods.CLIENT_ID.served_by(self._client_id),
+            methods.OUTBOX.served_by(self._outbox),
+            methods.SUBSCRIBERS.served_by(self._subscriber_calls),
             methods.SERVER_STATUS.served_by(self._status),
         ]
 
@@ -274,11 +285,16 @@ class LogServer:
         expect_mount(self._access, request.partition, request)
         if request.topic:  # first: whether the partition is another topic's, and which one, is not for a caller with a right to this topic alone
             self._topics.expect_addressed(request.partition, TopicEpoch(request.topic, request.topic_epoch), appends=False)
+        foreign = False
+        if request.client_id and request.appends_nothing:
+            foreign = not self._client_ids.expect_resolvable(request.client_id, request.ticket, request.partition)
+        elif request.client_id:
+            self._client_ids.expect_owned(request.client_id, request.ticket)
         if request.client_id:
             self._topics.expect_allowed(request.partition, "append", request.principal)
         if request.feed != pb.FEED_NONE:
             self._topics.expect_allowed(request.partition, "read", request.principal)
-        await _as_owner(self._owned(request.partition).mount(request, stream, version), request.partition)
+        await _as_owner(self._owned(request.partition).mount(request, stream, version, foreign=foreign), request.partition)
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
@@ -307,6 +323,7 @@ class LogServer:
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         self._check_key(request.cluster_key)
         self._access.expect(request.partition, Operation.RESOLVE)
+        self._client_ids.expect_resolvable(request.client_id, request.ticket, request.partition)
         return await _as_owner(self._owned(request.partition).resolve(request), request.partition)
 
     async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
@@ -334,6 +351,23 @@ class LogServer:
         assert self._followers is not None
         return await self._followers.confirm()
 
+    async def _client_id(self, request: pb.ClientIdRequest) -> pb.ClientIdResponse:
+        self._check_key(request.cluster_key)
+        self._access.expect_anywhere(Operation.APPEND)
+        return await self._client_ids.give()
+
+    async def _outbox(self, request: pb.OutboxRequest) -> pb.OutboxResponse:
+        self._check_key(request.cluster_key)
+        self._access.expect_anywhere(Operation.APPEND)
+        assert self._cluster is not None
+        return await self._outboxes.serve(request, self._cluster)
+
+    async def _subscriber_calls(self, request: pb.SubscribersRequest) -> pb.SubscribersResponse:
+        self._check_key(request.cluster_key)
+        self._access.expect_anywhere(Operation.READ)
+        assert self._cluster is not None
+        return await self._subscribers.serve(request, self._cluster)
+
     async def _status(self, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         self._access.expect_cluster()
         found = self.statistics()
@@ -356,6 +390,7 @@ class LogServer:
             coordinator_certificate_expires_s=self.coordinator_expiry_s(),
             traces=None if self._tracer is None else self._tracer.statistics(),
             time_ms=self._clock.now_ms(),
+            client_ids=None if self._cluster is None else self._client_ids.issuer.statistics(),
             quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),
         )
 

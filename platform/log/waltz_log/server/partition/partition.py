@@ -15,6 +15,7 @@ from contextlib import aclosing
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.mount_sequences import may_resolve_at
 from waltz_log.core.ports import Clock, Coordinator, Network, Receiver
 from waltz_log.core.quotas import Meter
 from waltz_log.core.recovery import closed_at
@@ -29,6 +30,7 @@ from waltz_log.errors import (
     NotAllowed,
     NotOwner,
     OutOfRange,
+    PermissionDenied,
     ProtocolViolation,
     QuotaExceeded,
     TopicDeleted,
@@ -283,8 +285,9 @@ class Partition:
 
     # ---- calls of clients ------------------------------------------------------------------------------------------------------------------------
 
-    async def mount(self, request: pb.MountRequest, stream: ServedMountStream, version: int) -> None:
-        """Serves one mounted client, in that protocol version, until it disconnects, is fenced, or the store session ends. Raises `StorageFull` if
+    async def mount(self, request: pb.MountRequest, stream: ServedMountStream, version: int, *, foreign: bool = False) -> None:
+        """Serves one mounted client, in that protocol version, until it disconnects, is fenced, or the store session ends. `foreign`: the client id
+        is another principal's, for which the caller resolves an outcome. Raises `StorageFull` if
         the client wants to append and would wait for space on the replicas, `QuotaExceeded` if its principal mounts too often."""
         serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
@@ -301,7 +304,7 @@ class Partition:
         if meter is not None:
             meter.charge_mount(asyncio.get_running_loop().time())
         if mount.client_id:
-            self._fence_older(serving, mount)
+            self._fence_older(serving, mount, foreign=foreign)
         serving.mounts[mount] = None
         if mount.feed != pb.FEED_NONE:
             store.hurry()
@@ -334,11 +337,13 @@ class Partition:
             partition=self.partition, quota=refusal.quota, principal=principal, topic=topic, retry_after_s=round(refusal.retry_after_s, 3)
         )
 
-    def _fence_older(self, serving: OpenPartition, mount: Mount) -> None:
+    def _fence_older(self, serving: OpenPartition, mount: Mount, *, foreign: bool) -> None:
         mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
         newest = max([self._clients.get(mount.client_id, -1), *mounted])  # a connected client may be missing in `_clients`, which is bounded
         if newest >= mount.mount_sequence:
             raise Fenced(what="mount", partition=self.partition, mine=mount.mount_sequence, newer=newest)
+        if foreign and not may_resolve_at(mount.mount_sequence, newest):
+            raise PermissionDenied(principal=mount.principal or None, operation="mount as", resource="the client id of another principal")
         self._clients[mount.client_id] = mount.mount_sequence
         self._clients.move_to_end(mount.client_id)
         while len(self._clients) > CLIENTS_REMEMBERED_MAX:

@@ -34,7 +34,7 @@ from waltz_log.core.formats.control_format import (
 from waltz_log.core.ports import Clock, Disk, DiskFile
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed, StorageFull
 
-__all__ = ["ControlFiles"]
+__all__ = ["ControlFiles", "write_small_file"]
 
 START_SLOT = 0
 
@@ -58,8 +58,8 @@ class ControlFiles:
         if disk.exists(CONTROL_FILE):
             raise InvalidSetting(name="directory", reason="holds a control file already", nearest=None)
         header = ControlHeader(clock.now_ms(), cluster_key, partitions)
-        _put(disk, FENCE_FILE, header.to_bytes() + b"".join(2 * encode_counter(value) for value in [0] + [-1] * partitions))
-        _put(disk, CONTROL_FILE, header.to_bytes() + b"".join(encode_entry(partition, SessionMark()) for partition in range(partitions)))
+        write_small_file(disk, FENCE_FILE, header.to_bytes() + b"".join(2 * encode_counter(value) for value in [0] + [-1] * partitions))
+        write_small_file(disk, CONTROL_FILE, header.to_bytes() + b"".join(encode_entry(partition, SessionMark()) for partition in range(partitions)))
 
     @classmethod
     def open(cls, disk: Disk, owns: Callable[[int], bool] | None = None) -> ControlFiles:
@@ -223,7 +223,7 @@ class ControlFiles:
         self._fence.close()
 
 
-def _put(disk: Disk, name: str, content: bytes) -> None:
+def write_small_file(disk: Disk, name: str, content: bytes) -> None:
     """Writes a whole file at once: temporary, synced, renamed, directory synced."""
     _stage(disk, name, content)
     _replace(disk, name)

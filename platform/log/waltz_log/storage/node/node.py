@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
+from waltz_log.core.client_ids import CLIENT_ID_MAX
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
@@ -37,6 +38,7 @@ from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.base.space import DiskSpace
+from waltz_log.storage.control.client_ids import keep_client_ids
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.scrub import Scrub
@@ -244,6 +246,17 @@ class StorageNode:
                 return  # added while this call waited
             await self._offload(self.control.grow, partitions)
         log.info("room for more partitions", name=self.settings.name, partitions=partitions)
+
+    async def keep_client_ids(self, last: int) -> int:
+        """Keeps the highest client id that a server has reserved, and returns the one that was kept before. Raises `InvalidRequest`,
+        `StorageFailed`."""
+        if not 0 <= last <= CLIENT_ID_MAX:
+            raise InvalidRequest(reason=f"no client id: last={last}")
+        return await self._tasks.whole(self._keep_client_ids(last))
+
+    async def _keep_client_ids(self, last: int) -> int:
+        async with self._control_turn:
+            return await self._offload(keep_client_ids, self._disk, last)
 
     def service(self) -> Service:
         """The handlers that a network serves for this node."""

@@ -43,6 +43,7 @@ def service_of(node: ServedNode) -> Service:
         methods.OPEN.served_by(service.open),
         methods.SET_LOW_WATER_MARK.served_by(service.set_low_water_mark),
         methods.KEEP_PROGRESS.served_by(service.keep_progress),
+        methods.KEEP_CLIENT_IDS.served_by(service.keep_client_ids),
         methods.TRUNCATE.served_by(service.truncate),
         methods.REPLICATE.served_by(service.replicate),
         methods.READ.served_by(service.read),
@@ -104,6 +105,10 @@ class _Service:
     async def keep_progress(self, request: pb.LowWaterMarkRequest) -> pb.LowWaterMarkResponse:
         store = await self.partition(request)
         return pb.LowWaterMarkResponse(last_transaction_id=await store.keep_progress(request.session, request.low_water_mark, request.kept))
+
+    async def keep_client_ids(self, request: pb.KeepClientIdsRequest) -> pb.KeepClientIdsResponse:
+        self._expect_key(request)
+        return pb.KeepClientIdsResponse(last=await self._node.keep_client_ids(request.last))
 
     async def truncate(self, request: pb.TruncateRequest) -> pb.TruncateResponse:
         store = await self.partition(request)

@@ -13,6 +13,7 @@ from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
+from waltz_log.storage.control.client_ids import read_client_ids
 from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.offline.dump import dump_records
 from waltz_log.storage.segments.segment import segment_path
@@ -26,7 +27,8 @@ def describe(disk: Disk) -> DirectoryFacts:
     if found.java is not None:
         raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)
     present = set(partition_directories(disk))
-    return DirectoryFacts(found.key, tuple(_partition(disk, found, partition, partition in present) for partition in range(found.header.partitions)))
+    facts = tuple(_partition(disk, found, partition, partition in present) for partition in range(found.header.partitions))
+    return DirectoryFacts(found.key, facts, read_client_ids(disk))
 
 
 def describe_directory(directory: Path) -> DirectoryFacts:

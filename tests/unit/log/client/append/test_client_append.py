@@ -167,8 +167,20 @@ async def test_nothing_is_there_to_connect_to(network: MemoryNetwork) -> None:
         await WaltzClient.connect_over(empty, network)
 
 
-async def test_client_ids_are_counted_from_one(connect: Connect) -> None:
-    assert [(await connect()).client_id for _ in range(3)] == [1, 2, 3]
+async def test_a_client_gets_its_id_from_a_log_server_at_its_first_append(connect: Connect) -> None:
+    clients = [await connect() for _ in range(3)]
+    assert [each.client_id for each in clients] == [0, 0, 0]
+    for each in clients:
+        await each.append(0, b"first")
+        await each.append(0, b"second")
+    assert [each.client_id for each in clients] == [1, 2, 3]
+
+
+async def test_the_partitions_of_a_client_share_its_id_even_if_they_begin_together(connect: Connect) -> None:
+    client = await connect()
+    await asyncio.gather(*(client.append(partition, b"") for partition in range(client.partitions)))
+    assert client.client_id == 1
+    assert {each.client_id for each in client._producers.values()} == {1}
 
 
 async def test_a_server_of_another_cluster_ends_the_append_with_an_error(client: WaltzClient, cluster: ScriptedCluster) -> None:

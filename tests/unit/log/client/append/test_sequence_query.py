@@ -26,7 +26,7 @@ def _answer(*committed: int, **reported: Any) -> pb.ResolveResponse:
 
 
 def _search() -> SequenceQuery:
-    return SequenceQuery(0, 1, 1, 9, 3, UUID(int=1).bytes)
+    return SequenceQuery(0, 1, 1, 9, 3, UUID(int=1).bytes, "")
 
 
 def test_each_question_begins_where_the_last_answer_ended_and_asks_for_less_than_the_deadline() -> None:
@@ -68,12 +68,16 @@ def test_an_outbox_goes_on_with_its_search_where_the_connection_broke() -> None:
         async def owner(self, partition: int, timeout_s: float) -> str:
             return "server"
 
+        def ticket_of(self, client_id: int) -> str:
+            return "shown"
+
         def call_channel(self, address: str) -> Owners:
             return self
 
         async def call(self, method: object, request: pb.ResolveRequest, timeout_s: float) -> pb.ResolveResponse:
             if isinstance(request, pb.BoundRequest):
                 raise AssertionError("the log reaches back far enough")
+            assert request.ticket == "shown"
             self.asked.append(request.since)
             answer = answers[len(self.asked) - 1]
             if answer is None:

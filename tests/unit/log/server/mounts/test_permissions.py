@@ -213,7 +213,9 @@ async def test_storage_nodes_enforce_the_same_rules_for_direct_reads(cluster: Me
         await reports.ask(what, ORDERS)
         with pytest.raises(PermissionDenied, match=f"no rule permits spiffe://waltz/application/orders to read log:{ORDERS}"):
             await orders.ask(what, ORDERS)
-    assert await _may(orders.ask("resolve", ORDERS)), "who may append may settle"
+    assert not await _may(orders.ask("resolve", ORDERS)), "the right to append settles the principal's own client ids alone"
+    await _grant(cluster, _rule("application-orders", "shop/orders", "resolve"))
+    assert await _may(orders.ask("resolve", ORDERS))
     assert not await _may(reports.ask("resolve", ORDERS))
 
 

@@ -12,6 +12,7 @@ from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import ClientSettings
 from waltz_log.coordination.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
 from waltz_log.core.adoption import adopt
+from waltz_log.core.client_ids import BLOCK_MIN
 from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState, partition_path
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
 from waltz_log.core.replica_change import ReplicaChange
@@ -210,7 +211,7 @@ def test_client_ids_go_on_above_all_that_may_have_been_given_out() -> None:
         await _adopt(cluster)
         node = await cluster.ensemble.session().get(CLIENT_IDS)
         assert node is not None
-        assert int(node.data) == 3 + CLIENT_IDS_SKIPPED
+        assert int(node.data) == BLOCK_MIN + CLIENT_IDS_SKIPPED, "storage nodes know what a server had reserved since the backup"
         await cluster.stop()
 
     run_in_virtual_time(main())

@@ -16,12 +16,14 @@ from waltz_log.cli.topics.subscribers import subscriber_facts
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
-from waltz_log.coordination.subscribers import read_retained
+from waltz_log.coordination.subscribers import read_retained, register_subscriber
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import decide
 from waltz_log.core.topics.catalogue import HOUR_MS, Policies, Topic
+from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
 from waltz_log.server.mounts.sequence_search import SequenceSearch
@@ -343,11 +345,18 @@ async def test_a_deposed_owner_trims_nothing() -> None:
 # ---- subscribers -------------------------------------------------------------------------------------------------------------------------------
 
 
+async def subscribers_of(cluster: MemoryCluster) -> Subscribers:
+    async def coordinator() -> Coordinator:
+        return cluster.ensemble.session()
+
+    return await Subscribers.connect_over(coordinator, cluster.network.host("subscriber"))
+
+
 @in_virtual_time
 async def test_nothing_goes_that_a_subscriber_has_not_read_until_it_reports_or_is_removed() -> None:
     async with kept() as (cluster, client):
         topic = await cluster.create(retention_bytes=0)
-        subscribers = Subscribers(cluster.session)
+        subscribers = await subscribers_of(cluster)
         await subscribers.register("gone-for-long", {0: 25}, {"table": "orders"})
         await subscribers.register_at_start("reader", [0])
         await fill(client)
@@ -375,13 +384,15 @@ async def test_nothing_goes_that_a_subscriber_has_not_read_until_it_reports_or_i
         assert [each.name for each in await subscribers.list()] == ["reader"]
         again = await subscribers.register_at_start("late", [0])
         assert again.marks == {0: await cluster.first() - 1}
+        await subscribers.close()
 
 
 @in_virtual_time
 async def test_a_topic_that_keeps_nothing_for_subscribers_trims_past_them() -> None:
     async with kept() as (cluster, client):
         await cluster.create(retention_bytes=0, keep_for_subscribers=False)
-        await Subscribers(cluster.session).register("slow", {0: -1})
+        async with await subscribers_of(cluster) as subscribers:
+            await subscribers.register("slow", {0: -1})
         await fill(client)
         await until(lambda: cluster.held("storage-0")[0] > 40)
 
@@ -412,7 +423,6 @@ async def register_between(moment: int, *, slowly: bool) -> None:
     async with kept() as (cluster, client):
         await fill(client)
         own = cluster.ensemble.session()
-        subscribers = Subscribers(own)
         outcome: list[int] = []
         registering: list[asyncio.Future[None]] = []
         look = own.get
@@ -424,7 +434,7 @@ async def register_between(moment: int, *, slowly: bool) -> None:
 
         async def register() -> None:
             try:
-                await subscribers.register("late", {0: -1})
+                await register_subscriber(own, Subscriber("late", {0: -1}, {}, 0, 0))
                 outcome.append(0)
             except OutOfRange as error:
                 outcome.append(error.first)
@@ -472,7 +482,8 @@ async def test_a_round_that_breaks_off_before_it_trims_keeps_no_subscriber_out()
             await asyncio.sleep(ROUND_S)
         await asyncio.sleep(2 * ROUND_S)
         assert cluster.held("storage-0") == (0, 59)
-        await Subscribers(cluster.ensemble.session()).register("late", {0: -1})
+        async with await subscribers_of(cluster) as subscribers:
+            await subscribers.register("late", {0: -1})
 
 
 # ---- compaction --------------------------------------------------------------------------------------------------------------------------------

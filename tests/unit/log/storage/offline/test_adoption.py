@@ -72,8 +72,8 @@ def test_a_cluster_adopts_migrated_directories_serves_what_was_committed_and_app
         cluster = await _adopted(disks, missing)
         client = await cluster.connect()
         assert client.parameters.key == KEY
-        assert client.client_id > 1, "the original's clients had this id"
         receipt = await client.append(0, b"ours", timeout_s=30)
+        assert client.client_id > 1, "the original's clients had this id"
         assert receipt.transaction_id == committed
         seen = []
         async with asyncio.timeout(30):

@@ -1,0 +1,60 @@
+"""The counter of client ids and the key of their tickets in a coordinator: read as hostile input, written by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waltz_log.core.client_ids import CLIENT_ID_MAX, format_counter, parse_counter
+from waltz_log.core.metadata import CLIENT_IDS
+from waltz_log.core.ports import Coordinator
+from waltz_log.security.tickets import TICKET_KEY, TicketKey
+
+__all__ = ["Refused", "read_ticket_key", "reserve_client_ids", "set_client_ids", "set_ticket_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Exception):
+    """No ids can be reserved until an operator has repaired the counter."""
+
+    reason: str
+
+
+async def reserve_client_ids(coordinator: Coordinator, count: int, kept: int) -> tuple[int, int]:
+    """The first and the last id of a block that no other server has, and had. `kept`: the end of the newest block that storage nodes know of, read
+    before this call. Raises `Refused`, `ClusterUnavailable`."""
+    while True:
+        node = await coordinator.get(CLIENT_IDS, latest=True)
+        before = 0 if node is None else parse_counter(node.data)
+        if before is None:
+            raise Refused("the counter of client ids is unreadable")
+        if before < kept:
+            raise Refused(f"the counter of client ids was set back: counter={before} reserved={kept}")
+        last = min(CLIENT_ID_MAX, before + count)
+        if last <= before:
+            raise Refused("all client ids are used up")
+        if node is None:
+            await coordinator.create(CLIENT_IDS, b"0")
+        elif await coordinator.set(CLIENT_IDS, format_counter(last), node.version) is not None:
+            return before + 1, last
+
+
+async def set_client_ids(coordinator: Coordinator, last: int) -> None:
+    """Sets the counter, whatever is there. While no server runs."""
+    if not await coordinator.create(CLIENT_IDS, format_counter(last)):
+        await coordinator.set(CLIENT_IDS, format_counter(last), -1)
+
+
+async def read_ticket_key(coordinator: Coordinator, secret: Callable[[], bytes]) -> TicketKey | None:
+    """The cluster's key, which this call makes from `secret` if there is none. None: what is there is no key."""
+    while True:
+        node = await coordinator.get(TICKET_KEY, latest=True)
+        if node is not None:
+            return TicketKey.from_bytes(node.data)
+        await coordinator.create(TICKET_KEY, TicketKey(secret()).to_bytes())
+
+
+async def set_ticket_key(coordinator: Coordinator, key: TicketKey) -> None:
+    """Replaces the key: all tickets are void from the next start of each server on."""
+    if not await coordinator.create(TICKET_KEY, key.to_bytes()):
+        await coordinator.set(TICKET_KEY, key.to_bytes(), -1)
