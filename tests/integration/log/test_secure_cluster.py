@@ -81,7 +81,7 @@ def test_an_application_appends_and_a_reader_reads(cluster: LocalCluster) -> Non
         for receipt in receipts:
             transaction = next(iter(reader.feed(receipt.partition, after=receipt.transaction_id - 1)))
             assert transaction.data == b"booked"
-        with pytest.raises((PermissionDenied, NotAppended), match=r"spiffe://waltz/reader/test has no role for /waltz.Server/Mount"):
+        with pytest.raises((PermissionDenied, NotAppended), match=r"spiffe://waltz/reader/test has no role for /waltz.Server/ClientId"):
             reader.append(0, b"not allowed", timeout_s=10)
 
 

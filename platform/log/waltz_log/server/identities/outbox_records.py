@@ -1,7 +1,7 @@
 """Reads and writes the records of outboxes for the principals that their client ids belong to, bounded in size and number.
 
 An outbox that was made before there were tickets, or without TLS, has none, or one that proves nothing. It is bound at its first claim: it shows the
-record that it wrote, whose nonce nobody else has, and gets a ticket for the caller's principal, which is then in the record.
+record that it wrote, whose nonce no other principal has, and gets a ticket for the caller's principal, which is then in the record.
 """
 
 from __future__ import annotations
