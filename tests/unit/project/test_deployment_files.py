@@ -123,6 +123,26 @@ def test_kubernetes_accepts_every_resource(folder: Path, version: str) -> None:
         kubernetes_validate.validate(each, version, strict=True)
 
 
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_a_network_policy_selects_each_pod_and_names_ports_that_it_has(folder: Path) -> None:
+    """A pod that no policy selects accepts connections from every pod of every namespace."""
+    every = list(resources(folder))
+    policies = [each for each in every if each["kind"] == "NetworkPolicy"]
+    for workload in (each for each in every if each["kind"] in ("StatefulSet", "Deployment", "Job")):
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        (policy,) = [each for each in policies if each["spec"]["podSelector"]["matchLabels"].items() <= labels.items()]
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        named = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
+        assert named == {port["name"] for port in container_of(workload).get("ports", ())}
+        assert all(rule.get("from") for rule in policy["spec"].get("ingress", ())), "a rule without sources permits every source"
+
+
+def test_only_nodes_and_operators_reach_the_coordinator() -> None:
+    (clients, servers) = found("NetworkPolicy", "waltz-zookeeper")["spec"]["ingress"]
+    assert (clients["ports"], servers["ports"]) == ([{"port": "client"}], [{"port": "peer"}, {"port": "election"}])
+    assert "client" not in [value for each in clients["from"] for value in each["podSelector"].get("matchLabels", {}).values()]
+
+
 def test_a_misspelled_field_is_found() -> None:
     wrong = deepcopy(found("StatefulSet", "waltz-storage"))
     wrong["spec"]["replica"] = wrong["spec"].pop("replicas")

@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tools.audit import read_findings
 from tools.dist import PROJECT, build_wheel, needed
+from tools.hatch_build import unexpected
 from tools.sbom import bill_of_materials
 
 ROOT = Path(__file__).resolve().parents[3]
+PACKAGES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of py-serializable, when it is imported
@@ -46,6 +51,53 @@ def test_an_audit_counts_what_it_could_not_check() -> None:
 def test_each_pinned_version_is_exact() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!-]+", line)] == []
+
+
+STRAY = ("node.pem", "node.key", ".env", "production.env", "client.p12", "core", "notes.md", "link.py", "folder")
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_a_stray_file_or_a_link_is_not_packed(tmp_path: Path, name: str) -> None:
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    (package / "inner" / "module.py").touch()
+    (package / "py.typed").touch()
+    assert unexpected(package) == []
+    stray = package / "inner" / name
+    if name in ("link.py", "folder"):
+        target = tmp_path / "outside"
+        target.mkdir() if name == "folder" else target.touch()
+        stray.symlink_to(target)
+    else:
+        stray.touch()
+    assert unexpected(package) == [stray]
+
+
+def test_the_packages_hold_nothing_that_a_wheel_must_not_contain() -> None:
+    for package in PACKAGES:
+        assert unexpected(ROOT / package) == []
+
+
+@pytest.mark.parametrize("kind", ["key", "link"])
+def test_a_wheel_with_a_stray_file_is_not_built(tmp_path: Path, kind: str) -> None:
+    """With the project's own settings of the build."""
+    project = tmp_path / "project"
+    for package in PACKAGES:
+        (project / package).mkdir(parents=True)
+        (project / package / "__init__.py").touch()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "tools/hatch_build.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        shutil.copy2(ROOT / name, project / name)
+    stray = project / PACKAGES[0] / ("node.key" if kind == "key" else "secret.py")
+    if kind == "key":
+        stray.write_text("private")
+    else:
+        (tmp_path / "outside.py").write_text("SECRET = 1")
+        stray.symlink_to(tmp_path / "outside.py")
+    with pytest.raises(subprocess.CalledProcessError):
+        build_wheel(project, tmp_path)
+    stray.unlink()
+    assert build_wheel(project, tmp_path).exists()
 
 
 @pytest.mark.long
