@@ -26,11 +26,13 @@ LAYOUT = ROOT / "platform/log/waltz_log/core/formats/record_layout.py"
 SIZES = {"28", "36", "40"}
 """Where the data length is, and the bytes of a header and of a record without data."""
 
+FOLDERS = [
+    *("log/waltz_log/" + name for name in ("core/formats", "storage", "server", "client/append", "client/feed", "console/reading", "testing")),
+    "spark_source",
+]
+"""Where records are read or written."""
+
 OTHER_MEANINGS = {
-    "platform/log/waltz_log/cli/journal/journal.py": "BODY_SHOWN_BYTES",
-    "platform/log/waltz_log/cli/storage/storage_tools.py": "cluster_key",
-    "platform/log/waltz_log/client/owners/mounting.py": "EPOCH_BITS",
-    "platform/log/waltz_log/client/sql/database_marks.py": "cluster_key",
     "platform/log/waltz_log/core/formats/control_format.py": "MARK_BYTES",
     "platform/log/waltz_log/core/formats/java_control_format.py": "JAVA_STRUCT_BYTES",
 }
@@ -52,7 +54,7 @@ def _bare_sizes(path: Path, root: Path = ROOT) -> list[str]:
 
 
 def _sources() -> list[Path]:
-    paths = [path for folder in ("log", "spark_source") for path in (ROOT / "platform" / folder).rglob("*.py")]
+    paths = [path for folder in FOLDERS for path in (ROOT / "platform" / folder).rglob("*.py")]
     return sorted(path for path in paths if path != LAYOUT and not path.name.endswith("_pb2.py"))
 
 
