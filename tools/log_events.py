@@ -247,7 +247,10 @@ MEANINGS: dict[str, str] = {
     "authorities changed, zookeeper restarts": "ZooKeeper reads the authorities that it trusts only at its start. Sessions continue.",
     "renewed certificate not served, retrying": "The directory of ZooKeeper cannot be written to: `reason`. It serves the previous certificate.",
     "certificate of the coordinator not seen": "A host of ZooKeeper does not answer, or its certificate is not trusted or has expired: `reason`.",
-    "direct connections are refused": "A node has as many direct connections as it allows. Further appends and blocks use gRPC, which is slower.",
+    "too many direct connections without an admitted peer, the oldest ends": "Connections arrive at the direct port faster than their peers show who "
+    "they are. The oldest is closed. Keep strangers out with a firewall.",
+    "worker stands still and is killed": "The event loop of a worker did not run for `worker_silence_s`, so the node restarts the worker. Search "
+    "for a disk that does not answer, or for a signal that stopped it.",
     "connection not accepted": (
         "The system refused to accept a connection at the direct port or the console, usually because the process has too many open files."
     ),

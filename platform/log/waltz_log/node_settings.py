@@ -33,6 +33,35 @@ class NodeSettings(Settings):
         description="Connections on which one principal can have calls at once; calls on others are refused with `QuotaExceeded`, and clients "
         "wait. 0: no limit. It needs `tls`, and does not apply to nodes. Choose two for each process of the largest application.",
     )
+    streams_per_principal: int = Field(
+        default=16_384,
+        ge=0,
+        le=1 << 20,
+        description="Calls and streams that one principal can have open at once; further ones are refused with `QuotaExceeded`, and clients "
+        "wait. Each costs about 64 KiB, and more while a message arrives. 0: no limit. It needs `tls`, and does not apply to nodes. Choose twice "
+        "the number of partitions at this node for each process of the largest application.",
+    )
+    direct_connections_per_principal: int = Field(
+        default=64,
+        ge=0,
+        le=256,
+        description="Direct connections of one principal, of 256 at the process; its further streams use gRPC, which costs more. 0: no limit. "
+        "It needs `tls`, and does not apply to nodes. Choose 256 divided by the number of applications that append at the same time.",
+    )
+    received_bytes_per_principal: int = Field(
+        default=128 * 1024 * 1024,
+        ge=0,
+        description="Bytes of append frames that one principal has sent on direct connections and that wait to be ordered, or are not complete. "
+        "At the limit nothing more is read from it. 0: no limit. It needs `tls`, and does not apply to nodes. Choose 2 MiB for each direct "
+        "connection.",
+    )
+    unread_bytes_per_principal: int = Field(
+        default=128 * 1024 * 1024,
+        ge=0,
+        description="Bytes that are ready for clients of one principal that do not read them: feeds, reads and answers. At the limit its further "
+        "ones wait, and what was not read for 10 s ends. 0: no limit. It needs `tls`, and does not apply to nodes. Choose 1 MiB for each feed that "
+        "is behind at the same time.",
+    )
     handshake_timeout_s: float = Field(
         default=10.0,
         ge=0.1,
@@ -59,6 +88,13 @@ class NodeSettings(Settings):
         le=64,
         description="Processes that share the partitions, by a hash. Use one for each spare core, and at most a quarter of the number of "
         "partitions; with more, some are idle. 1: this process only.",
+    )
+    worker_silence_s: float = Field(
+        default=20.0,
+        ge=5,
+        le=600,
+        description="A worker whose event loop stands still for this long is killed and restarted. `/livez` fails after half of it. Meanwhile "
+        "connections that the kernel gave to this worker wait. Choose more than the longest pause of the machine's disk.",
     )
     worker_ports: int = Field(
         default=0,
@@ -103,5 +139,13 @@ class NodeSettings(Settings):
     @property
     def connection_limits(self) -> ConnectionLimits:
         return ConnectionLimits(
-            self.streams_per_connection, self.connections_max, self.connections_per_principal, self.handshake_timeout_s, self.idle_timeout_s
+            streams=self.streams_per_connection,
+            connections=self.connections_max,
+            per_principal=self.connections_per_principal,
+            handshake_s=self.handshake_timeout_s,
+            idle_s=self.idle_timeout_s,
+            streams_per_principal=self.streams_per_principal,
+            direct_per_principal=self.direct_connections_per_principal,
+            received_per_principal=self.received_bytes_per_principal,
+            unread_per_principal=self.unread_bytes_per_principal,
         )

@@ -76,13 +76,29 @@ async def test_a_watch_reports_each_change_and_an_unknown_service(monkeypatch: p
         other.cancel()
 
 
-async def test_only_so_many_may_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_watchers_the_oldest_of_the_peer_with_most_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "WATCHERS_MAX", 1)
     async with _served(SimpleNamespace(ready=True, asked=0)) as stub, asyncio.timeout(30):
         first = stub.Watch(health_pb2.HealthCheckRequest())
         assert (await first.read()).status == SERVING
         second = stub.Watch(health_pb2.HealthCheckRequest())
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.read()
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        first.cancel()
+        assert (await second.read()).status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await first.read()
+        assert ended.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        second.cancel()
+
+
+async def test_strangers_that_watch_end_no_load_balancer_that_watches() -> None:
+    service = health.HealthService([], _never)
+    balancer = service._join("load balancer")
+    strangers = [service._join("stranger") for _ in range(3 * health.WATCHERS_MAX)]
+    assert not balancer.done()
+    assert sum(not each.done() for each in strangers) == health.WATCHERS_MAX - 1
+    late = service._join("another load balancer")
+    assert not late.done()
+    assert not balancer.done()
+
+
+async def _never() -> bool:
+    raise AssertionError("nobody asked")

@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -272,6 +274,46 @@ def test_a_server_whose_supervisor_stood_still_loses_its_partitions_and_starts_o
 
     with LocalCluster(tmp_path, partitions=PARTITIONS, storages=1, servers=2, session_timeout_s=2, server_settings=settings) as cluster:
         asyncio.run(asyncio.wait_for(run(cluster), 3 * PATIENCE_S))
+
+
+def test_a_worker_that_stands_still_is_reported_and_restarted_and_its_sibling_serves_meanwhile(tmp_path: Path) -> None:
+    settings = {"workers": WORKERS, "worker_silence_s": 6}
+    with LocalCluster(tmp_path, partitions=PARTITIONS, storages=1, servers=1, server_settings=settings, http=True) as cluster:
+        lives = _lives(asyncio.run(_status(cluster)))
+        pid, restarts = lives["server-0", 1]
+        served = next(each for each in range(PARTITIONS) if worker_of(each, WORKERS) == 0)
+        stuck = next(each for each in range(PARTITIONS) if worker_of(each, WORKERS) == 1)
+
+        async def while_it_stands() -> float:
+            async with await WaltzClient.connect(cluster.cluster) as client:
+                await client.append(served, b"before")
+                os.kill(pid, signal.SIGSTOP)
+                began_s = time.monotonic()
+                while _livez(cluster) == 200:
+                    await asyncio.sleep(0.2)
+                reported_s = time.monotonic() - began_s
+                for _ in range(5):
+                    await client.append(served, b"meanwhile", timeout_s=3)
+                await client.append(stuck, b"when it is there again", timeout_s=PATIENCE_S)
+                return reported_s
+
+        try:
+            assert asyncio.run(while_it_stands()) < 6 + 3, "it is reported before the node is restarted for it"
+            _until(lambda: _livez(cluster) == 200)
+        finally:
+            if _alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        lives = _lives(asyncio.run(_status(cluster)))
+        assert lives["server-0", 1][0] != pid
+        assert lives["server-0", 1][1] == restarts + 1
+
+
+def _livez(cluster: LocalCluster) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http_addresses['server-0']}/livez", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:

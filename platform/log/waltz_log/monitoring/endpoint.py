@@ -61,7 +61,7 @@ class _Handler(MonitoringHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         if url.path == "/livez":
-            self._checks("livez", (Check("event loop", self._endpoint.monitored.alive()),), url.query)
+            self._checks("livez", self._endpoint.monitored.liveness(), url.query)
         elif url.path == "/readyz":
             self._checks("readyz", self._endpoint.monitored.find().checks, url.query)
         elif url.path == "/metrics" and not self.is_named():

@@ -1,23 +1,26 @@
 """A small HTTP server in threads, plain or over TLS, for endpoints that programs read: health and metrics.
 
-Bounded in connections at once, each with a deadline; the newest is closed if there are more. Each connection uses the newest certificate files.
+A connection gets a thread when its request is complete (`arriving_requests`). Probes have threads of their own, so that neither slow clients nor
+slow readers of a large answer keep them waiting. Bounded in requests at once, each with a deadline; the newest is closed if there are more. Each
+connection uses the newest certificate files.
 """
 
 from __future__ import annotations
 
+import io
 import socket
 import ssl
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from socketserver import ThreadingMixIn
-from typing import Any  # signatures of the standard library
+from http.server import BaseHTTPRequestHandler
+from types import MappingProxyType
+from typing import Final
 
 from waltz_log.loggers import get_logger
+from waltz_log.monitoring.arriving_requests import ArrivingRequests
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import matches
 
@@ -26,13 +29,18 @@ __all__ = ["CONNECTIONS_MAX", "TEXT", "MonitoringHandler", "MonitoringServer"]
 log = get_logger(__name__)
 
 CONNECTIONS_MAX = 16
-"""At once. Two Prometheus servers, a prober and people need fewer; each costs a thread."""
+"""Requests at once. Two Prometheus servers and people need fewer; each costs a thread."""
+
+PROBES_MAX: Final[Mapping[str, int]] = MappingProxyType({"/livez": 8, "/readyz": 8})
+"""The same of each of these paths, besides the others. `/livez` waits for nothing."""
+
+BACKLOG: Final = 128
 
 REQUEST_TIMEOUT_S = 5.0
-"""For one read or write of the connection: a client that says nothing gives its place back."""
+"""For one write of the connection: a client that reads nothing gives its place back."""
 
 CONNECTION_TIMEOUT_S = 15.0
-"""For a connection from its handshake to its answer, however slowly its client sends."""
+"""For a request and its answer, however slowly its client reads."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -43,6 +51,13 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
     server_version = "waltz"
     sys_version = ""
+
+    def setup(self) -> None:
+        """The head of the request was read before."""
+        super().setup()
+        self.rfile.close()
+        assert isinstance(self.server, MonitoringServer)
+        self.rfile = io.BytesIO(self.server.head_of(self.request))
 
     def do_GET(self) -> None:
         raise NotImplementedError
@@ -72,16 +87,11 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         """Probes and scrapes come every few seconds and are not worth a line."""
 
 
-class MonitoringServer(ThreadingMixIn, HTTPServer):
+class MonitoringServer:
     """Listens from its construction, which raises `OSError` and `UnicodeError`, and answers within `serving`.
 
     `certificates`: HTTPS with them. `probes`: also answers clients without a certificate. `clients`: patterns of those that `is_named` names.
     """
-
-    daemon_threads = True
-    block_on_close = False  # a request that waits for statistics must not delay the end of the process
-    allow_reuse_address = True
-    request_queue_size = CONNECTIONS_MAX
 
     def __init__(
         self,
@@ -96,72 +106,88 @@ class MonitoringServer(ThreadingMixIn, HTTPServer):
         self.certificates = certificates
         self.clients = clients
         self._probes = probes
+        self._handler = handler
         self._open: dict[socket.socket, float] = {}
         """When each connection is ended."""
-        self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), handler)
+        self._heads: dict[socket.socket, bytes] = {}
+        self._others = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._places = {path: threading.BoundedSemaphore(most) for path, most in PROBES_MAX.items()}
+        self._listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listening.bind((host, port))
+            self._listening.listen(BACKLOG)
+        except (OSError, UnicodeError):
+            self._listening.close()
+            raise
+        self._port = int(self._listening.getsockname()[1])
+
+    @property
+    def server_port(self) -> int:
+        return self._port
+
+    def head_of(self, connection: socket.socket) -> bytes:
+        return self._heads.get(connection, b"")
 
     @contextmanager
     def serving(self) -> Iterator[int]:
         """Gives the real port."""
-        thread = threading.Thread(target=self.serve_forever, name="waltz http", daemon=True)
+        arriving = ArrivingRequests(self._listening, self._context, self._complete, self._end_late)
+        thread = threading.Thread(target=arriving.run, name="waltz http", daemon=True)
         thread.start()
         try:
-            yield self.server_port
+            yield self._port
         finally:
-            self.shutdown()
-            self.server_close()
+            arriving.stop()  # a request that waits for statistics must not delay the end of the process
             thread.join()
 
-    def server_bind(self) -> None:
-        """Without the request to a name server that the base class makes, which can last long."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+    def _context(self) -> ssl.SSLContext | None:
+        if self.certificates is None:
+            return None
+        return self.certificates.public_context() if self._probes else self.certificates.mutual_context()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            try:
-                super().process_request(request, client_address)
-            except RuntimeError:  # no thread could be started
-                self._places.release()
-                self.shutdown_request(request)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _complete(self, connection: socket.socket, head: bytes) -> None:
+        """Answers the request in a thread, if there is a place; called by the thread that accepts."""
+        place = self._places.get(_path_of(head), self._others)
+        if not place.acquire(blocking=False):
+            connection.close()
+            return
+        self._open[connection] = time.monotonic() + CONNECTION_TIMEOUT_S
+        self._heads[connection] = head
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+            threading.Thread(target=self._answer, args=(connection, place), name="waltz http request", daemon=True).start()
+        except RuntimeError:  # no thread could be started
+            self._end(connection, place)
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """The whole connection: the handshake, one request, the answer. It is shut down at its deadline, however slowly the client sends."""
-        held = request.dup()
-        self._open[held] = time.monotonic() + CONNECTION_TIMEOUT_S
+    def _answer(self, connection: socket.socket, place: threading.BoundedSemaphore) -> None:
         try:
-            if self.certificates is None:
-                super().finish_request(request, client_address)
-                return
-            request.settimeout(REQUEST_TIMEOUT_S)
-            context = self.certificates.public_context() if self._probes else self.certificates.mutual_context()
-            with context.wrap_socket(request, server_side=True) as secured:
-                super().finish_request(secured, client_address)
+            connection.settimeout(REQUEST_TIMEOUT_S)
+            client = connection.getpeername()
+            self._handler(connection, client, self)  # type: ignore[arg-type]  # a server as far as a handler asks it
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # a client that has disconnected is not an error of this process
+        except Exception:
+            log.exception("http request failed")
         finally:
-            del self._open[held]
-            held.close()
+            self._end(connection, place)
 
-    def service_actions(self) -> None:
+    def _end(self, connection: socket.socket, place: threading.BoundedSemaphore) -> None:
+        del self._open[connection], self._heads[connection]
+        connection.close()
+        place.release()
+
+    def _end_late(self) -> None:
         """Called twice a second by the thread that accepts."""
         now_s = time.monotonic()
         for connection, deadline_s in [*self._open.items()]:
             if deadline_s < now_s:
                 with suppress(OSError):  # it has ended meanwhile
-                    connection.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called while the exception is handled. A client that has disconnected is not an error of this process."""
-        if not isinstance(sys.exception(), OSError):
-            log.exception("http request failed", client=str(client_address[0]))
+
+def _path_of(head: bytes) -> str:
+    """Of the first line of a request; empty if it has none."""
+    words = head.split(b"\n", 1)[0].split()
+    return words[1].split(b"?", 1)[0].decode("latin-1") if len(words) > 1 else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Literal
@@ -68,6 +68,8 @@ class Monitored:
         self._found: tuple[_State, float, Finding] | None = None
         self._beat = threading.Lock()
         self._unanswered_since: float | None = None
+        self.stuck_workers: Callable[[], Mapping[int, float]] = dict
+        """By worker, how long its event loop has stood still if that is long, else 0. Its supervisor restarts it (`processes.supervisor`)."""
 
     # ---- the process -------------------------------------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,12 @@ class Monitored:
                     return None
         waited = time.monotonic() - since
         return f"the event loop has not run for {waited:.0f} s" if waited > self._alive_s else None
+
+    def liveness(self) -> tuple[Check, ...]:
+        """The checks of `/livez`. Does not wait."""
+        workers = self.stuck_workers()
+        stuck = {number: f"its event loop has not run for {silent_s:.0f} s" if silent_s else None for number, silent_s in workers.items()}
+        return (Check("event loop", self.alive()), *(Check(f"worker {number}", why) for number, why in sorted(stuck.items())))
 
     def _answered(self) -> None:
         self._unanswered_since = None

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any  # grpcio-health-checking's messages, and gRPC's context
+from typing import Any, Final  # Any: grpcio-health-checking's messages, and gRPC's context
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+
+from waltz_log.transport.admitted import names_of
+from waltz_log.transport.call_streams import EOF
 
 __all__ = ["FRESH_S", "WATCHERS_MAX", "HealthService", "health_handler"]
 
@@ -23,7 +28,14 @@ FRESH_S = 0.2
 WATCH_PAUSE_S = 1.0
 
 WATCHERS_MAX = 64
-"""At once. Each costs a task; a load balancer needs one for each connection."""
+"""At once. Each costs a task; a load balancer needs one for each connection. If there are more, the oldest one ends of the peer that has most."""
+
+REQUEST_BYTES_MAX: Final = 1024
+
+ARRIVALS_MAX: Final = 16
+"""Requests of one peer that arrive at the same time. gRPC receives up to 16 MiB of each before its size can be checked."""
+
+ARRIVAL_S: Final = 2.0
 
 Ready = Callable[[], Awaitable[bool]]
 
@@ -33,34 +45,70 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthService:
-    """`services`: the full names of those that the process serves. `ready` is called in the event loop of the process."""
+    """`services`: the full names of those that the process serves. `ready` is called in the event loop of the process. Every peer gets an answer, so
+    what one peer can hold is counted by its certificate's name, or its address."""
 
     def __init__(self, services: Sequence[str], ready: Ready) -> None:
         self._services = frozenset({"", *services})
         self._ready = ready
         self._found: tuple[float, bool] | None = None
         self._turn = asyncio.Lock()
-        self._watchers = 0
+        self._watchers: dict[asyncio.Future[None], str] = {}
+        """The oldest first, with their peers. A future that is done ends its watcher."""
+        self._arriving: Counter[str] = Counter()
 
-    async def Check(self, request: Any, context: Any) -> Any:
+    async def check(self, _requests: Any, context: Any) -> None:
+        request = await self._request(context)
         if request.service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no such service: {request.service}")
-        return health_pb2.HealthCheckResponse(status=await self._status(request.service))
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        await context.write(health_pb2.HealthCheckResponse(status=await self._status(request.service)))
 
-    async def Watch(self, request: Any, context: Any) -> None:
-        if self._watchers >= WATCHERS_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {WATCHERS_MAX} watch the health of this process")
-        self._watchers += 1
+    async def watch(self, _requests: Any, context: Any) -> None:
+        request = await self._request(context)
+        ended = self._join(_peer_of(context))
         try:
             sent = None
-            while True:
+            while not ended.done():
                 status = await self._status(request.service)
                 if status != sent:
                     await context.write(health_pb2.HealthCheckResponse(status=status))
                     sent = status
-                await asyncio.sleep(WATCH_PAUSE_S)
+                await asyncio.wait([ended], timeout=WATCH_PAUSE_S)
         finally:
-            self._watchers -= 1
+            self._watchers.pop(ended, None)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {WATCHERS_MAX} watch the health of this process")
+
+    def _join(self, peer: str) -> asyncio.Future[None]:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers[ended] = peer
+        if len(self._watchers) > WATCHERS_MAX:
+            of_peers = Counter(self._watchers.values())
+            most = max(of_peers.values())
+            oldest = next(watcher for watcher, of in self._watchers.items() if of_peers[of] == most)
+            del self._watchers[oldest]
+            oldest.set_result(None)
+        return ended
+
+    async def _request(self, context: Any) -> Any:
+        peer = _peer_of(context)
+        if self._arriving[peer] >= ARRIVALS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at the same time")
+        self._arriving[peer] += 1
+        try:
+            async with asyncio.timeout(ARRIVAL_S):
+                data = await context.read()
+        except TimeoutError:
+            data = EOF
+        finally:
+            self._arriving[peer] -= 1
+            if not self._arriving[peer]:
+                del self._arriving[peer]
+        if data is EOF or len(data) > REQUEST_BYTES_MAX:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a request has up to {REQUEST_BYTES_MAX} bytes")
+        try:
+            return health_pb2.HealthCheckRequest.FromString(data)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a request of the health service")
 
     async def _status(self, service: str) -> object:
         if service not in self._services:
@@ -71,22 +119,20 @@ class HealthService:
             return SERVING if self._found[1] else NOT_SERVING
 
 
+def _peer_of(context: Any) -> str:
+    uris, dns_names = names_of(context)
+    return next(iter([*uris, *dns_names]), None) or str(context.peer()).rpartition(":")[0]
+
+
 def health_handler(ready: Ready) -> Callable[[Sequence[str]], grpc.GenericRpcHandler[Any, Any]]:
     """What a `GrpcNetwork` serves in addition to the services of the process, once it knows their names."""
 
     def handler(services: Sequence[str]) -> grpc.GenericRpcHandler[Any, Any]:
         service = HealthService(services, ready)
+        encode = health_pb2.HealthCheckResponse.SerializeToString
         methods = {
-            "Check": grpc.unary_unary_rpc_method_handler(
-                service.Check,
-                request_deserializer=health_pb2.HealthCheckRequest.FromString,
-                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-            ),
-            "Watch": grpc.unary_stream_rpc_method_handler(
-                service.Watch,
-                request_deserializer=health_pb2.HealthCheckRequest.FromString,
-                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-            ),
+            "Check": grpc.stream_stream_rpc_method_handler(service.check, None, encode),
+            "Watch": grpc.stream_stream_rpc_method_handler(service.watch, None, encode),
         }
         return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
 

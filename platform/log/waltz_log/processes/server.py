@@ -158,8 +158,9 @@ async def _life_of_workers(
             return subscribers.added_to(from_json(ServerStatistics, json.loads(answer.json), unknown="refuse"))
 
         try:
-            async with Workers(orders) as workers, auditing(settings.audit, recorded, coordinator):
+            async with Workers(orders, silence_s=settings.worker_silence_s) as workers, auditing(settings.audit, recorded, coordinator):
                 await either(workers.start(), stop.wait(), asyncio.shield(lost))
+                monitored.stuck_workers = workers.stuck
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)
                     monitored.serving(statistics)

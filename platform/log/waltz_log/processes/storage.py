@@ -138,7 +138,8 @@ async def _life_of_workers(
         try:
             growth = _Growth(node.control.header.partitions)
             orders = orders_of("storage", share_of(settings), addresses, log_level, cluster_key=node.cluster_key.hex)
-            async with Workers(orders, inherit=disk.held, asked=growth.request) as workers:
+            async with Workers(orders, inherit=disk.held, asked=growth.request, silence_s=settings.worker_silence_s) as workers:
+                monitored.stuck_workers = workers.stuck
                 await either(workers.start(), stop.wait())
                 if workers.serve:
                     await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start, addresses.own), replace=replace)

@@ -1,7 +1,8 @@
 """The supervisor of a node's worker processes: starts them, restarts each one that ended, and ends them with itself.
 
 It serves nothing. It does what a node needs only once: it holds the node's address, is the member of the cluster and locks the directory. Before a
-worker is restarted its predecessor has certainly ended: the supervisor has waited for it. `core.restart_policy` decides how often and how soon. A
+worker is restarted its predecessor has certainly ended: the supervisor has waited for it. A worker whose event loop stands still is killed: it holds
+connections that its siblings could serve, and only its parent knows that it ended. `core.restart_policy` decides how often and how soon. A
 worker that does not stay up ends the node with `WorkerFailed`, because a node that never serves a part of its partitions seems healthy from outside.
 """
 
@@ -24,7 +25,7 @@ from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
 from waltz_log.loggers import get_logger
 from waltz_log.processes.socket_folder import SocketFolder
-from waltz_log.processes.worker_link import READY, Link, Orders
+from waltz_log.processes.worker_link import ALIVE, ALIVE_PAUSE_S, READY, Link, Orders
 from waltz_log.settings import Settings
 from waltz_log.transport.addresses import ReservedAddress
 
@@ -34,6 +35,10 @@ log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 12.0
 """For an orderly stop: a hand-over takes at most twice two seconds. A worker that needs longer is killed, which the log survives."""
+
+
+SILENCE_S = 20.0
+"""More than a slow disk or a large recovery costs an event loop, in which nothing long runs. Half of it is reported."""
 
 
 class NodeAddresses:
@@ -86,7 +91,7 @@ def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses:
 
 class Workers:
     """`orders` apply to each of them, with its own number. `inherit`: file descriptors that the workers hold as well. `asked` is called with a
-    worker's requests."""
+    worker's requests. `silence_s`: a worker that was not heard for so long is killed."""
 
     def __init__(
         self,
@@ -95,8 +100,10 @@ class Workers:
         policy: RestartPolicy | None = None,
         inherit: Sequence[int] = (),
         asked: Callable[[str, Any], None] = lambda what, value: None,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._inherit = tuple(inherit)
+        self._silence_s = silence_s
         self._asked = asked
         self._workers = [_Worker(self, replace(orders, worker=number), policy or RestartPolicy()) for number in range(orders.workers)]
         self.stopping = asyncio.Event()
@@ -156,7 +163,15 @@ class Workers:
         self.kill()
         await asyncio.gather(*(worker.kept for worker in self._workers if worker.kept is not None), return_exceptions=True)
 
+    def stuck(self) -> dict[int, float]:
+        """For each worker, by its number, how long its event loop has stood still if that is long, else 0. From any thread."""
+        return {worker.number: worker.silent_s if worker.silent_s > self._silence_s / 2 else 0.0 for worker in self._workers}
+
     # ---- what a worker does ------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def silence_s(self) -> float:
+        return self._silence_s
 
     @property
     def inherit(self) -> tuple[int, ...]:
@@ -174,8 +189,15 @@ class _Worker:
         self._orders = orders
         self._restarts = Restarts(policy)
         self._process: Process | None = None
+        self._heard = False
+        self.silent_s = 0.0
+        """How long its process was not heard."""
         self.ready = asyncio.Event()
         self.kept: asyncio.Task[None] | None = None
+
+    @property
+    def number(self) -> int:
+        return self._orders.worker
 
     def begin(self) -> None:
         self.ready.clear()
@@ -213,17 +235,34 @@ class _Worker:
             )
         link = await Link.over(ours)
         link.send_orders(replace(self._orders, restarts=self._restarts.count))
-        hearing = asyncio.ensure_future(self._hear(link))
+        hearing = asyncio.gather(self._hear(link), self._watch())
         try:
             if self._workers.stopping.is_set():
                 self.signal(signal.SIGTERM)  # the others received it while this one was being started
             return await self._process.wait()
         finally:
             hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
             link.close()
+
+    async def _watch(self) -> None:
+        """Kills a process that stands still. Time counts only as far as this process runs itself, and from the first message of the process on."""
+        self._heard, self.silent_s = False, 0.0
+        while True:
+            await asyncio.sleep(ALIVE_PAUSE_S)
+            if not self._heard:
+                continue
+            self.silent_s += ALIVE_PAUSE_S
+            if self.silent_s > self._workers.silence_s and not self._workers.stopping.is_set():
+                log.error("worker stands still and is killed", worker=self.number, silent_s=self.silent_s)
+                self.signal(signal.SIGKILL)
 
     async def _hear(self, link: Link) -> None:
         async for what, value in link.messages():
+            self._heard = True
+            self.silent_s = 0.0
+            if what == ALIVE:
+                continue
             if what == READY:
                 self.ready.set()
                 log.info("worker serves", worker=self._orders.worker, restarts=self._restarts.count)

@@ -39,7 +39,7 @@ from waltz_log.processes.health import health_handler
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
-from waltz_log.processes.worker_link import GROW, READY, Link, Orders
+from waltz_log.processes.worker_link import ALIVE, ALIVE_PAUSE_S, GROW, READY, Link, Orders
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
 from waltz_log.statistics import from_json
@@ -87,7 +87,7 @@ async def _main(end: socket.socket) -> int:
     if orders is None:
         return OK
     configure_logs(orders.log_level)
-    watching = asyncio.ensure_future(_watch(link, orders))
+    watching = asyncio.gather(_watch(link, orders), _beat(link))
     try:
         await {"server": _serve_partitions, "storage": _serve_storage}[orders.kind](orders, link, stop)
         return OK
@@ -104,6 +104,13 @@ async def _watch(link: Link, orders: Orders) -> None:
         pass
     log.error("supervisor ended", worker=orders.worker)
     os._exit(1)
+
+
+async def _beat(link: Link) -> None:
+    """Never returns. A supervisor that hears nothing ends this process."""
+    while True:
+        link.send(ALIVE)
+        await asyncio.sleep(ALIVE_PAUSE_S)
 
 
 def _network(orders: Orders, settings: NodeSettings) -> WorkerNetwork:

@@ -15,10 +15,15 @@ from typing import Any, Literal  # Any: values that processes send each other
 
 from waltz_log.core.topics.sharding import Shard
 
-__all__ = ["GROW", "READY", "Link", "Orders"]
+__all__ = ["ALIVE", "ALIVE_PAUSE_S", "GROW", "READY", "Link", "Orders"]
 
 READY = "ready"
 """The worker serves."""
+
+ALIVE = "alive"
+"""The worker's event loop runs: each `ALIVE_PAUSE_S`."""
+
+ALIVE_PAUSE_S = 1.0
 
 GROW = "grow"
 """The worker of a storage node needs space for this many partitions in the control files."""

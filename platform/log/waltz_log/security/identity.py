@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["Identity", "Role", "identify", "matches"]
+__all__ = ["Identity", "Role", "counted_principal", "identify", "matches"]
 
 SPIFFE = "spiffe://"
 
@@ -42,6 +42,12 @@ class Identity:
 
     principal: str
     roles: frozenset[Role]
+
+
+def counted_principal(peer: Identity | None) -> str | None:
+    """The principal whose costs count (`core.costs`). None: a node, whose work is the cluster's, or a peer of a transport that does not know its
+    peers."""
+    return None if peer is None or Role.NODE in peer.roles else peer.principal
 
 
 def identify(uris: Iterable[str], dns_names: Iterable[str], patterns: Mapping[Role, Sequence[str]]) -> Identity | None:

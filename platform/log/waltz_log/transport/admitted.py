@@ -13,18 +13,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final  # Any: messages of any method, and gRPC's context
 
+from waltz_log.core.costs import Cost, Costs
 from waltz_log.core.ports import AnyMethod, Stream
 from waltz_log.errors import PermissionDenied, ProtocolViolation
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import SIBLING, set_caller
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.identity import Identity, Role
+from waltz_log.security.identity import Identity, Role, counted_principal
 from waltz_log.security.permits import admit, attribute
 from waltz_log.security.tokens import Credential, Tokens
-from waltz_log.transport.connection_limits import PrincipalConnections
+from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits, PrincipalConnections
 from waltz_log.transport.token_calls import TokenCalls
+from waltz_log.transport.unread import Unread
 
-__all__ = ["AUTHORIZATION", "CALLER", "AdmittedStream", "Gate", "caller_metadata"]
+__all__ = ["AUTHORIZATION", "CALLER", "AdmittedStream", "Gate", "caller_metadata", "names_of"]
 
 URIS: Final = "peer_uri"
 DNS_NAMES: Final = "peer_dns"
@@ -42,11 +44,14 @@ CALLER: Final = "waltz-caller"
 
 
 class Gate:
-    """Of one network. `certificates` None: open. `connections`: on how many connections one principal may have calls at once; 0: no limit."""
+    """Of one network. `certificates` None: open. `limits`: of what one principal may hold."""
 
-    def __init__(self, certificates: Certificates | None, connections: int = 0) -> None:
+    def __init__(self, certificates: Certificates | None, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
         self._certificates = certificates
-        self._connections = PrincipalConnections(connections)
+        self._connections = PrincipalConnections(limits.per_principal)
+        self.costs = Costs(limits.costs)
+        self.unread = Unread(limits.unread_per_principal)
+        """Answers that callers do not read."""
         tokens = None if certificates is None else certificates.settings.tokens
         self._tokens = None if tokens is None else Tokens(tokens)
         self._token_calls = None if self._tokens is None else TokenCalls(self._tokens)
@@ -81,8 +86,7 @@ class Gate:
                 denied(error)
                 raise
             return credential.identity, credential
-        uris, dns_names = ([bytes(each).decode("utf-8", "replace") for each in found.get(kind, ())] for kind in (URIS, DNS_NAMES))
-        return self._certificates.identify(uris, dns_names), None
+        return self._certificates.identify(*names_of(context)), None
 
     def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
         """The peer of a direct connection."""
@@ -90,11 +94,11 @@ class Gate:
 
     @asynccontextmanager
     async def call(self, method: AnyMethod, context: Any, request: Any = None) -> AsyncIterator[Identity | None]:
-        """For the time of one call of gRPC: its peer. Raises what `identity` and `admit` do, `QuotaExceeded` if the peer's principal has calls on too
-        many connections, and `Unavailable` when the token of the call ends."""
+        """For the time of one call of gRPC: its peer. Raises what `identity` and `admit` do, `QuotaExceeded` if the peer's principal has too many
+        calls, or calls on too many connections, and `Unavailable` when the token of the call ends."""
         identity, credential = self._authenticated(context)
         self.admit(method, identity, request)
-        with self._connections.call(identity, str(context.peer())):
+        with self._connections.call(identity, str(context.peer())), self.costs.holding(counted_principal(identity), Cost.STREAMS):
             if credential is None or self._token_calls is None:
                 yield identity
                 return
@@ -120,6 +124,13 @@ class Gate:
         if self._certificates is not None:
             text = next((value for name, value in context.invocation_metadata() or () if name == CALLER), None)
             set_caller(SIBLING if text is None else _identity_of(text))
+
+
+def names_of(context: Any) -> tuple[list[str], list[str]]:
+    """The URIs and the DNS names in the certificate of a call's peer; none without TLS."""
+    found = context.auth_context()
+    uris, dns_names = ([bytes(each).decode("utf-8", "replace") for each in found.get(kind, ())] for kind in (URIS, DNS_NAMES))
+    return uris, dns_names
 
 
 def _bearer_of(context: Any) -> str | None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple  # Any: gRPC's options
 
+from waltz_log.core.costs import Cost
 from waltz_log.errors import QuotaExceeded
-from waltz_log.security.identity import Identity, Role
+from waltz_log.security.identity import Identity, counted_principal
 
 __all__ = ["DEFAULT_LIMITS", "ConnectionLimits", "PrincipalConnections"]
 
@@ -31,6 +32,18 @@ class ConnectionLimits(NamedTuple):
     per_principal: int = 0
     handshake_s: float = 10.0
     idle_s: float = 300.0
+    streams_per_principal: int = 16_384
+    direct_per_principal: int = 64
+    received_per_principal: int = 128 * 1024 * 1024
+    unread_per_principal: int = 128 * 1024 * 1024
+
+    @property
+    def costs(self) -> dict[Cost, int]:
+        """What one principal may hold at a port, beside its connections."""
+        return {
+            Cost.STREAMS: self.streams_per_principal,
+            Cost.DIRECT_CONNECTIONS: self.direct_per_principal,
+        }
 
     def options(self) -> list[tuple[str, Any]]:
         """Of a gRPC server. A client that knows the limit of streams delays a new stream above it until another one ends. The transport refuses a
@@ -61,7 +74,7 @@ class PrincipalConnections:
 
     def _limited(self, identity: Identity | None) -> str | None:
         """The principal whose connections count; None if those of this peer do not."""
-        return None if not self._limit or identity is None or Role.NODE in identity.roles else identity.principal
+        return counted_principal(identity) if self._limit else None
 
     @contextmanager
     def call(self, identity: Identity | None, peer: str) -> Iterator[None]:

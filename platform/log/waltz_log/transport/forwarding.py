@@ -18,7 +18,6 @@ from typing import Any  # messages of any method, and gRPC's call
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from waltz_log import errors
 from waltz_log.core.metadata import PARTITIONS_MAX
@@ -26,7 +25,7 @@ from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Network, Request, Response, Service
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
-from waltz_log.errors import ProtocolViolation, Unavailable
+from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller
 from waltz_log.security.certificates import Certificates
@@ -34,26 +33,32 @@ from waltz_log.security.identity import Identity
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.admitted import AUTHORIZATION, CALLER, Gate, caller_metadata
+from waltz_log.transport.announced import SIBLING_OPTIONS, AnnouncingContext, announced_size
 from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.call_streams import EOF, begun
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
-from waltz_log.transport.grpc import Beside, GrpcNetwork, ServedStream, answered, server_options
+from waltz_log.transport.grpc import Beside, GrpcNetwork, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
-from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
+from waltz_log.transport.served_calls import OPENING_S, Arrivals, DecodedStream, ServedStream, answer, answered, decoded, grouped, in_time
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
 log = get_logger(__name__)
 
 PASSED_ON = "waltz-passed-on"
-"""Metadata of a call that one worker passes to another."""
+"""Metadata of a call that one worker passes to another: `ANNOUNCE` if it passes the answers on, and wants large ones announced (`announced`)."""
+
+ANNOUNCE = "announce"
 
 GATHER_TIMEOUT_S = 1.5
 """The timeout of a call that all workers answer. It is shorter than the timeout of callers that request a node's state."""
+
+PATIENCE = 0.8
+"""The share of the caller's time that the workers have for an answer that may be late. The rest is for the answer's way."""
 
 GATHERED_CALLS_MAX = 16
 """Of a connection to another worker, kept for what all workers are asked."""
@@ -104,11 +109,10 @@ class WorkerNetwork(GrpcNetwork):
         direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, self._limits)
         offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._limits.streams, self._gate)
-        grouped = calls.grouped()
-        for group, handlers in grouped.items():
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        services = calls.grouped()
+        server.add_generic_rpc_handlers(tuple(services.values()))
         if self._beside is not None:
-            server.add_generic_rpc_handlers((self._beside(tuple(grouped)),))
+            server.add_generic_rpc_handlers((self._beside(tuple(services)),))
         for each in self._addresses:
             try:
                 bound = add_port(server, each, self._certificates)
@@ -140,34 +144,6 @@ class _WorkerListener:
         await self._calls.close()
 
 
-class _OwnStream(ServedStream):
-    """A stream that this worker answers itself. Its first message was already read to find the owner."""
-
-    def __init__(self, context: Any, method: AnyMethod, first: Any | None) -> None:
-        super().__init__(context)
-        self._method = method
-        self._first = [first]
-
-    async def receive(self) -> Any | None:
-        if self._first:
-            return self._first.pop()
-        message = await super().receive()
-        return None if message is None else _decoded(self._method, message)
-
-
-def _decoded(method: AnyMethod, message: bytes) -> Any:
-    try:
-        return decoder_of(method)(message)
-    except DecodeError as error:
-        raise ProtocolViolation(reason=f"not a message of {method.name}: {error}") from None
-
-
-def _encoded(message: Any) -> bytes:
-    """A message as bytes. A forwarded message is bytes already."""
-    data: bytes = message if type(message) is bytes else message.SerializeToString()
-    return data
-
-
 @dataclass
 class _SiblingChannel:
     """A connection to another worker, and how many calls it carries now."""
@@ -189,15 +165,10 @@ class _Calls:
         self._forwarded = forwarded
         self._streams_max = max(1, streams_per_connection - GATHERED_CALLS_MAX)
         self._channels: dict[int, list[_SiblingChannel]] = {}
+        self._arrivals = Arrivals()
 
-    def grouped(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
-        """As gRPC wants them. All are streams of bytes: on the wire a call with one request and one answer is a stream of one message each way."""
-        grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        for served in self._service:
-            _, group, name = served.method.name.split("/")
-            handler = self._handler(served.method, served.handler)
-            grouped.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(handler, None, _encoded)
-        return grouped
+    def grouped(self) -> dict[str, grpc.GenericRpcHandler[Any, Any]]:
+        return grouped(self._service, self._handler)
 
     def _handler(self, method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[None]]:
         path, gather = route_of(method), GATHERED.get(method)
@@ -208,23 +179,25 @@ class _Calls:
             await answered(method, received(context), context)
 
         async def received(context: Any) -> None:
-            of_sibling = _passed_on(context) and (self._gate.is_open or str(context.peer()).startswith("unix:"))
+            of_sibling = _passed_on(context) is not None and (self._gate.is_open or str(context.peer()).startswith("unix:"))
             if of_sibling:
                 self._gate.admit_sibling(context)
-                first = await ServedStream(context).receive()
-                await self._answer(method, handler, None if first is None else _decoded(method, first), context)
+                first = await self._first(method, context)
+                announcing = AnnouncingContext(context) if _passed_on(context) == ANNOUNCE else context
+                await self._answer(method, handler, None if first is None else decoded(method, first), announcing)
                 return
             async with self._gate.call(method, context) as identity:
                 await admitted(context, identity)
 
         async def admitted(context: Any, identity: Identity | None) -> None:
-            first = await ServedStream(context).receive()
-            message = None if first is None else _decoded(method, first)
+            first = await self._first(method, context)
+            message = None if first is None else decoded(method, first)
             if message is not None and self._gate.admit(method, identity, message):
                 first = message.SerializeToString()
             if first is not None and not anywhere:
                 if path is None:
-                    await context.write(await self._gathered(method, handler, first, message))
+                    gathered = partial(self._gathered, method, handler, first, remaining_s=context.time_remaining())
+                    await answer(method, gathered, message, context, self._gate.unread)
                     return
                 partition = partition_of(message, path)
                 if not self._shard.owns(partition):
@@ -234,33 +207,43 @@ class _Calls:
 
         return run
 
+    async def _first(self, method: AnyMethod, context: Any) -> bytes | None:
+        """The first message of a call. That of a stream may come late."""
+        if method.kind != "stream":
+            return await self._arrivals.receive(method, context)
+        first: bytes | None = await in_time(method, ServedStream(context).receive(), OPENING_S)
+        return first
+
     async def _answer(self, method: AnyMethod, handler: Handler, message: Any | None, context: Any) -> None:
-        served = _OwnStream(context, method, message)
-        if method.kind == "stream":
-            await served.begin()
-            await handler(served)
-        elif message is None:
-            raise ProtocolViolation(reason=f"a call of {method.name} without a request")
-        elif method.kind == "read":
-            await served.begin()
-            await handler(message, served)
-        else:
-            await served.send(await handler(message))
+        if method.kind != "stream":
+            await answer(method, handler, message, context, self._gate.unread)
+            return
+        served = DecodedStream(context, method, (message,))
+        await served.begin()
+        await handler(served)
 
     # ---- all workers ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _gathered(self, method: AnyMethod, handler: Handler, first: bytes, request: Any) -> Any:
-        """`first`: the request as it came."""
+    async def _gathered(self, method: AnyMethod, handler: Handler, first: bytes, request: Any, *, remaining_s: float | None) -> Any:
+        """`first`: the request as it came. Raises `InvalidRequest` for more partitions than a log has, and `Unavailable` if the answer needs a worker
+        that does not answer."""
+        gather = GATHERED[method]
+        named = gather.partitions(request)
+        if len(named) > PARTITIONS_MAX:
+            raise InvalidRequest(reason=f"a log has {PARTITIONS_MAX} partitions at most, the request names {len(named)}")
+        timeout_s = max(GATHER_TIMEOUT_S, PATIENCE * remaining_s) if remaining_s is not None and gather.waits(request) else GATHER_TIMEOUT_S
 
         async def ask(worker: int) -> Any | None:
             if worker == self._shard.worker:
                 return await handler(request)
-            return await _part(self._channel(worker).channel, worker, method, first, caller())
+            return await _part(self._channel(worker).channel, worker, method, first, caller(), timeout_s=timeout_s)
 
-        gather = GATHERED[method]
-        wanted = gather.partitions(request)[:PARTITIONS_MAX]  # a valid request has no more
-        owners = sorted({worker_of(partition, self._shard.workers) for partition in wanted}) or range(self._shard.workers)
-        return gather.together(await asyncio.gather(*(ask(worker) for worker in owners)))
+        owners = sorted({worker_of(partition, self._shard.workers) for partition in named}) or range(self._shard.workers)
+        parts = await asyncio.gather(*(ask(worker) for worker in owners))
+        silent = [worker for worker, part in zip(owners, parts, strict=True) if part is None]
+        if silent and gather.needs_all:
+            raise Unavailable(reason=f"workers of the node do not answer: {', '.join(map(str, silent))}")
+        return gather.together(parts)
 
     # ---- another worker ------------------------------------------------------------------------------------------------------------------------
 
@@ -270,14 +253,13 @@ class _Calls:
         for channel in channels:
             if channel.calls < self._streams_max:
                 return channel
-        channels.append(_SiblingChannel(grpc.aio.insecure_channel(self._siblings[worker], options=CHANNEL_OPTIONS)))
+        channels.append(_SiblingChannel(grpc.aio.insecure_channel(self._siblings[worker], options=[*CHANNEL_OPTIONS, *SIBLING_OPTIONS])))
         return channels[-1]
 
     async def _pass_on(self, method: AnyMethod, first: bytes, context: Any, worker: int) -> None:
         channel = self._channel(worker)
-        call = channel.channel.stream_stream(method.name, None, None)(
-            None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"), *caller_metadata(caller()))
-        )
+        metadata = (*_passable(context.invocation_metadata()), (PASSED_ON, ANNOUNCE), *caller_metadata(caller()))
+        call = channel.channel.stream_stream(method.name, None, None)(None, timeout=context.time_remaining(), metadata=metadata)
         status = CallStatus(call)
         channel.calls += 1
         self._forwarded.calls += 1
@@ -308,8 +290,15 @@ class _Calls:
         try:
             if await begun(call):
                 while (message := await call.read()) is not EOF:
-                    self._forwarded.bytes_from_owners += len(message)
-                    await context.write(message)
+                    if (size := announced_size(message)) is None:
+                        self._forwarded.bytes_from_owners += len(message)
+                        await context.write(message)
+                        continue
+                    async with await self._gate.unread.acquire(caller(), size):
+                        if (message := await call.read()) is EOF:
+                            break
+                        self._forwarded.bytes_from_owners += len(message)
+                        await context.write(message)
         except grpc.aio.AioRpcError:
             pass  # its status follows
         except asyncio.CancelledError:
@@ -345,11 +334,13 @@ class AllWorkers:
         await asyncio.gather(*(channel.close(None) for channel in self._channels))
 
 
-async def _part(channel: grpc.aio.Channel, worker: int, method: AnyMethod, request: bytes, peer: Identity | None = None) -> Any | None:
+async def _part(
+    channel: grpc.aio.Channel, worker: int, method: AnyMethod, request: bytes, peer: Identity | None = None, *, timeout_s: float = GATHER_TIMEOUT_S
+) -> Any | None:
     """What one worker answers for itself; None if it does not answer in time. Raises what it refuses. `peer`: who asks; None: the node itself."""
     call = channel.unary_unary(method.name, None, method.response.FromString)
     try:
-        return await call(request, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"), *caller_metadata(peer)))
+        return await call(request, timeout=timeout_s, metadata=((PASSED_ON, "1"), *caller_metadata(peer)))
     except grpc.aio.AioRpcError as error:
         refused = errors.decode(error.details() or "")
         if refused is not None:
@@ -358,8 +349,9 @@ async def _part(channel: grpc.aio.Channel, worker: int, method: AnyMethod, reque
         return None
 
 
-def _passed_on(context: Any) -> bool:
-    return any(name == PASSED_ON for name, _ in context.invocation_metadata() or ())
+def _passed_on(context: Any) -> str | None:
+    """How a sibling passed the call on; None: a caller made it."""
+    return next((str(value) for name, value in context.invocation_metadata() or () if name == PASSED_ON), None)
 
 
 def _passable(metadata: Any) -> tuple[tuple[str, Any], ...]:

@@ -1,7 +1,7 @@
 """Calls that every worker of a node answers in part: merges the parts into the node's answer. `waltz_log.statistics` merges statistics.
 
-A worker that does not answer is left out: its partitions are missing in the answer, like those of a node that is down, and `workers` of the
-statistics shows it. If a worker refuses the call, its error is the node's answer.
+A worker that does not answer is left out of statistics, whose `workers` show it. Bounds without those of a worker would say that the node does not
+own its partitions, so the call fails. If a worker refuses the call, its error is the node's answer.
 
 `Any` stands for the messages of whichever method is called; `_gather` checks that a method and its functions fit.
 """
@@ -26,10 +26,13 @@ __all__ = ["GATHERED", "Gather", "describing"]
 
 class Gather(NamedTuple, Generic[Request, Response]):
     """`together`: merges the answers in the order of the workers, None for a missing one. `partitions`: the partitions that a request names. Only
-    their owners are asked then, so that a worker that hangs does not delay requests for other partitions. Empty: all workers are asked."""
+    their owners are asked then, so that a worker that hangs does not delay requests for other partitions. Empty: all workers are asked. `needs_all`:
+    an answer without the part of a worker that was asked would be wrong. `waits`: whether a worker may answer as late as the caller permits."""
 
     together: Callable[[Sequence[Response | None]], Response]
     partitions: Callable[[Request], Sequence[int]]
+    needs_all: bool = False
+    waits: Callable[[Request], bool] = lambda request: False
 
 
 def describing(service: Service, describe: Callable[[], WorkerStatistics]) -> Service:
@@ -71,14 +74,13 @@ def _storage_status(answers: Sequence[pb.StorageStatusResponse | None]) -> pb.St
 def _gather(
     method: CallMethod[Request, Response],
     together: Callable[[Sequence[Response | None]], Response],
-    partitions: Callable[[Request], Sequence[int]] = lambda request: (),
 ) -> tuple[AnyMethod, Gather[Any, Any]]:
-    return method, Gather(together, partitions)
+    return method, Gather(together, lambda request: ())
 
 
 GATHERED: Mapping[AnyMethod, Gather[Any, Any]] = dict(
     [
-        _gather(methods.BOUND, _bounds, lambda request: request.partitions),
+        (methods.BOUND, Gather(_bounds, lambda request: request.partitions, needs_all=True, waits=lambda request: bool(request.closed_in))),
         _gather(methods.SERVER_STATUS, _server_status),
         _gather(methods.STORAGE_STATUS, _storage_status),
     ]

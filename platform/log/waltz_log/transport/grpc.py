@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any  # see the docstring
 
 import grpc
 import grpc.aio
 
-from waltz_log import errors
 from waltz_log.core.messages import serialized
 from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.ports import (
@@ -34,26 +32,24 @@ from waltz_log.core.ports import (
     Stream,
     StreamMethod,
 )
-from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.errors import ConnectionLost
 from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
 from waltz_log.transport.addresses import PORT_MAX, listen_error
 from waltz_log.transport.admitted import AdmittedStream, Gate
-from waltz_log.transport.call_streams import EOF, CallStream, VerifyingStream, error_of
+from waltz_log.transport.call_streams import CallStream, VerifyingStream, error_of
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectConnections, DirectListener, DirectOrGrpcStream
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
-from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.methods import DIRECT_PORT_CALLS
+from waltz_log.transport.served_calls import Arrivals, DecodedStream, answer, answered, decoded, grouped
 
 __all__ = [
     "CHANNEL_OPTIONS",
     "Beside",
     "GrpcNetwork",
-    "ServedStream",
-    "answered",
     "server_options",
 ]
 
@@ -64,39 +60,6 @@ def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> lis
     """The options of a gRPC server."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
     return [*options, ("grpc.so_reuseport", int(share_port)), *limits.options()]
-
-
-class ServedStream:
-    """The serving end of a stream. `Stream.finish` is the handler's return."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    async def begin(self) -> None:
-        """Sends the call's headers. Call it before anything else. Otherwise gRPC sends them with the first message, and a handler that ends with an
-        error while that message is being sent sends them twice. That fails, and the caller never learns that the call has ended."""
-        await self._try(self._context.send_initial_metadata(()))
-
-    async def send(self, message: Any) -> None:
-        await self._try(self._context.write(message))
-
-    async def receive(self) -> Any | None:
-        message = await self._try(self._context.read())
-        return None if message is EOF else message
-
-    async def _try(self, work: Awaitable[Any]) -> Any:
-        try:
-            return await work
-        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
-            raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
-
-    async def finish(self) -> None:
-        """Nothing to do: the stream finishes when its handler returns."""
-
-    async def cancel(self) -> None:
-        """Reports to the caller that the call was cancelled."""
-        with suppress(grpc.aio.AbortError):
-            await self._context.abort(grpc.StatusCode.CANCELLED, "cancelled by the server")
 
 
 class _GrpcChannel:
@@ -187,53 +150,27 @@ class _GrpcListener:
         await asyncio.gather(self._server.stop(grace_s), self._direct.close(grace_s))
 
 
-async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
-    """Runs a handler, and sends its errors to the caller in the status."""
-    try:
-        return await work
-    except WaltzError as error:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
-    except grpc.aio.AbortError:
-        raise
-    except asyncio.CancelledError:
-        if task_is_cancelled():
-            raise
-        # Something that the handler awaited was cancelled, not the call. gRPC would never report that to the peer.
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
-    except Exception as error:
-        log.exception("call failed", method=method.name, peer=context.peer())
-        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
-
-
-def _guarded(method: AnyMethod, handler: Handler, gate: Gate) -> Callable[..., Awaitable[Any]]:
+def _served(gate: Gate, method: AnyMethod, handler: Handler, arrivals: Arrivals) -> Callable[[Any, Any], Awaitable[None]]:
     """The handler as gRPC calls it, for peers that the gate admits."""
 
-    async def call(request: Any, context: Any) -> Any:
-        async def work() -> Any:
-            async with gate.call(method, context, request):
-                return await handler(request)
-
-        return await answered(method, work(), context)
-
-    async def read(request: Any, context: Any) -> None:
-        async def work() -> None:
-            async with gate.call(method, context, request):
-                served = ServedStream(context)
+    async def admitted(context: Any) -> None:
+        async with gate.call(method, context) as identity:
+            admit = partial(gate.admit, method, identity)
+            if method.kind == "stream":
+                served = DecodedStream(context, method)
                 await served.begin()
-                await handler(request, served)
+                await handler(served if gate.is_open else AdmittedStream(served, admit))
+                return
+            data = await arrivals.receive(method, context)
+            request = None if data is None else decoded(method, data)
+            if request is not None:
+                admit(request)
+            await answer(method, handler, request, context, gate.unread)
 
-        await answered(method, work(), context)
+    async def run(_requests: Any, context: Any) -> None:
+        await answered(method, admitted(context), context)
 
-    async def stream(_requests: Any, context: Any) -> None:
-        async def work() -> None:
-            async with gate.call(method, context) as identity:
-                served = ServedStream(context)
-                await served.begin()
-                await handler(served if gate.is_open else AdmittedStream(served, partial(gate.admit, method, identity)))
-
-        await answered(method, work(), context)
-
-    return {"call": call, "read": read, "stream": stream}[method.kind]
+    return run
 
 
 Beside = Callable[[Sequence[str]], "grpc.GenericRpcHandler[Any, Any]"]
@@ -259,7 +196,7 @@ class GrpcNetwork:
             chosen = chosen_tls(tls)
             tls = None if chosen is None else Certificates(chosen)
         self._certificates = tls
-        self._gate = Gate(self._certificates, limits.per_principal)
+        self._gate = Gate(self._certificates, limits)
 
     @property
     def principal(self) -> str:
@@ -275,24 +212,11 @@ class GrpcNetwork:
         """Raises `OSError` if the address cannot be bound."""
         server = grpc.aio.server(options=server_options(self._limits))
         direct = DirectListener(address, self._direct_port, service, self._gate, self._limits)
-        grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        make = {
-            "call": grpc.unary_unary_rpc_method_handler,
-            "read": grpc.unary_stream_rpc_method_handler,
-            "stream": grpc.stream_stream_rpc_method_handler,
-        }
-        for served in (*service, *direct.service):
-            method, handler = served.method, served.handler
-            _, group, name = method.name.split("/")
-            grouped.setdefault(group, {})[name] = make[method.kind](
-                _guarded(method, handler, self._gate),
-                request_deserializer=decoder_of(method),
-                response_serializer=serialized,
-            )
-        for group, handlers in grouped.items():
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        arrivals = Arrivals()
+        services = grouped((*service, *direct.service), lambda method, handler: _served(self._gate, method, handler, arrivals))
+        server.add_generic_rpc_handlers(tuple(services.values()))
         if self._beside is not None:
-            server.add_generic_rpc_handlers((self._beside(tuple(grouped)),))
+            server.add_generic_rpc_handlers((self._beside(tuple(services)),))
         host, _, wanted = address.rpartition(":")
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)

@@ -46,6 +46,11 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
+    # Records are compressed by applications, if at all. A compressed message would need its memory before its size is known: only the identity
+    # (bit 0) is accepted, and nothing is decompressed.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.per_message_compression", 0),
+    ("grpc.per_message_decompression", 0),
 ]
 
 

@@ -13,7 +13,9 @@ reports what is wrong with a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, NamedTuple  # Any: protobuf's descriptors and fields
+from typing import Any, ClassVar, Final, Literal, NamedTuple  # Any: protobuf's descriptors and fields
+
+from google.protobuf.message import DecodeError
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded
@@ -36,6 +38,9 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _UINT32_MAX = 2**32 - 1
 _VARINT_BYTES_MAX = 10
+
+MIXED_BYTES_MAX: Final = 256 * 1024
+"""Of a client's message that is not an append frame alone."""
 
 _APPEND, _BLOCK = 2, 2
 """The fields of `ClientMessage` and of `ReplicateRequest`."""
@@ -176,6 +181,8 @@ def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessag
     kinds = {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int, 9: bytes}
     fields = _only_field(memoryview(data), _APPEND, kinds)
     if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
+        if len(data) > MIXED_BYTES_MAX and not _is_only_field(memoryview(data), _APPEND):
+            raise DecodeError(f"a message that large is an append frame and nothing else: bytes={len(data)} limit={MIXED_BYTES_MAX}")
         return with_names(pb.ClientMessage.FromString(data))  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
     columns = (get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0), get(9, b""))
@@ -189,6 +196,14 @@ def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateReque
         return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
     return ReceivedBlock(Block(get(1, 0), get(2, b""), get(3, b""), get(4, 0), get(5, b""), get(6, 0)))
+
+
+def _is_only_field(data: memoryview, number: int) -> bool:
+    """Whether the message has no other field. An append frame consists of columns, which need no more memory decoded; a mount may hold millions of
+    empty names."""
+    tag = _number_at(data, 0)
+    length = None if tag is None or tag[0] != number << 3 | 2 else _number_at(data, tag[1])
+    return length is not None and length[0] == len(data) - length[1]
 
 
 def _only_field(data: memoryview, number: int, kinds: dict[int, type]) -> dict[int, Any] | None:

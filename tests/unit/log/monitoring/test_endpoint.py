@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import InvalidSetting, Unavailable
+from waltz_log.monitoring import arriving_requests
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.http_server import CONNECTIONS_MAX
 from waltz_log.monitoring.monitored import Monitored, Source
@@ -194,6 +195,55 @@ def test_silent_clients_cost_a_bounded_number_of_threads_and_no_answer_in_the_en
         finally:
             for each in silent:
                 each.close()
+
+
+def test_a_probe_is_answered_while_hundreds_of_clients_say_little_or_nothing(monitored: Monitored) -> None:
+    with serve_http(HttpSettings(port=0), monitored) as settings:
+        slow = []
+        for number in range(200):
+            slow.append(socket.create_connection(("127.0.0.1", settings.port), timeout=PATIENCE_S))
+            slow[-1].sendall(b"GET /livez HTTP/1.1\r\n"[: number % 23])
+        try:
+            began = time.monotonic()
+            assert _get(settings.port, "/livez")[0] == 200
+            assert time.monotonic() - began < arriving_requests.ARRIVING_S / 2, "no place had to become free"
+        finally:
+            for each in slow:
+                each.close()
+
+
+def test_a_probe_is_answered_while_every_other_place_waits_for_the_event_loop(server: ServerStatistics) -> None:
+    monitored = Monitored("server", deadline_s=4.0, alive_s=60.0)
+    process = _Process(monitored)
+    process.serve(_gives(server))
+    threads = threading.active_count()
+    waiting = []
+    try:
+        with serve_http(HttpSettings(port=0), monitored) as settings:
+            with _blocked(process):
+                for path in ("/metrics", "/readyz"):
+                    for _ in range(2 * CONNECTIONS_MAX):
+                        waiting.append(socket.create_connection(("127.0.0.1", settings.port), timeout=PATIENCE_S))
+                        waiting[-1].sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                began = time.monotonic()
+                assert _get(settings.port, "/livez")[0] == 200
+                assert time.monotonic() - began < 2, "the others wait twice as long at least"
+            _until(lambda: threading.active_count() <= threads + 1)
+    finally:
+        for each in waiting:
+            each.close()
+        process.end()
+
+
+def test_a_worker_that_stands_still_is_not_alive(monitored: Monitored, port: int) -> None:
+    stuck = {0: 0.0, 1: 0.0}
+    monitored.stuck_workers = lambda: stuck
+    assert _get(port, "/livez")[0] == 200
+    assert _get(port, "/livez?verbose")[1].splitlines()[1:3] == ["[+]worker 0 ok", "[+]worker 1 ok"]
+    stuck[1] = 12.0
+    status, text = _get(port, "/livez")
+    assert status == 503
+    assert "[-]worker 1 failed: its event loop has not run for 12 s" in text
 
 
 def _answers(port: int) -> bool:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.log.monitoring.test_endpoint import _gives, _Process
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import InvalidSetting
-from waltz_log.monitoring import http_server
+from waltz_log.monitoring import arriving_requests
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.monitoring.settings import HttpSettings
@@ -112,7 +112,7 @@ def test_a_new_certificate_is_served_and_its_expiry_is_shown(authority: Developm
 def test_a_client_that_says_little_is_ended(
     authority: DevelopmentAuthority, monitored: Monitored, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(arriving_requests, "ARRIVING_S", 0.5)
     for settings in (HttpSettings(port=0, tls=True), HttpSettings(port=0)):
         with (
             serve_http(settings, monitored, Certificates(authority.issue("node", "a"))) as http,
@@ -130,3 +130,18 @@ def test_settings_that_need_a_certificate_are_refused_without_one(settings: Any,
     with pytest.raises(InvalidSetting) as raised, serve_http(HttpSettings(port=0, **settings), Monitored("server")):
         pass
     assert raised.value.name == name
+
+
+def test_a_probe_is_answered_while_hundreds_of_handshakes_are_half_open(authority: DevelopmentAuthority, monitored: Monitored) -> None:
+    with serve_http(HttpSettings(port=0, tls=True), monitored, Certificates(authority.issue("node", "a"))) as http:
+        half_open = []
+        for number in range(200):
+            half_open.append(socket.create_connection(("127.0.0.1", http.port), timeout=10))
+            half_open[-1].sendall(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
+        try:
+            began_s = time.monotonic()
+            assert ask(http.port, "/livez", None, authority.certificate)[0] == 200
+            assert time.monotonic() - began_s < arriving_requests.ARRIVING_S / 2, "no place had to become free"
+        finally:
+            for each in half_open:
+                each.close()

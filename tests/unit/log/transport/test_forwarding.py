@@ -13,16 +13,17 @@ import grpc
 import grpc.aio
 import pytest
 
+from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Channel, Listener, Sender, Service
 from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics, RecoveringPartitionStatistics, ServerStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
-from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
+from waltz_log.errors import ConnectionLost, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.statistics import to_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import ReservedAddress
-from waltz_log.transport.forwarding import PASSED_ON, WorkerNetwork
+from waltz_log.transport.forwarding import ANNOUNCE, PASSED_ON, WorkerNetwork
 from waltz_log.transport.grpc import CHANNEL_OPTIONS, GrpcNetwork
 from waltz_log.transport.methods import MountStream, ServedMountStream
 
@@ -393,7 +394,16 @@ async def test_a_worker_that_is_gone_is_reported_and_the_others_answer(bench: _B
     reported = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
     assert {number: each["error"] for number, each in reported["partitions"].items()} == {"0": "of 0"}
     assert [(each["worker"], each["answers"]) for each in reported["workers"]] == [(0, True), (1, False)]
-    assert [bound.partition for bound in (await bench.at(0).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)).bounds] == [0, 2]
+    answered = await bench.at(0).call(methods.BOUND, pb.BoundRequest(partitions=[MINE]), timeout_s=PATIENCE_S)
+    assert [bound.partition for bound in answered.bounds] == [MINE], "the other worker is not asked"
+    for partitions in ([], [OTHERS], [MINE, OTHERS]):
+        with pytest.raises(Unavailable, match="do not answer: 1"):
+            await bench.at(0).call(methods.BOUND, pb.BoundRequest(partitions=partitions), timeout_s=PATIENCE_S)
+
+
+async def test_a_request_that_names_more_partitions_than_a_log_has_is_refused(bench: _Bench) -> None:
+    with pytest.raises(InvalidRequest, match="4096 partitions at most"):
+        await bench.at(0).call(methods.BOUND, pb.BoundRequest(partitions=[MINE] * (PARTITIONS_MAX + 1)), timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x0a\x05\x08", b"\x0b\x0b\x0b"])
@@ -448,5 +458,5 @@ async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> No
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "enough for today")
     trailing: Any = refused.value.trailing_metadata()
     assert dict(trailing) == {"retry-after": "60", "of-the-owner-bin": b"\x00\xff"}
-    assert (seen["tenant"], seen[PASSED_ON]) == ("me", "1")
+    assert (seen["tenant"], seen[PASSED_ON]) == ("me", ANNOUNCE)
     assert "authorization" not in seen, "the first worker has read the token; the owner gets the caller that it proved"

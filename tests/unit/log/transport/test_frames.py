@@ -233,21 +233,32 @@ async def test_the_opening_of_a_stranger_is_small() -> None:
         assert node.received == []
 
 
-async def test_connections_above_the_limit_are_closed_when_they_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
+async def test_of_too_many_silent_connections_the_oldest_is_closed_and_a_peer_that_speaks_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "STRANGERS_MAX", 3)
     async with _listening() as (_, port):
         # Silent strangers: none of them has greeted, and none was promised a place.
         strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await asyncio.sleep(0.1)
-        assert await _said(port, b"") == b"", "closed without waiting for the handshake"
-        assert await _said(port, _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END)) == b""
-        strangers.pop()[1].close()
-        answer = b""
-        while not answer:  # as soon as the node has seen that there is room
+        for oldest, _ in strangers[:2]:
             answer = await _said(port, _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END))
-        assert answer.endswith(_frame(frames.STATUS))
+            assert answer.endswith(_frame(frames.STATUS))
+            assert await oldest.read() == b"", "closed without waiting for the handshake"
         for _, writer in strangers:
             writer.close()
+
+
+async def test_connections_of_admitted_peers_above_the_limit_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CONNECTIONS_MAX", 1)
+    async with _listening() as (_, port):
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(_frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE))
+        await asyncio.sleep(0.1)
+        speech = _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END)
+        assert b"direct_connections_per_principal" in await _said(port, speech)
+        first.close()
+        answer = b""
+        while not answer.endswith(_frame(frames.STATUS)):  # as soon as the node has seen that there is room
+            answer = await _said(port, speech)
 
 
 async def _wire(port: int) -> Wire:

@@ -1,10 +1,12 @@
-"""The memory that the partitions of one server share: one budget for transactions, one for feed frames (Waltz Server, Partition Object)."""
+"""The memory that the partitions of one server share: one budget for transactions, one for feed frames, and one of each
+principal for what its clients do not read (Waltz Server, Partition Object)."""
 
 from __future__ import annotations
 
 from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics
 from waltz_log.server.base.budget import Budget
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.transport.unread import Unread
 
 __all__ = ["Caches"]
 
@@ -15,6 +17,8 @@ class Caches:
     def __init__(self, settings: ServerSettings) -> None:
         self.transactions = Budget(settings.transaction_cache_bytes)
         self.frames = Budget(settings.feed_cache_bytes)
+        self.unread = Unread(settings.unread_bytes_per_principal)
+        """What clients do not read."""
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(transactions=_budget(self.transactions), frames=_budget(self.frames))

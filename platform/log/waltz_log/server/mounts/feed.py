@@ -28,14 +28,15 @@ class Feed:
         self._memory = store.memory
         self._frames = frames
         self._fetcher = Fetcher(store, settings, self._remember)
-        self._bytes_max = settings.feed_bytes_max
+        self.bytes_max = settings.feed_bytes_max
+        """About that many bytes of records in one frame."""
 
     def ready(self, headers: bool, first: int, target: int) -> FeedFrame | None:
         """The next frame if it can be made at once."""
         found = self._frames.find(headers, first, target)
         if found is not None:
             return found
-        blocks = cut(self._memory.window.blocks_from(first, target, self._bytes_max), first, target)
+        blocks = cut(self._memory.window.blocks_from(first, target, self.bytes_max), first, target)
         if blocks:
             return self._frames.make(headers, blocks, target)
         run = self._frames.headers_from(first) if headers else None
@@ -62,7 +63,7 @@ class Feed:
 
     async def blocks(self, first: int, last: int) -> list[Block]:
         """Whole transactions of the range, from its beginning, about one frame of them."""
-        found = cut(self._memory.window.blocks_from(first, last, self._bytes_max), first, last)
+        found = cut(self._memory.window.blocks_from(first, last, self.bytes_max), first, last)
         if found:
             return found
         run = self._memory.runs.find(first)

@@ -11,6 +11,8 @@ import asyncio
 import math
 import struct
 from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar  # Any: what a coroutine is sent
 
 from waltz_log.core.ports import Sender
 from waltz_log.core.quotas import Meter, Refusal
@@ -27,8 +29,15 @@ from waltz_log.server.mounts.feed_frames import FeedFrame
 from waltz_log.server.ordering.sequencer import Answers
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.unread import Unread
 
-__all__ = ["Mount", "expect_mount"]
+__all__ = ["ANSWER_BYTES_MAX", "Mount", "expect_mount"]
+
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Answers that a client does not read: above it nothing more is read from that client. One answer has up to 24 bytes for each transaction of a
+block."""
+
+T = TypeVar("T")
 
 
 def expect_mount(access: AccessControl, partition: int, request: pb.MountRequest, peer: Identity | None = None) -> None:
@@ -51,6 +60,7 @@ class Mount:
         generation: int,
         version: int,
         meter: Meter | None = None,
+        unread: Unread | None = None,
     ) -> None:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
@@ -75,9 +85,11 @@ class Mount:
         self._generation = generation
         self._version = version
         self._outgoing: deque[pb.ServerMessage] = deque()
+        self._outgoing_bytes = 0
         self._wake = Pulse()
         self._drained = Pulse()
         self._flushes = 0
+        self._unread = unread or Unread(0)
 
     @property
     def ready(self) -> bool:
@@ -98,7 +110,11 @@ class Mount:
                 high_water_mark=self._store.committed if answers.in_memory else 0,
             )
         )
+        self._enqueue(message)
+
+    def _enqueue(self, message: pb.ServerMessage) -> None:
         self._outgoing.append(message)
+        self._outgoing_bytes += message.ByteSize()
         self._wake.notify()
 
     def refuse_over_quota(self, sequence: int, refusal: Refusal) -> None:
@@ -107,8 +123,7 @@ class Mount:
         topic = "" if self.meter is None else self.meter.topic
         after_ms = math.ceil(1000 * refusal.retry_after_s)
         found = pb.QuotaRefusal(sequence=sequence, retry_after_ms=after_ms, quota=refusal.quota, topic=topic)
-        self._outgoing.append(pb.ServerMessage(result=pb.AppendResult(over_quota=found)))
-        self._wake.notify()
+        self._enqueue(pb.ServerMessage(result=pb.AppendResult(over_quota=found)))
 
     def flushing(self) -> None:
         """A flush was asked for; `flushed` answers it."""
@@ -116,8 +131,7 @@ class Mount:
 
     def flushed(self, flush_id: int, high_water_mark: int) -> None:
         self._flushes -= 1
-        self._outgoing.append(pb.ServerMessage(flushed=pb.FlushResponse(flush_id=flush_id, high_water_mark=high_water_mark)))
-        self._wake.notify()
+        self._enqueue(pb.ServerMessage(flushed=pb.FlushResponse(flush_id=flush_id, high_water_mark=high_water_mark)))
 
     def fail(self, error: WaltzError) -> None:
         """Ends the stream with the error, which the client receives."""
@@ -136,10 +150,14 @@ class Mount:
         await self._drained.wait_for(lambda: not self._outgoing)
 
     async def wait_for_capacity(self, answers_max: int) -> None:
-        """Returns when fewer than this many answers wait to be read, including flushes in the queue; raises what ended the mount."""
-        await self._drained.wait_for(lambda: len(self._outgoing) + self._flushes < answers_max or self.failed is not None)
+        """Returns when fewer than this many answers wait to be read, including flushes in the queue, and no more than `ANSWER_BYTES_MAX`; raises what
+        ended the mount."""
+        await self._drained.wait_for(lambda: self._has_capacity(answers_max) or self.failed is not None)
         if self.failed is not None:
             raise self.failed
+
+    def _has_capacity(self, answers_max: int) -> bool:
+        return len(self._outgoing) + self._flushes < answers_max and self._outgoing_bytes <= ANSWER_BYTES_MAX
 
     @property
     def catching_up(self) -> bool:
@@ -190,34 +208,44 @@ class Mount:
             raise self.failed
         while self._outgoing:
             await self._stream.send(self._outgoing[0])
-            self._outgoing.popleft()
+            self._outgoing_bytes -= self._outgoing.popleft().ByteSize()
             self._drained.notify()
         self._drained.notify()
 
     async def _feed(self, target: int) -> None:
-        """One frame of the feed. Between two, and while one is read from a replica, answers go out."""
-        frame = self._source.ready(self._headers, self._fed + 1, target)
-        if frame is None:
-            frame = await self._fetched(target)
-        await self._send_frame(frame)
+        """One frame of the feed. Between two, and while room for one is awaited or one is read from a replica, answers go out."""
+        size = self._source.bytes_max
+        room = self._unread.acquire_now(self.caller, size)
+        if room is None:
+            room = await self._while_answering(self._unread.acquire(self.caller, size))
+        try:
+            frame = self._source.ready(self._headers, self._fed + 1, target)
+            if frame is None:
+                frame = await self._while_answering(self._source.fetch(self._headers, self._fed + 1, target))
+            room.shrink(frame.size)
+            async with room:
+                await self._send_frame(frame)
+        finally:
+            room.release()
 
-    async def _fetched(self, target: int) -> FeedFrame:
-        fetching = asyncio.ensure_future(self._source.fetch(self._headers, self._fed + 1, target))
+    async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. Answers go out meanwhile."""
+        working = asyncio.ensure_future(work)
         answering: asyncio.Future[None] | None = None
         try:
-            while not fetching.done():
+            while not working.done():
                 answering = asyncio.ensure_future(self._wake.wait_for(self._has_answers))
-                await asyncio.wait([fetching, answering], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([working, answering], return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
                     answering.result()
                     await self._send_answers()
                 answering.cancel()
-            return fetching.result()
+            return working.result()
         finally:
-            fetching.cancel()
+            working.cancel()
             if answering is not None:
                 answering.cancel()
-            await asyncio.gather(fetching, *([] if answering is None else [answering]), return_exceptions=True)
+            await asyncio.gather(working, *([] if answering is None else [answering]), return_exceptions=True)
 
     async def _send_frame(self, frame: FeedFrame) -> None:
         await self._stream.send(frame.message)

@@ -26,6 +26,9 @@ BLOCKS_A_TURN = 16
 """How many blocks are searched before other tasks run: about 2 ms of small blocks. Blocks in memory need no wait, so a search of thousands of them
 would block the event loop and all other work of the server."""
 
+ROWS_MAX = 32_768
+"""Rows of one answer, 768 KiB. A search that finds more ends there, like one whose time is over."""
+
 
 class SequenceSearch:
     """`searched_to`: all ids above the request's `since` up to here were searched. `trimmed`: the log begins after `since`."""
@@ -58,7 +61,7 @@ class SequenceSearch:
         async with aclosing(_headers(store, self.searched_to + 1, mark)) as runs:
             async for first_id, headers in runs:
                 self._add_headers(first_id, headers)
-                if loop.time() >= until:
+                if loop.time() >= until or len(self._found) >= ROWS_MAX:
                     break
                 looked += 1
                 if looked % BLOCKS_A_TURN == 0:

@@ -25,7 +25,7 @@ from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Sender, 
 from waltz_log.core.status.server_statistics import QuotaStatistics, ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
-from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
@@ -59,6 +59,9 @@ __all__ = ["LogServer"]
 log = get_logger(__name__)
 
 T = TypeVar("T")
+
+PARTITIONS_A_TURN = 128
+"""How many partitions of a request are checked before other tasks run: some milliseconds with many rules of access."""
 
 OF_PARTITION = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
 
@@ -298,18 +301,26 @@ class LogServer:
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
-        asked = self._visible(request.partitions)
+        asked = await self._visible(request.partitions)
         if request.closed_in:
             return await self._closed_bounds([number for number in asked if number in self._partitions], request.closed_in - 1)
         bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
         return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
 
-    def _visible(self, named: Sequence[int]) -> list[int]:
-        """The partitions that a request names; if it names none, those of this server that the caller may read, append to or resolve. Raises
-        `PermissionDenied` for a named one of which it may do nothing."""
-        for number in named:
-            self._access.expect(number, *OF_PARTITION)
-        return list(named) or [each for each in sorted(self._partitions) if any(self._access.permits(operation, each) for operation in OF_PARTITION)]
+    async def _visible(self, named: Sequence[int]) -> list[int]:
+        """The partitions that a request names, each once; if it names none, those of this server that the caller may read, append to or resolve.
+        Raises `PermissionDenied` for a named one of which it may do nothing, and `InvalidRequest` for more than a log has."""
+        if len(named) > paths.PARTITIONS_MAX:
+            raise InvalidRequest(reason=f"a log has {paths.PARTITIONS_MAX} partitions at most, the request names {len(named)}")
+        visible = []
+        for place, number in enumerate(sorted({*named} or self._partitions), 1):
+            if place % PARTITIONS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if named:
+                self._access.expect(number, *OF_PARTITION)
+            if named or any(self._access.permits(operation, number) for operation in OF_PARTITION):
+                visible.append(number)
+        return visible
 
     async def _closed_bounds(self, partitions: list[int], version: int) -> pb.BoundResponse:
         try:

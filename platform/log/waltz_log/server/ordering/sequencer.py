@@ -72,6 +72,7 @@ class ReceivedFrame:
     __slots__ = (
         "appender",
         "count",
+        "follows",
         "generation",
         "lengths",
         "lock_counts",
@@ -99,6 +100,8 @@ class ReceivedFrame:
         self.traces = message.traces
         self.size = len(self.records) + len(self.locks) + 16 * self.count + len(self.traces)
         self.received_s = 0.0
+        self.follows = False
+        """It is a piece of a frame, and not the first one (`frame_pieces`)."""
 
 
 @dataclass(slots=True)

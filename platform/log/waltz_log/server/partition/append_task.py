@@ -30,6 +30,7 @@ from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.append_traces import AppendTraces, TracedAppend
 from waltz_log.server.ordering.conflicts import Conflict
+from waltz_log.server.ordering.frame_pieces import is_long, pieces_of
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.replication.store_session import StoreSession
@@ -113,8 +114,9 @@ class AppendTask:
             raise mount.failed
         frame = ReceivedFrame(mount, message)
         frame.received_s = self._totals.now_s()
-        self._queue.append(frame)
-        self._queue_bytes += frame.size
+        for piece in pieces_of(frame):
+            self._queue.append(piece)
+            self._queue_bytes += piece.size
         self._wake.notify()
 
     def barrier(self, decided: Callable[[int], None]) -> None:
@@ -137,6 +139,7 @@ class AppendTask:
                 self._pass(head)
             else:
                 self._order_block(self._pop_block())
+                await asyncio.sleep(0)  # a block takes up to 15 ms, and one whose transactions are all rejected need not wait for the one before
 
     def _can_order(self) -> bool:
         if not self._queue:
@@ -169,11 +172,14 @@ class AppendTask:
     def _pop_block(self) -> list[ReceivedFrame]:
         """All that waits, up to one block and the next barrier, and no more of a principal than its quota allows if all of it is accepted."""
         frames: list[ReceivedFrame] = []
-        size = 0
+        size = count = locks = 0
         planned: dict[Meter, tuple[int, int]] = {}
         while self._queue:
             head = self._queue[0]
             if isinstance(head, _Barrier) or (frames and size + head.size > self._settings.block_bytes_max):
+                break
+            count, locks = count + head.count, locks + len(head.locks) // 8
+            if frames and is_long(count, locks):
                 break
             if (meter := head.appender.meter) is not None:
                 transactions, records_bytes = planned.get(meter, (0, 0))
@@ -243,7 +249,7 @@ class AppendTask:
         within = []
         for frame in frames:
             appender, meter = frame.appender, frame.appender.meter
-            if meter is not None and frame.count:
+            if meter is not None and frame.count and not frame.follows:
                 if meter not in verdicts:
                     verdicts[meter] = meter.append_refusal(self._now_s())
                 refusal = verdicts[meter]

@@ -6,7 +6,6 @@ A new store session of another number makes a new `OpenPartition`. A renewed ses
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Any  # Future is invariant
 
@@ -30,6 +29,9 @@ __all__ = ["OpenPartition", "until_failed"]
 
 FEED_WAIT_S = 0.05
 """If a client follows the feed, what is received is synced at the latest after this time, whatever the period: feeds send what is on disk."""
+
+SEARCH_S_MAX = 30.0
+"""How long one request searches, however much the log holds."""
 
 SEARCH_GRACE = 1.5
 """The limit of a whole search, as a multiple of the time that the client requests: a stalled replica must not withhold what was found."""
@@ -103,16 +105,16 @@ class OpenPartition:
     async def resolve(self, request: pb.ResolveRequest, began_s: float) -> pb.ResolveResponse:
         """Which of a client's sequences are in the log. Final if the client's newest mount is ready: then no older mount can append any more. A
         search that takes longer than the client waits is answered in parts, each of which extends the one before."""
-        search_s = request.search_ms / 1000
+        search_s = min(request.search_ms / 1000 or SEARCH_S_MAX, SEARCH_S_MAX)
         store = self.store
         search = SequenceSearch(request, store.first_transaction_id)
         mark = -1
         ready = self.ready(request.client_id)
         try:
-            async with asyncio.timeout_at(began_s + SEARCH_GRACE * search_s if search_s else None):
+            async with asyncio.timeout_at(began_s + SEARCH_GRACE * search_s):
                 mark = await self.decided()
                 await store.confirm()
-                await search.run(store, mark, began_s + search_s if search_s else math.inf)
+                await search.run(store, mark, began_s + search_s)
         except TimeoutError:
             if not search.advanced:
                 raise Unavailable(reason=f"nothing searched in time: partition={self.partition} since={request.since}") from None

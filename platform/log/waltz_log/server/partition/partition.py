@@ -292,7 +292,7 @@ class Partition:
         serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
         meter = self._meter(request.principal)
-        mount = Mount(request, stream, store, serving.feed, self.generation, version, meter)
+        mount = Mount(request, stream, store, serving.feed, self.generation, version, meter, self._caches.unread)
         if store.committed < request.client_high_water_mark <= store.received:
             await serving.decided()  # the client knows the mark from its own receipts; it is on disk soon
         if request.client_high_water_mark > store.committed:

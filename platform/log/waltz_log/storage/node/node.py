@@ -52,6 +52,7 @@ from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.views.views import Views
 from waltz_log.telemetry.tracer import Tracer
+from waltz_log.transport.unread import Unread
 
 __all__ = ["StorageNode"]
 
@@ -104,6 +105,8 @@ class StorageNode:
         self._stopped: dict[int, WaltzError] = {}
         self.access = ReadAccess(access or AccessControl(enforced=False))
         """The readers of each partition, as its owner stated since this node was started."""
+        self.unread = Unread(settings.unread_bytes_per_principal)
+        """What readers do not read."""
         self.measure_round_trips: MeasureRoundTrips | None = None
         """Set by the process that starts the node, because the node knows no coordinator."""
         self._scrub: Scrub | None = None

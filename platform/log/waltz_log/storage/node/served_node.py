@@ -12,6 +12,7 @@ from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.views.views import Views
+from waltz_log.transport.unread import Unread
 
 __all__ = ["MeasureRoundTrips", "ServedNode"]
 
@@ -24,6 +25,7 @@ class ServedNode(Protocol):
     clock: Clock
     views: Views
     access: ReadAccess
+    unread: Unread
     measure_round_trips: MeasureRoundTrips | None
 
     @property

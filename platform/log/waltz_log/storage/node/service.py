@@ -19,6 +19,7 @@ from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, Fenced, ProtocolViolation
+from waltz_log.security.callers import caller
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy, ReadPermit
 from waltz_log.storage.node.request_fields import OfPartition, OfReader, WithKey
@@ -188,10 +189,13 @@ class _Service:
         found = store.read(request.session, request.fence, first, min(last, ends), max_bytes)
         answered = 0
         async with aclosing(found) as runs:
-            async for run in runs:
-                blocks = [replace(block, records=seal_headers(block.records, block.lengths)) for block in run] if request.headers_only else run
-                permit.renew()
-                await stream.send(read_message(blocks, min(store.last_id, ends)))
+            while True:
+                async with await self._node.unread.acquire(caller(), max_bytes):
+                    if (run := await anext(runs, None)) is None:
+                        return
+                    blocks = [replace(block, records=seal_headers(block.records, block.lengths)) for block in run] if request.headers_only else run
+                    permit.renew()
+                    await stream.send(read_message(blocks, min(store.last_id, ends)))
                 answered += 1
                 if answered == request.runs_max:
                     return

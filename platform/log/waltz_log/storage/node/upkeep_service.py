@@ -15,6 +15,7 @@ from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Sender, Service, Stream
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
+from waltz_log.security.callers import caller
 from waltz_log.storage.node.read_access import ReadPermit
 from waltz_log.storage.node.request_fields import OfPartition, OfReader, OfSession
 from waltz_log.storage.node.served_node import ServedNode
@@ -107,10 +108,13 @@ class _UpkeepService:
         max_bytes = min(request.max_bytes, PAGE_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         answered = 0
         async with aclosing(self._views.read(request.partition, request.first_transaction_id, max_bytes, request.bound_min)) as pages:
-            async for page in pages:
-                records, start, bound, following, done = page
-                permit.renew()
-                await stream.send(encode_view_page(records, start=start, bound=bound, next_transaction_id=following, done=done))
+            while True:
+                async with await self._node.unread.acquire(caller(), max_bytes):
+                    if (page := await anext(pages, None)) is None:
+                        return
+                    records, start, bound, following, done = page
+                    permit.renew()
+                    await stream.send(encode_view_page(records, start=start, bound=bound, next_transaction_id=following, done=done))
                 answered += 1
                 if answered == request.pages_max:
                     return

@@ -6,6 +6,9 @@ Then messages go both ways until the caller sends END, after which it only recei
 TCP: an end that does not consume messages stops reading, and its peer's `send` waits. Each end pings a peer that has been silent for a while, and
 closes the connection if there is no answer.
 
+The memory of a frame grows with what was received of it, not with what its sender announces, and counts against the caller's principal
+(`received_bytes`).
+
 A caller is not trusted until the handler has accepted its opening: the first message, which carries the cluster key and the session. Until then the
 serving end buffers a few hundred bytes for it, reads nothing beyond the opening, and closes the connection if the opening does not arrive in time.
 """
@@ -19,9 +22,12 @@ from struct import Struct
 from typing import cast
 
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError, decode, encode
+from waltz_log.transport.direct.large_frame import LargeFrame
+from waltz_log.transport.direct.received_bytes import Share
 from waltz_log.transport.methods import MAX_FRAME_BYTES
+from waltz_log.transport.request_limits import OPENING_BYTES_MAX
 
-__all__ = ["GREETING", "VERSION", "Wire"]
+__all__ = ["GREETING", "OPENING_BYTES_MAX", "VERSION", "Wire"]
 
 HEAD = Struct(">BI")
 MESSAGE, END, STATUS, PING, PONG = range(5)
@@ -35,10 +41,6 @@ BUFFER_BYTES = 16 * 1024
 
 GREETING_BYTES_MAX = 256
 
-OPENING_BYTES_MAX = 1024
-"""Of a stream's first message. The opening of a replication stream has about 40 bytes, that of a mount 50 and the names of principal and topics. A
-caller with a larger first message uses gRPC."""
-
 UNTRUSTED_BYTES = HEAD.size + max(GREETING_BYTES_MAX, OPENING_BYTES_MAX)
 """All that a connection holds of what its peer sent until the handler accepts the opening."""
 
@@ -47,6 +49,12 @@ HANDSHAKE_S = 5.0
 
 HELD_BYTES_MAX = 1024 * 1024
 """Bytes that were received and not consumed. Above this limit nothing more is read."""
+
+CONTROL_BYTES_MAX = 64 * 1024
+"""Of a frame that carries no message: the longest is a status with its error."""
+
+FRAME_S = 60.0
+"""How long one frame may arrive: the largest one at 2 Mbit/s. An incomplete frame holds memory."""
 
 MESSAGE_BYTES = 64
 """The approximate memory of a message besides its data."""
@@ -84,8 +92,9 @@ class Wire(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES if greeted is None else UNTRUSTED_BYTES)
         self._view = memoryview(self._buffer)
         self._begin = self._end = 0
-        self._large: tuple[int, bytearray] | None = None
-        self._filled = 0
+        self._large: LargeFrame | None = None
+        self.share = Share()
+        self._charged = self._in_hand = 0
         self._messages: deque[bytes | bytearray] = deque()
         self._held = 0
         self._reading = True
@@ -104,7 +113,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
-            return memoryview(self._large[1])[self._filled :]
+            return self._large.free
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -112,11 +121,13 @@ class Wire(asyncio.BufferedProtocol):
         if self._ending:
             self._begin = self._end = 0
         elif self._large is not None:
-            self._filled += nbytes
-            kind, data = self._large
-            if self._filled == len(data):
-                self._large = None
+            self._large.received(nbytes)
+            if (data := self._large.whole) is not None:
+                kind, self._large = self._large.kind, None
+                self._release(len(data))
                 self._frame(kind, data)
+            elif self._large.needs_memory:
+                self._grow()
         else:
             self._end += nbytes
             self._process_frames()
@@ -131,10 +142,8 @@ class Wire(asyncio.BufferedProtocol):
                 self._begin = stop
                 self._frame(kind, bytes(self._view[start:stop]))
             elif HEAD.size + length > len(self._buffer):
-                data = bytearray(length)
-                self._filled = self._end - start
-                data[: self._filled] = self._view[start : self._end]
-                self._large, self._begin = (kind, data), self._end
+                self._large, self._begin = LargeFrame(kind, length, self._view[start : self._end], self._loop.time()), self._end
+                self._charge(self._large.held_bytes)
             else:
                 break
         if self._ending:
@@ -143,6 +152,37 @@ class Wire(asyncio.BufferedProtocol):
             rest = self._end - self._begin
             self._buffer[:rest] = self._view[self._begin : self._begin + rest].tobytes()
             self._begin, self._end = 0, rest
+
+    def _grow(self) -> None:
+        """Makes room for more of the frame, or reads nothing more until its principal may hold that."""
+        assert self._large is not None
+        if self.share.is_full:
+            self._pause_reading()
+        else:
+            self._charge(self._large.grow())
+
+    # ---- memory --------------------------------------------------------------------------------------------------------------------------------
+
+    def _charge(self, size: int) -> None:
+        self._charged += size
+        self.share.charge(size)
+
+    def _release(self, size: int) -> None:
+        self._charged -= size
+        self.share.release(size)
+
+    def _release_all(self) -> None:
+        self._large, self._in_hand = None, 0
+        self.share.forget(self._read_on)
+        charged, self._charged = self._charged, 0
+        self.share.release(charged)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+        if self.share.is_full:
+            self.share.pause(self._read_on)
 
     def eof_received(self) -> bool:
         return False
@@ -157,6 +197,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._timer.cancel()
+        self._release_all()
         self.lost = self._reason if exc is None or isinstance(exc, ConnectionError) else f"{self._reason}: {exc}"
         self.resume_writing()
         self._wake()
@@ -166,7 +207,7 @@ class Wire(asyncio.BufferedProtocol):
     # ---- frames --------------------------------------------------------------------------------------------------------------------------------
 
     def _refused(self, kind: int, length: int) -> bool:
-        limit = OPENING_BYTES_MAX if self._opening_due else MAX_FRAME_BYTES
+        limit = OPENING_BYTES_MAX if self._opening_due else MAX_FRAME_BYTES if kind == MESSAGE else CONTROL_BYTES_MAX
         if self._greeting_due:
             wrong = None if kind == GREETING and length <= GREETING_BYTES_MAX else "a stream begins with a greeting"
         elif kind > PONG:
@@ -195,19 +236,20 @@ class Wire(asyncio.BufferedProtocol):
             else:
                 self._break(ProtocolViolation(reason=f"unknown version of the framing: {data[:1].hex()}"))
         elif kind == PING:
-            self._write(PONG, b"")
+            if self._senders is None:  # otherwise the peer has enough to read, and would hear of no PONG
+                self._write(PONG, b"")
         elif kind == PONG or self._ending:
             return
         elif kind == MESSAGE:
             self._messages.append(data)
             self._held += len(data) + MESSAGE_BYTES
+            self._charge(len(data) + MESSAGE_BYTES)
             if self._opening_due:
                 self._opening_due, self._judging = False, True
                 self._timer.cancel()
                 self._timer = self._loop.call_later(SILENCE_S, self._check_silence)
-            if (self._held > HELD_BYTES_MAX or self._judging) and self._reading:
-                self._reading = False
-                self._transport.pause_reading()
+            if self._held > HELD_BYTES_MAX or self._judging or self.share.is_full:
+                self._pause_reading()
             self._wake()
         elif kind == END:
             self.finished = True
@@ -242,8 +284,9 @@ class Wire(asyncio.BufferedProtocol):
     def _check_silence(self) -> None:
         """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
         self._timer = self._loop.call_later(SILENCE_S, self._check_silence)  # first: an error below must not end the checks
-        if (self._opening_due and not self.finished) or (self._asked and not self._heard and self._reading):
-            self._reason = "no opening in time" if self._opening_due else "peer is silent"
+        is_late = self._large is not None and self._loop.time() - self._large.since_s > FRAME_S
+        if (self._opening_due and not self.finished) or is_late or (self._asked and not self._heard and self._reading):
+            self._reason = "no opening in time" if self._opening_due else "frame did not arrive in time" if is_late else "peer is silent"
             self._transport.abort()
             return
         self._asked = not self._heard and self._reading
@@ -274,10 +317,22 @@ class Wire(asyncio.BufferedProtocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._reading and not self._judging and self._held <= HELD_BYTES_MAX // 2:
-            self._reading = True
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        if self._reading or self._judging or self._held > HELD_BYTES_MAX // 2:
+            return
+        if self.share.is_full and self._charged:  # a connection that holds nothing goes on
+            self.share.pause(self._read_on)
+            return
+        if self._large is not None and self._large.needs_memory:
+            self._charge(self._large.grow())
+        self._reading = True
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _return_in_hand(self) -> None:
+        """The receiver is done with the message that it received last."""
+        in_hand, self._in_hand = self._in_hand, 0
+        if in_hand and self._charged:
+            self._release(in_hand)
 
     async def send(self, *pieces: bytes) -> None:
         """Sends a message that consists of these pieces. Waits while the peer does not read. To be asked afterwards: `over`."""
@@ -289,6 +344,7 @@ class Wire(asyncio.BufferedProtocol):
 
     async def next(self) -> bytes | bytearray | None:
         """The next message; None if there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
+        self._return_in_hand()
         if self._judging and not self._messages:
             self._accept()
         while not self._messages:
@@ -301,6 +357,7 @@ class Wire(asyncio.BufferedProtocol):
                 self._receiver = None
         data = self._messages.popleft()
         self._held -= len(data) + MESSAGE_BYTES
+        self._in_hand = len(data) + MESSAGE_BYTES
         self._read_on()
         return data
 
@@ -317,7 +374,7 @@ class Wire(asyncio.BufferedProtocol):
         self._ending = True
         self._messages.clear()
         self._held = 0
-        self._large = None
+        self._release_all()
         self._judging = False
         self._begin = self._end = 0
         if not self._reading:

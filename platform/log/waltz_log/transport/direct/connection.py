@@ -20,13 +20,14 @@ from weakref import WeakSet
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
+from waltz_log.core.costs import Cost
 from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
-from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, WaltzError
+from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation, QuotaExceeded, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller, calling
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.identity import Identity
+from waltz_log.security.identity import Identity, counted_principal
 from waltz_log.security.peers import expect_node
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -36,6 +37,7 @@ from waltz_log.transport.admitted import AdmittedStream, Gate
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits, PrincipalConnections
 from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
+from waltz_log.transport.direct.received_bytes import ReceivedBytes
 from waltz_log.transport.large_messages import decoder_of
 
 __all__ = ["DirectConnections", "DirectListener", "DirectOrGrpcStream"]
@@ -47,10 +49,13 @@ CONNECT_TIMEOUT_S = 1.0
 """For name lookup, TCP and TLS together. Where a firewall drops what is sent to the port, the first append or block waits this long."""
 
 CONNECTIONS_MAX = 256
-"""The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
-is closed at once. The streams of further partitions share gRPC's connections."""
+"""The limit of one process: each needs a descriptor and some memory. The streams of further partitions share gRPC's connections."""
 
-OFFER_S = 10.0
+STRANGERS_MAX = 64
+"""Connections besides these whose peers are not admitted yet, or were refused and are still informed. A peer needs milliseconds to be admitted. If
+there are more, the oldest is closed."""
+
+OFFER_S = 3.0
 """How long a port that was offered counts as a connection if its peer does not connect."""
 
 AGAIN_S = 60.0
@@ -147,7 +152,11 @@ class DirectListener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._offered: deque[tuple[float, str | None]] = deque()
         """Offers whose peer has not connected yet: when each expires, and the peer's principal."""
-        self._wires: dict[Wire, None] = {}
+        self._strangers: dict[Wire, None] = {}
+        """The oldest first."""
+        self._wires: dict[Wire, str | None] = {}
+        """Those whose peers are admitted, and whose principal's connections they count as."""
+        self._received = ReceivedBytes(limits.received_per_principal)
         self._refusing = False
 
     async def open(self) -> None:
@@ -171,17 +180,31 @@ class DirectListener:
         return [methods.DIRECT_PORT_CALLS[method].served_by(self._offer_port) for method, _ in self._service.values()]
 
     def connected(self, wire: Wire) -> None:
-        if len(self._wires) < CONNECTIONS_MAX:
-            self._wires[wire] = None
+        self._strangers[wire] = None
+        if len(self._strangers) <= STRANGERS_MAX:
             self._refusing = False
             return
-        wire.abort("too many connections")
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        oldest.abort("too many connections")
         if not self._refusing:
             self._refusing = True
-            log.warning("direct connections are refused", connections=len(self._wires), limit=CONNECTIONS_MAX)
+            log.warning("too many direct connections without an admitted peer, the oldest ends", limit=STRANGERS_MAX)
+
+    def _admitted(self, wire: Wire, identity: Identity | None) -> None:
+        """A place for the wire. Raises `QuotaExceeded`."""
+        principal, costs = counted_principal(identity), self._gate.costs
+        if len(self._wires) >= CONNECTIONS_MAX or not costs.fits(principal, Cost.DIRECT_CONNECTIONS):
+            raise costs.exceeded(_principal_of(identity), Cost.DIRECT_CONNECTIONS)
+        del self._strangers[wire]
+        self._wires[wire] = principal
+        costs.charge(principal, Cost.DIRECT_CONNECTIONS)
+        wire.share = self._received.share(principal)
 
     def disconnected(self, wire: Wire) -> None:
-        self._wires.pop(wire, None)
+        self._strangers.pop(wire, None)
+        if wire in self._wires:
+            self._gate.costs.release(self._wires.pop(wire), Cost.DIRECT_CONNECTIONS)
 
     async def _offer_port(self, _opening: pb.ReplicateRequest | pb.ClientMessage) -> pb.DirectResponse:
         now = asyncio.get_running_loop().time()
@@ -190,7 +213,8 @@ class DirectListener:
         peer = caller()
         principal = _principal_of(peer)
         of_principal = sum(each == principal for _, each in self._offered)
-        if not self._port or len(self._wires) + len(self._offered) >= CONNECTIONS_MAX or self._principals.is_full(peer, of_principal):
+        is_full = len(self._wires) + len(self._offered) >= CONNECTIONS_MAX or self._principals.is_full(peer, of_principal)
+        if not self._port or is_full or not self._gate.costs.fits(counted_principal(peer), Cost.DIRECT_CONNECTIONS, of_principal + 1):
             return pb.DirectResponse()
         self._offered.append((now + OFFER_S, principal))
         return pb.DirectResponse(port=self._port)
@@ -212,7 +236,8 @@ class DirectListener:
             try:
                 identity = self._gate.identity_of_connection(ssl_object)
                 self._gate.admit(found[0], identity)
-            except PermissionDenied as error:
+                self._admitted(wire, identity)
+            except (PermissionDenied, QuotaExceeded) as error:
                 wire.end(errors.encode(error).encode())
                 return
             task = asyncio.get_running_loop().create_task(self._serve(wire, identity, *found))
@@ -247,7 +272,7 @@ class DirectListener:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        for wire in list(self._wires):
+        for wire in (*self._wires, *self._strangers):
             wire.abort("the node is stopping")
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 

@@ -1,0 +1,78 @@
+"""Cuts a received frame into pieces that are ordered one after the other, so that no frame holds the event loop for long.
+
+A frame may have the locks and transactions that fit into 16 MiB: two million locks take seconds. Each piece becomes part of a block of its own, and
+other partitions are served between two. The outcome is the same, because the transactions of a frame are decided one by one, in order. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from waltz_log.core.formats.columns import offsets_array
+from waltz_log.core.formats.traces import pack_traces, unpack_traces
+from waltz_log.server.ordering.sequencer import ReceivedFrame
+from waltz_log.transport.large_messages import AppendColumns
+
+__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "is_long", "pieces_of"]
+
+PIECE_LOCKS: Final = 8192
+"""Of one block: up to 15 ms where each must be judged for itself, and a fifth of that in the usual frame. At least 765, which one transaction can
+have."""
+
+PIECE_TRANSACTIONS: Final = 16_384
+"""Of one block: up to 15 ms where each is refused or in a range of its own."""
+
+
+def is_long(transactions: int, locks: int) -> bool:
+    """Whether so much is too much for one block."""
+    return transactions > PIECE_TRANSACTIONS or locks > PIECE_LOCKS
+
+
+def pieces_of(frame: ReceivedFrame) -> list[ReceivedFrame]:
+    """The frame itself if it is short, or if its columns do not fit each other: then the sequencer fails it at once. Later pieces `follow` the first,
+    and share its verdict on quotas."""
+    count, locks = frame.count, len(frame.locks) // 8
+    if not is_long(count, locks):
+        return [frame]
+    per_transaction = np.frombuffer(frame.lock_counts, dtype=np.uint8).astype(np.int64)
+    if len(per_transaction) not in (0, 3 * count) or int(per_transaction.sum()) * 8 != len(frame.locks):
+        return [frame]
+    if len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.own) not in (0, count):
+        return [frame]
+    records = offsets_array(frame.lengths)
+    if int(records[-1]) != len(frame.records) or bool((np.diff(records) < 0).any()):
+        return [frame]
+    before = np.zeros(count + 1, dtype=np.int64)
+    if len(per_transaction):
+        before[1:] = per_transaction.reshape(-1, 3).sum(axis=1).cumsum()
+    found, start = [], 0
+    while start < count:
+        stop = min(count, start + PIECE_TRANSACTIONS, int(np.searchsorted(before, before[start] + PIECE_LOCKS, side="right")) - 1)
+        piece = _piece(frame, start, max(stop, start + 1), before, records)
+        piece.follows = start > 0
+        found.append(piece)
+        start += piece.count
+    return found
+
+
+def _piece(frame: ReceivedFrame, start: int, stop: int, locks: np.typing.NDArray[np.int64], records: np.typing.NDArray[np.int64]) -> ReceivedFrame:
+    """Transactions `start` to `stop`. `locks` and `records`: where those of each transaction begin."""
+    traces = frame.traces
+    if traces:
+        traces = pack_traces([(position - start, context) for position, context in unpack_traces(traces, frame.count) if start <= position < stop])
+    columns = AppendColumns(
+        frame.generation,
+        frame.lengths[4 * start : 4 * stop],
+        frame.marks[8 * start : 8 * stop],
+        frame.lock_counts[3 * start : 3 * stop],
+        frame.locks[8 * int(locks[start]) : 8 * int(locks[stop])],
+        memoryview(frame.records)[int(records[start]) : int(records[stop])],
+        frame.own[start:stop],
+        frame.quota_refusals,
+        traces,
+    )
+    piece = ReceivedFrame(frame.appender, columns)
+    piece.received_s = frame.received_s
+    return piece

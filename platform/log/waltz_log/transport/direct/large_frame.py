@@ -1,0 +1,53 @@
+"""A frame that is larger than a connection's buffer and is received in place. Its memory grows with what arrived, not with what its sender
+announces. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["BEGUN_BYTES_MAX", "LargeFrame"]
+
+BEGUN_BYTES_MAX = 1024 * 1024
+"""The memory that a frame has from its beginning. A larger one gets twice as much each time that this is full, with one copy."""
+
+
+class LargeFrame:
+    """`announced`: its bytes; `begin`: those that are here; `since_s`: when it began."""
+
+    __slots__ = ("_announced", "_data", "_filled", "kind", "since_s")
+
+    def __init__(self, kind: int, announced: int, begin: memoryview, since_s: float) -> None:
+        self.kind = kind
+        self.since_s = since_s
+        self._announced = announced
+        self._data = bytearray(min(announced, max(BEGUN_BYTES_MAX, len(begin))))
+        self._filled = len(begin)
+        self._data[: self._filled] = begin
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._data)
+
+    @property
+    def free(self) -> memoryview:
+        """Where the next bytes belong."""
+        return memoryview(self._data)[self._filled :]
+
+    def received(self, count: int) -> None:
+        self._filled += count
+
+    @property
+    def whole(self) -> bytearray | None:
+        """The frame, once all of it is here."""
+        return self._data if self._filled == self._announced else None
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether there is no room for the next bytes."""
+        return self._filled == len(self._data) < self._announced
+
+    def grow(self) -> int:
+        """Returns by how many bytes."""
+        data = bytearray(min(self._announced, 2 * len(self._data)))
+        data[: self._filled] = self._data
+        grown = len(data) - len(self._data)
+        self._data = data
+        return grown

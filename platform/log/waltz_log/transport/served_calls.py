@@ -1,0 +1,219 @@
+"""The serving end of a call of gRPC: what a peer must show before its request is received, and how large a request may be.
+
+All procedures are served as streams of bytes: on the wire a call with one request and one answer is a stream of one message each way. gRPC would
+otherwise receive and decode the request of a call before any code here runs. So the order is: the gate, then the request, its size, its decoding.
+
+`Any` stands for gRPC's own objects (context), which its types describe only in part, and for messages that pass through whatever they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar  # Any: see the docstring
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from waltz_log import errors
+from waltz_log.core.ports import AnyMethod, Handler, Served
+from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.loggers import get_logger
+from waltz_log.security.callers import caller
+from waltz_log.security.identity import counted_principal
+from waltz_log.transport.call_streams import EOF
+from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.large_messages import decoder_of
+from waltz_log.transport.request_limits import answer_bytes, request_bytes_max
+from waltz_log.transport.unread import Unread
+
+__all__ = [
+    "ARRIVALS_MAX",
+    "ARRIVAL_S",
+    "OPENING_S",
+    "Arrivals",
+    "DecodedStream",
+    "ServedStream",
+    "answer",
+    "answered",
+    "decoded",
+    "encoded",
+    "grouped",
+    "in_time",
+]
+
+ARRIVALS_MAX: Final = 32
+"""Requests of one principal that arrive at the same time at one process; further calls wait. gRPC receives up to 16 MiB of each before their size
+can be checked. A request usually arrives together with its call."""
+
+ARRIVAL_S: Final = 5.0
+"""How long a request may arrive after its call: some seconds on a slow link. So a principal cannot hold its places for long."""
+
+OPENING_S: Final = 30.0
+"""How long after the call the first message of a stream may arrive. A caller sends it after one round trip."""
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+
+async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
+    """Runs a handler, and sends its errors to the caller in the status."""
+    try:
+        return await work
+    except WaltzError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
+    except grpc.aio.AbortError:
+        raise
+    except asyncio.CancelledError:
+        if task_is_cancelled():
+            raise
+        # Something that the handler awaited was cancelled, not the call. gRPC would never report that to the peer.
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
+    except Exception as error:
+        log.exception("call failed", method=method.name, peer=context.peer())
+        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+class ServedStream:
+    """The serving end of a stream of bytes. `Stream.finish` is the handler's return."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def begin(self) -> None:
+        """Sends the call's headers. Call it before anything else. Otherwise gRPC sends them with the first message, and a handler that ends with an
+        error while that message is being sent sends them twice. That fails, and the caller never learns that the call has ended."""
+        await self._try(self._context.send_initial_metadata(()))
+
+    async def send(self, message: Any) -> None:
+        await self._try(self._context.write(message))
+
+    async def receive(self) -> Any | None:
+        message = await self._try(self._context.read())
+        return None if message is EOF else message
+
+    async def _try(self, work: Awaitable[Any]) -> Any:
+        try:
+            return await work
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
+            raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
+
+    async def finish(self) -> None:
+        """Nothing to do: the stream finishes when its handler returns."""
+
+    async def cancel(self) -> None:
+        """Reports to the caller that the call was cancelled."""
+        with suppress(grpc.aio.AbortError):
+            await self._context.abort(grpc.StatusCode.CANCELLED, "cancelled by the server")
+
+
+class DecodedStream(ServedStream):
+    """A stream whose messages are decoded here. `first`: the messages that were read before, already decoded."""
+
+    def __init__(self, context: Any, method: AnyMethod, first: Iterable[Any | None] = ()) -> None:
+        super().__init__(context)
+        self._method = method
+        self._first = [*first]
+        self._is_opening = not self._first
+
+    async def receive(self) -> Any | None:
+        if self._first:
+            return self._first.pop(0)
+        if not self._is_opening:
+            message = await super().receive()
+            return None if message is None else _decode(self._method, message)
+        opening = await in_time(self._method, super().receive(), OPENING_S)
+        self._is_opening = False
+        return None if opening is None else decoded(self._method, opening)
+
+
+async def in_time(method: AnyMethod, arriving: Awaitable[T], limit_s: float) -> T:
+    """Raises `ProtocolViolation` if the message does not arrive within the time."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await arriving
+    except TimeoutError:
+        raise ProtocolViolation(reason=f"request of {method.name} did not arrive within {limit_s:g} s") from None
+
+
+def decoded(method: AnyMethod, request: bytes) -> Any:
+    """The request of a call, or the first message of a stream. Raises `ProtocolViolation` if it is too large, before it is decoded, or no message of
+    the procedure."""
+    limit = request_bytes_max(method)
+    if len(request) > limit:
+        raise ProtocolViolation(reason=f"request of {method.name} too large: bytes={len(request)} limit={limit}")
+    return _decode(method, request)
+
+
+def _decode(method: AnyMethod, message: bytes) -> Any:
+    try:
+        return decoder_of(method)(message)
+    except DecodeError as error:
+        raise ProtocolViolation(reason=f"not a message of {method.name}: {error}") from None
+
+
+def encoded(message: Any) -> bytes:
+    """A message as bytes. A forwarded message is bytes already."""
+    data: bytes = message if type(message) is bytes else message.SerializeToString()
+    return data
+
+
+def grouped(offered: Iterable[Served], run: Callable[[AnyMethod, Handler], Callable[[Any, Any], Awaitable[None]]]) -> dict[str, Any]:
+    """The handlers of gRPC by service. `run`: makes what serves one call of the procedure, from gRPC's requests, which are not used, and context."""
+    found: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    for served in offered:
+        _, group, name = served.method.name.split("/")
+        found.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(run(served.method, served.handler), None, encoded)
+    return {group: grpc.method_handlers_generic_handler(group, handlers) for group, handlers in found.items()}
+
+
+async def answer(method: AnyMethod, handler: Handler, request: Any | None, context: Any, unread: Unread) -> None:
+    """Answers a call of the caller whose request is decoded, or was not sent. Waits for room for the answer first."""
+    if request is None:
+        raise ProtocolViolation(reason=f"a call of {method.name} without a request")
+    served = ServedStream(context)
+    if method.kind == "read":
+        await served.begin()
+        await handler(request, served)
+        return
+    room = await unread.acquire(caller(), answer_bytes(method))
+    try:
+        response = await handler(request)
+        async with room:
+            await served.send(response)
+    finally:
+        room.release()
+
+
+class Arrivals:
+    """The requests that arrive, of one process: so many of each principal at a time, for so long."""
+
+    def __init__(self, limit: int = ARRIVALS_MAX, arrival_s: float = ARRIVAL_S) -> None:
+        self._limit = limit
+        self._arrival_s = arrival_s
+        self._places: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    async def receive(self, method: AnyMethod, context: Any) -> bytes | None:
+        """The request of a call of the caller. Raises `ProtocolViolation` if it does not arrive in time."""
+        principal = counted_principal(caller())
+        if principal is None:
+            return await ServedStream(context).receive()
+        async with self._place(principal):
+            return await in_time(method, ServedStream(context).receive(), self._arrival_s)
+
+    @asynccontextmanager
+    async def _place(self, principal: str) -> AsyncIterator[None]:
+        places, users = self._places.get(principal) or (asyncio.Semaphore(self._limit), 0)
+        self._places[principal] = (places, users + 1)
+        try:
+            async with places:
+                yield
+        finally:
+            _, users = self._places[principal]
+            if users == 1:
+                del self._places[principal]
+            else:
+                self._places[principal] = (places, users - 1)

@@ -1,0 +1,87 @@
+"""A long frame is ordered in pieces, with the same outcome."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waltz_log.core.formats.records import encode_record
+from waltz_log.server.ordering import frame_pieces
+from waltz_log.server.ordering.frame_pieces import PIECE_LOCKS, PIECE_TRANSACTIONS, is_long, pieces_of
+from waltz_log.server.ordering.sequencer import Appender, ReceivedFrame, Sequencer
+from waltz_log.transport.large_messages import AppendColumns
+
+CLIENT, GENERATION = 7, 1
+
+
+def _frame(transactions: list[tuple[int, list[int], list[int]]], appender: Any) -> ReceivedFrame:
+    """Of the mark, the write locks and the read locks of each."""
+    records = [encode_record(CLIENT, GENERATION, 0, number, 0, bytes(number % 3)) for number in range(1, len(transactions) + 1)]
+    locks = [lock for _, writes, reads in transactions for lock in (*writes, *reads)]
+    columns = AppendColumns(
+        GENERATION,
+        struct.pack(f">{len(records)}i", *map(len, records)),
+        struct.pack(f">{len(records)}q", *(mark for mark, _, _ in transactions)),
+        b"".join(bytes((len(writes), len(reads), 0)) for _, writes, reads in transactions) if locks else b"",
+        struct.pack(f">{len(locks)}q", *locks),
+        b"".join(records),
+        bytes(number % 2 for number in range(len(records))) if locks else b"",
+    )
+    return ReceivedFrame(cast(Appender, appender), columns)
+
+
+def _appender() -> Any:
+    return SimpleNamespace(client_id=CLIENT, last_sequence=0, on_disk=False, meter=None, quota_refusals=0)
+
+
+def _decided(pieces: list[ReceivedFrame]) -> tuple[Any, ...]:
+    sequencer = Sequencer(0, GENERATION, 10, lock_entries_max=1000, record_bytes_max=1000)
+    committed, rejected, records = [], [], b""
+    for piece in pieces:
+        found = sequencer.sequence([piece], 1)
+        assert not found.broken
+        committed += [
+            (first + at, transaction_id + at) for _, rows in found.committed for first, count, transaction_id in rows for at in range(count)
+        ]
+        rejected += [(sequence, winner) for _, sequence, winner in found.rejected]
+        records += bytes(found.block.records) if found.block is not None else b""
+    return committed, rejected, records
+
+
+LOCKS = st.lists(st.integers(0, 5), max_size=4)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(5, 14), LOCKS, LOCKS), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 8))
+def test_pieces_are_decided_as_the_whole_frame_is(transactions: list[tuple[int, list[int], list[int]]], most: int, locks_most: int) -> None:
+    whole = _decided([_frame(transactions, _appender())])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_pieces, "PIECE_TRANSACTIONS", most)
+        patch.setattr(frame_pieces, "PIECE_LOCKS", locks_most)
+        pieces = pieces_of(_frame(transactions, _appender()))
+    assert all(piece.count <= most for piece in pieces)
+    assert all(len(piece.locks) // 8 <= locks_most or piece.count == 1 for piece in pieces)
+    assert [piece.follows for piece in pieces] == [False] + [True] * (len(pieces) - 1)
+    assert _decided(pieces) == whole
+
+
+def test_the_largest_frame_becomes_pieces_that_are_short() -> None:
+    appender = _appender()
+    pieces = pieces_of(_frame([(10, list(range(at, at + 100)), list(range(at, at + 155))) for at in range(2000)], appender))
+    assert sum(piece.count for piece in pieces) == 2000
+    assert not any(is_long(piece.count, len(piece.locks) // 8) for piece in pieces)
+    assert len(pieces_of(_frame([(10, [], [])] * (PIECE_TRANSACTIONS + 1), appender))) == 2
+    assert PIECE_LOCKS >= 3 * 255, "one transaction can have so many"
+
+
+def test_a_frame_whose_columns_do_not_fit_is_left_to_the_sequencer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_pieces, "PIECE_TRANSACTIONS", 1)
+    for column, wrong in {"lengths": b"\0", "marks": b"\0", "lock_counts": b"\1", "locks": b"\0" * 8, "own": b"\0", "records": b"x"}.items():
+        frame = _frame([(10, [1], [2]), (10, [3], [])], _appender())
+        setattr(frame, column, bytes(getattr(frame, column)) + wrong)
+        assert pieces_of(frame) == [frame], column
