@@ -26,7 +26,7 @@ from waltz_log.security.permits import PERMITTED
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.call_streams import EOF
-from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, credentials_of
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
 from waltz_log.transport.request_limits import REQUEST_BYTES_MAX, request_bytes_max
 
 AnyMethod = Method[Any, Any]
@@ -183,7 +183,8 @@ class Node:
     @asynccontextmanager
     async def channel(self, role: str, name: str, **options: Any) -> AsyncIterator[Any]:
         tls = self.authority.find(role, name) or self.authority.issue(role, name)
-        credentials = credentials_of(Certificates(tls).current())
+        pem = Certificates(tls).current()
+        credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
         sending = [each for each in CHANNEL_OPTIONS if "compression" not in each[0]]
         channel = grpc.aio.secure_channel(self.address, credentials, options=sending, **options)
         try:

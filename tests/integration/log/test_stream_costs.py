@@ -1,4 +1,4 @@
-"""What streams cost a node whose peers may use them: feeds that nobody reads, frames of millions of locks, frames that are announced and never sent.
+"""What streams cost a node whose peers may use them: feeds that are not read, frames of millions of locks, frames that are announced and never sent.
 
 As in `test_request_costs.py`, memory and processor time are those of another process."""
 
@@ -64,7 +64,7 @@ async def _read_feed(channel: Any, node: Node) -> int:
 
 @KINDS
 @pytest.mark.timeout(180)
-async def test_feeds_that_nobody_reads_hold_what_one_principal_may_and_delay_no_other(tmp_path: Path, kind: str) -> None:
+async def test_feeds_that_are_not_read_hold_what_one_principal_may_and_delay_no_other(tmp_path: Path, kind: str) -> None:
     async with serving(tmp_path, kind, unread_bytes_per_principal=UNREAD_BYTES) as node, AsyncExitStack() as stack:
         reader = await stack.enter_async_context(node.channel("reader", "trusted-good"))
         hostile = await stack.enter_async_context(node.channel("reader", "trusted-hostile"))

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Literal, NamedTuple  # Any: protobuf's descriptors and fields
 
-from google.protobuf.message import DecodeError
-
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded
+from waltz_log.errors import ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.request_texts import with_names
 
@@ -182,7 +181,7 @@ def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessag
     fields = _only_field(memoryview(data), _APPEND, kinds)
     if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
         if len(data) > MIXED_BYTES_MAX and not _is_only_field(memoryview(data), _APPEND):
-            raise DecodeError(f"a message that large is an append frame and nothing else: bytes={len(data)} limit={MIXED_BYTES_MAX}")
+            raise ProtocolViolation(reason=f"message too large: bytes={len(data)} limit={MIXED_BYTES_MAX}")
         return with_names(pb.ClientMessage.FromString(data))  # type: ignore[arg-type]  # it reads a bytearray too
     get = fields.get
     columns = (get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0), get(9, b""))

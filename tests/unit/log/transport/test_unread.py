@@ -75,11 +75,11 @@ async def test_the_oldest_that_is_not_read_ends_where_its_room_is_needed(monkeyp
     monkeypatch.setattr(unread, "UNREAD_S", 0.05)
     rooms = Unread(10)
 
-    async def unread_for_ever(room: Room) -> None:
+    async def never_read(room: Room) -> None:
         async with room:
             await asyncio.Event().wait()
 
-    deaf = [asyncio.ensure_future(unread_for_ever(await rooms.acquire(ADA, 5))) for _ in range(2)]
+    deaf = [asyncio.ensure_future(never_read(await rooms.acquire(ADA, 5))) for _ in range(2)]
     await asyncio.sleep(0.1)
     assert not any(each.done() for each in deaf), "while nothing waits for its room, a message may stay unread"
     async with asyncio.timeout(5):
