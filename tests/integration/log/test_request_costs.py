@@ -39,6 +39,9 @@ GROWTH_BYTES_MAX = 64 << 20
 CALLBACK_S_MAX = 0.06
 """Processor time of one callback: three times what the largest accepted requests need."""
 
+ENDLESS = (methods.MOUNT, methods.FOLLOW)
+"""Where they are accepted, they go on until their caller ends them."""
+
 CALLERS = {
     "without a role": ("stranger", "ada"),
     "without a rule": ("application", "ada"),
@@ -117,6 +120,11 @@ def _compact(method: AnyMethod, key: bytes, size: int) -> bytes:
     return _filled(pb.CompactRequest(cluster_key=key, partition=PARTITION, of=of), size)
 
 
+def _subscribers(method: AnyMethod, key: bytes, size: int) -> bytes:
+    labels = {f"{each:05}": "" for each in range((size - 128) // 16)}
+    return _filled(pb.SubscribersRequest(cluster_key=key, action=pb.SubscribersRequest.ACTION_REPORT, name="a", labels=labels), size)
+
+
 Request = Callable[[AnyMethod, bytes, int], bytes]
 
 ROWS: dict[AnyMethod, Request] = {
@@ -129,6 +137,10 @@ ROWS: dict[AnyMethod, Request] = {
     methods.SERVER_STATUS: _generic,
     methods.FOLLOW: _generic,
     methods.CONFIRM: _generic,
+    methods.CLIENT_ID: _generic,
+    methods.OUTBOX: _generic,
+    methods.SUBSCRIBERS: _subscribers,
+    methods.KEEP_CLIENT_IDS: _generic,
     methods.OPEN: _open,
     methods.SET_LOW_WATER_MARK: _generic,
     methods.KEEP_PROGRESS: _generic,
@@ -213,7 +225,7 @@ async def serving(directory: Path, kind: str, **settings: Any) -> AsyncIterator[
 
 async def _call(channel: Any, method: AnyMethod, request: bytes) -> grpc.StatusCode:
     """How one call ends that sends this and reads what it is answered."""
-    call = channel.stream_stream(method.name)(timeout=1 if method == methods.MOUNT else 20)  # a mount that is accepted has no end
+    call = channel.stream_stream(method.name)(timeout=1 if method in ENDLESS else 20)
     try:
         await call.write(request)
         await call.done_writing()

@@ -37,6 +37,10 @@ REQUEST_BYTES_MAX: Final[Mapping[AnyMethod, int]] = MappingProxyType(
         methods.SERVER_STATUS: SMALL_BYTES,
         methods.FOLLOW: SMALL_BYTES,
         methods.CONFIRM: SMALL_BYTES,
+        methods.CLIENT_ID: SMALL_BYTES,
+        methods.OUTBOX: SMALL_BYTES,
+        methods.SUBSCRIBERS: NAMES_BYTES,
+        methods.KEEP_CLIENT_IDS: SMALL_BYTES,
         methods.OPEN: NAMES_BYTES,
         methods.SET_LOW_WATER_MARK: SMALL_BYTES,
         methods.KEEP_PROGRESS: SMALL_BYTES,
@@ -67,6 +71,7 @@ ANSWER_BYTES: Final[Mapping[AnyMethod, int]] = MappingProxyType(
         methods.SERVER_STATUS: 1024 * 1024,
         methods.STORAGE_STATUS: 1024 * 1024,
         methods.DESCRIBE: 256 * 1024,
+        methods.SUBSCRIBERS: 1024 * 1024,
     }
 )
 """About how much memory a call needs until its caller has read the answer, where it is not little. Streams and reads count what they send."""
