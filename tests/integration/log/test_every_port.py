@@ -325,13 +325,17 @@ def _ask(port: int, said: bytes, tls: TlsSettings | None, authorities: Path, wai
         return b""
 
 
+SERVED_AS = {"console": "operator", "zookeeper": "zookeeper"}
+"""What the certificate of a port says, where it is not a node's."""
+
+
 @pytest.mark.parametrize("kind", ROWS)
 async def test_a_port_serves_the_right_peer_and_no_other(kind: str, tmp_path: Path) -> None:
     row = ROWS[kind]
     authority, elsewhere = DevelopmentAuthority(tmp_path / "ours"), DevelopmentAuthority(tmp_path / "elsewhere")
     (tmp_path / "served").mkdir()
     found = {}
-    async with row.open(authority.issue("operator" if kind == "console" else "node", "served", serve=True), tmp_path / "served") as port:
+    async with row.open(authority.issue(SERVED_AS.get(kind, "node"), "served", serve=True), tmp_path / "served") as port:
         for peer in Peer:
             decided = {Peer.WRONG_ROLE: row.wrong_role, Peer.NO_PERMISSION: row.no_permission}.get(peer)
             if not isinstance(decided, CoveredBy | CannotBe):

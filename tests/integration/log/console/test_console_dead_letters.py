@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         (partition,) = cluster.create_topic("hr/salaries", 1).partitions
         cluster.create_topic("shop/orders", 1)
         _make_tables(folder, partition)
-        served_with = {"tls": authority.issue("operator", "console"), "allow_actions": True, "control": control}
+        served_with = {"tls": authority.issue("operator", "console", serve=True), "allow_actions": True, "control": control}
         with serve_console(cluster, extensions=[pages], **served_with) as served:  # type: ignore[arg-type]
             site = Site(served, authority, control, folder / "audit.jsonl")
             rules = AccessRules(

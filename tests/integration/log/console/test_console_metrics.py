@@ -101,10 +101,19 @@ def test_a_job_that_does_not_name_the_console_or_is_not_trusted_is_a_problem_on_
     assert "certificate verify failed" in page
 
 
+@pytest.mark.parametrize("role", ["reader", "node", "zookeeper"])
+def test_a_peer_that_cannot_be_a_job_is_not_asked(
+    cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, files: TlsSettings, tmp_path: Path, role: str
+) -> None:
+    with redirecting(Certificates(authority.issue(role, "late", serve=True)), "https://localhost/") as other:
+        page = pipelines_page(cluster, tmp_path, (other,))
+    assert f"spiffe://waltz/{role}/late answers there, which is neither an application nor an operator" in page
+
+
 def test_a_redirection_is_not_followed(cluster: SyncInMemoryCluster, authority: DevelopmentAuthority, files: TlsSettings, tmp_path: Path) -> None:
     with (
         job(authority.issue("application", "ingest", serve=True)) as address,
-        redirecting(Certificates(authority.issue("application", "other")), address) as other,
+        redirecting(Certificates(authority.issue("application", "other", serve=True)), address) as other,
     ):
         page = pipelines_page(cluster, tmp_path, (other,))
     assert "addBatch" not in page

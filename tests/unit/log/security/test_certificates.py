@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any  # settings of several types, which the model checks
 
 import pytest
+from cryptography import x509
 from structlog.testing import capture_logs
 
+from waltz_log.cli.certificates.certificates import create
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.processes.protection import check_protection
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.certificates import CHECK_S, DAY_S, Certificates
+from waltz_log.security.identity import Role
+from waltz_log.security.serving_certificate import expect_serving_certificate
 from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected, tls_environment
 from waltz_log.storage.base.settings import StorageSettings
 
@@ -187,6 +191,64 @@ def test_a_node_with_tls_refuses_plain_metrics_for_other_machines(settings: TlsS
     with pytest.raises(InvalidSetting, match=r"http.tls is required, because 10.0.0.1:1 can be reached"):
         check_protection(StorageSettings.model_validate(node))
     assert check_protection(StorageSettings.model_validate(node | {"http": {"host": "10.0.0.1", "port": 1, "tls": True}})) is not None
+
+
+# ---- what a certificate may be used for ------------------------------------------------------------------------------------------------------------
+
+
+def _usages(files: TlsSettings) -> set[str]:
+    found = x509.load_pem_x509_certificate(files.certificate.read_bytes()).extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    return {each._name for each in found.value}
+
+
+@pytest.mark.parametrize("role", [*Role, "zookeeper"])
+def test_only_nodes_and_zookeeper_serve_unless_it_is_asked_for(authority: DevelopmentAuthority, role: str) -> None:
+    serves = role in ("node", "zookeeper")
+    assert _usages(authority.issue(role, "a")) == ({"serverAuth", "clientAuth"} if serves else {"clientAuth"})
+    assert _usages(authority.issue(role, "a", serve=True)) == {"serverAuth", "clientAuth"}
+    asked = create(authority.directory, [f"{role}/b"], hosts=None, days=1, serve=True)
+    assert (asked, _usages(authority.find(role, "b") or pytest.fail("not issued"))) == (0, {"serverAuth", "clientAuth"})
+
+
+@pytest.mark.parametrize("role", ["operator", "application", "reader", "zookeeper", "guest"])
+@pytest.mark.parametrize("serve", [True, False])
+def test_a_node_does_not_start_with_the_certificate_of_another_role(authority: DevelopmentAuthority, role: str, serve: bool) -> None:
+    node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue(role, "a", serve=serve)}
+    wanted = rf"tls.certificate.*{role}-a.pem is of spiffe://waltz/{role}/a.*: a node needs a certificate with one URI spiffe://DOMAIN/node/NAME"
+    with pytest.raises(InvalidSetting, match=wanted):
+        check_protection(StorageSettings.model_validate(node))
+
+
+def test_a_node_does_not_start_with_a_certificate_that_may_not_serve(authority: DevelopmentAuthority) -> None:
+    node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue("node", "a", serve=False)}
+    with pytest.raises(InvalidSetting, match=r"node-a.pem is of spiffe://waltz/node/a and may not serve: .* usages serverAuth and clientAuth"):
+        check_protection(StorageSettings.model_validate(node))
+
+
+def test_the_console_needs_a_certificate_that_may_serve(authority: DevelopmentAuthority) -> None:
+    expect_serving_certificate(Certificates(authority.issue("operator", "console", serve=True)), "the console")
+    with pytest.raises(InvalidSetting, match=r"operator-console.pem may not serve, and the console does: .*`waltz certificates create --serve`"):
+        expect_serving_certificate(Certificates(authority.issue("operator", "console")), "the console")
+
+
+def test_a_new_certificate_of_another_name_is_not_used(authority: DevelopmentAuthority, settings: TlsSettings) -> None:
+    """Peers expect the name that the process announced, and ZooKeeper grants rights by it."""
+    certificates = Certificates(settings)
+    before = certificates.current()
+    other = authority.issue("node", "b")
+    settings.certificate.write_bytes(other.certificate.read_bytes())
+    settings.key.write_bytes(other.key.read_bytes())
+    with capture_logs() as logs:
+        for _ in range(3):
+            _next_check(certificates)
+            assert certificates.current() is before
+    refused = [each["reason"] for each in logs if each["event"] == "new certificate refused, the previous one stays in use"]
+    assert len(refused) == 1
+    assert "is now of spiffe://waltz/node/b, and this process began as spiffe://waltz/node/a: restart it" in refused[0]
+    assert certificates.principal == "spiffe://waltz/node/a"
+    authority.issue("node", "a")
+    _next_check(certificates)
+    assert certificates.current() is not before
 
 
 # ---- the development authority ----------------------------------------------------------------------------------------------------
