@@ -7,6 +7,7 @@ Node settings and client settings have a field `tls`. If a program has no settin
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,9 +100,13 @@ def chosen_tls(settings: TlsSettings | None, environment: Mapping[str, str] = os
 
 
 def tls_environment(settings: TlsSettings) -> dict[str, str]:
-    """The variables that give another process, such as a Spark executor, the same files."""
+    """The variables that give another process, such as a Spark executor, the same files, and the names of the peers that it may connect to."""
     names = (*FILES, *(("token",) if settings.token is not None else ()))
-    return {f"{ENVIRONMENT}_{name.upper()}": str(getattr(settings, name)) for name in names}
+    found = {f"{ENVIRONMENT}_{name.upper()}": str(getattr(settings, name)) for name in names}
+    for name in ("nodes", "coordinators"):
+        if getattr(settings, name) != TlsSettings.model_fields[name].default:
+            found[f"{ENVIRONMENT}_{name.upper()}"] = json.dumps(getattr(settings, name))
+    return found
 
 
 def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:

@@ -3,7 +3,7 @@
 gRPC for Python compares the name of the host with the peer's certificate, and shows a client nothing else of it. So a handshake of this process comes
 first: it shows the peer's certificate, and proves that the peer has its key. If the peer is the expected node (`security.peers`), gRPC's channel
 connects to the same IP address and trusts this one certificate, in the place of the authorities. A process without the certificate's key, such as a
-relay, cannot complete the channel's handshake, whatever it showed before (decision 84).
+relay, cannot complete the channel's handshake, whatever it showed before (decision 181).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ OWN = (NodeAddress("10.0.0.5:5201", NAME), NodeAddress("10.0.0.5:5202", NAME))
 def test_an_address_is_a_text_that_keeps_its_name(copied: NodeAddress) -> None:
     assert copied == "10.0.0.5:5101"
     assert announced_name(copied) == NAME
-    assert {copied: 1}["10.0.0.5:5101"] == 1
+    assert {"10.0.0.5:5101": 1}[copied] == 1
     assert json.dumps([copied]) == '["10.0.0.5:5101"]'
 
 

@@ -271,3 +271,11 @@ def test_an_authority_without_its_key_is_refused(authority: DevelopmentAuthority
     (authority.directory / "authority.key").unlink()
     with pytest.raises(InvalidRequest, match="does not hold a whole authority"):
         DevelopmentAuthority(authority.directory)
+
+
+def test_another_process_gets_the_names_of_its_peers_too(settings: TlsSettings) -> None:
+    assert set(tls_environment(settings)) == {"WALTZ_TLS_CERTIFICATE", "WALTZ_TLS_KEY", "WALTZ_TLS_AUTHORITIES"}
+    named = settings.model_copy(update={"nodes": ("spiffe://*/machine/*", "n-*"), "coordinators": ("zk-*",)})
+    found = chosen_tls(None, tls_environment(named))
+    assert found is not None
+    assert (found.nodes, found.coordinators) == (named.nodes, named.coordinators)
