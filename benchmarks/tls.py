@@ -34,7 +34,9 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
             for name in ("plain", "secure")
         )
         tls = secure.certificate("application", "bench")
-        return asyncio.run(_measure(plain.cluster, secure.cluster, tls, workload, conditions))
+        found = asyncio.run(_measure(plain.cluster, secure.cluster, tls, workload, conditions))
+        handshake_ms = asyncio.run(_handshake_ms(tls, secure.certificate("node", "bench")))
+        return [*found, Measurement("tls.handshake_ms", handshake_ms, "ms", {**conditions, "handshakes": HANDSHAKES})]
 
 
 async def _measure(plain: str, secure: str, tls: TlsSettings, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -59,18 +61,17 @@ async def _measure(plain: str, secure: str, tls: TlsSettings, workload: Workload
     return [
         in_turns("tls.append", rates, "plain_text", {**conditions, "in_flight": IN_FLIGHT}),
         alone_ms.compared_with(median(each for _, each in latencies_ms), "plain text, in turns"),
-        Measurement("tls.handshake_ms", await _handshake_ms(tls), "ms", {**conditions, "handshakes": HANDSHAKES}),
     ]
 
 
-async def _handshake_ms(tls: TlsSettings) -> float:
+async def _handshake_ms(tls: TlsSettings, node: TlsSettings) -> float:
     """The median extra time of a first call on a new connection, compared with a connection without TLS."""
 
     async def bound(_request: pb.BoundRequest) -> pb.BoundResponse:
         return pb.BoundResponse()
 
-    async def first_call_ms(network: GrpcNetwork) -> float:
-        listener = await network.serve("127.0.0.1:0", [methods.BOUND.served_by(bound)])
+    async def first_call_ms(network: GrpcNetwork, serving: GrpcNetwork) -> float:
+        listener = await serving.serve("127.0.0.1:0", [methods.BOUND.served_by(bound)])
         calls_ms: list[float] = []
         for _ in range(HANDSHAKES):
             channel = network.connect(listener.address)
@@ -81,4 +82,5 @@ async def _handshake_ms(tls: TlsSettings) -> float:
         await listener.close()
         return median(calls_ms)
 
-    return max(0.0, await first_call_ms(GrpcNetwork(-1, tls=tls)) - await first_call_ms(GrpcNetwork(-1)))
+    secured_ms = await first_call_ms(GrpcNetwork(-1, tls=tls), GrpcNetwork(-1, tls=node))
+    return max(0.0, secured_ms - await first_call_ms(GrpcNetwork(-1), GrpcNetwork(-1)))
