@@ -21,10 +21,12 @@ from waltz_log.core.ports import Channel, Listener
 from waltz_log.errors import ConnectionLost
 from waltz_log.security import peers
 from waltz_log.security.authority import DevelopmentAuthority
+from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings
-from waltz_log.transport import methods
+from waltz_log.transport import grpc_channels, methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.verified_peer import VerifiedPeer
 
 NODE, OTHER = "spiffe://waltz/node/a", "spiffe://waltz/node/b"
 APPENDS = pb.MountRequest(client_id=1, partition=0, feed=pb.FEED_NONE)
@@ -240,3 +242,41 @@ def _with_intermediate(authority: DevelopmentAuthority) -> TlsSettings:
     key_file = folder / "chain.key"
     key_file.write_bytes(keys[2].private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return TlsSettings(certificate=folder / "chain.pem", key=key_file, authorities=authority.certificate)
+
+
+async def test_a_peer_that_stalls_after_it_was_verified_costs_no_more_than_the_time_of_the_call(
+    authority: DevelopmentAuthority, client: TlsSettings
+) -> None:
+    async with _node(authority.issue("node", "a")) as listener:
+        silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
+        async with relay(str(listener.address), f"127.0.0.1:{silent.sockets[0].getsockname()[1]}") as address:
+            channel = GrpcNetwork(tls=client).connect(NodeAddress(address, NODE))
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(ConnectionLost, match="no TLS handshake within 1 s"):
+                await channel.call(methods.PING, pb.PingRequest(), timeout_s=1)
+            assert asyncio.get_running_loop().time() - began_s < 3
+            await channel.close()
+        silent.close()
+
+
+async def test_many_calls_at_once_verify_the_peer_once(authority: DevelopmentAuthority, client: TlsSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[str] = []
+    verify = grpc_channels.verify_peer
+
+    async def counted(address: str, certificates: Certificates) -> VerifiedPeer:
+        verified.append(address)
+        return await verify(address, certificates)
+
+    monkeypatch.setattr(grpc_channels, "verify_peer", counted)
+    async with _node(authority.issue("node", "a")) as listener:
+        channel = GrpcNetwork(tls=client).connect(listener.address)
+        await asyncio.gather(*(_call(channel) for _ in range(50)))
+        await channel.close()
+        with pytest.raises(ConnectionLost, match="the channel was closed here"):
+            await _call(channel)
+    assert verified == [listener.address]
+
+
+async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
