@@ -45,14 +45,8 @@ MEANINGS: dict[str, str] = {
     "file of a denied principal ignored": (
         "A file in the folder FILE.denied of the audit log was not written by a node. Remove it while the node is stopped."
     ),
-    "rules of access refused, the previous ones stay in use": (
-        "The rules in the coordinator cannot be read. Write them again with `waltz access`. Until then, the node permits what it did before."
-    ),
     "rules of access are not followed, retrying": (
         "The storage node does not reach the coordinator. It permits what it did before, and hears of no changes. Act if it repeats."
-    ),
-    "node of the coordinator cannot be read, the state before stays": (
-        "The value at `path` is damaged or of a later version. Clients keep what they knew of it. Correct it in the coordinator."
     ),
     "knowledge of the cluster not confirmed": (
         "The coordinator did not answer. Clients go on with what the server knows, and hear its age. Act if it repeats."
@@ -241,6 +235,19 @@ MEANINGS: dict[str, str] = {
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
     "ZooKeeper is open to every certificate. Name it there.",
+    "value of the coordinator refused, the known one stays in use": (
+        "A value in ZooKeeper is missing, cannot be read or is older: `reason`. The process uses what it knew. `waltz cluster repair` restores it."
+    ),
+    "coordinator refuses the session, which ends": "ZooKeeper was put back to an earlier state, so the process begins a new session. Follow "
+    "[ZooKeeper was restored](../guides/disaster_recovery.md#zookeeper-was-restored-from-an-old-snapshot).",
+    "value of the coordinator accepted again": "The value at `path` is as it should be.",
+    "remembered rules cannot be read, nothing is permitted without rules": (
+        "A storage node's file `access-rules.json` is damaged. The rules in ZooKeeper replace it."
+    ),
+    "rules of access are not remembered": "A storage node cannot write `access-rules.json`. It enforces the rules until a restart.",
+    "administrative action not recorded, the value cannot be read": (
+        "The value at `path` in ZooKeeper cannot be read, so the audit log cannot say what changed."
+    ),
     "zookeeper is open to everyone": "ZooKeeper also serves other applications, so its root was left as it is: everyone may create nodes at `paths`. "
     "Give the cluster an ensemble of its own, or close them.",
     "node of zookeeper is closed to this process": "Another access control list is on the node at `path`, and this process may not replace it.",

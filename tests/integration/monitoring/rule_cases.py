@@ -46,6 +46,12 @@ FIRING = (
     ),
     Case("WaltzClockOff", {f"waltz_time_seconds{{{A}}}": "0+15x4 200+15x60"}, AT_A, "The clock of a:1 differs from that of Prometheus by 2m 5s"),
     Case(
+        "WaltzCoordinatorValueRefused",
+        {f'waltz_coordinator_value_refused{{{A}, value="topics"}}': "_x4 1x60"},
+        AT_A | {"value": "topics"},
+        "a:1 refuses the topics in ZooKeeper and uses those that it knew",
+    ),
+    Case(
         "WaltzCertificateExpires",
         {f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x4 1000000x60"},
         AT_A,

@@ -27,6 +27,7 @@ EXAMPLES: Final = {
     "cluster create": "waltz cluster create $CLUSTER --name main --partitions 12 --storages storage-0,storage-1,storage-2",
     "cluster grow": "waltz cluster grow $CLUSTER --partitions 24 --dry-run",
     "cluster adopt": "waltz cluster adopt $CLUSTER storage-0=var/storage-0 storage-1=storage-1.json --name main --missing storage-2",
+    "cluster repair": "waltz cluster repair $CLUSTER --dry-run",
     "cluster status": "waltz cluster status $CLUSTER --watch --every 5",
     "cluster replicas list": "waltz cluster replicas list $CLUSTER",
     "drain": "waltz drain $CLUSTER storage-0 --dry-run",

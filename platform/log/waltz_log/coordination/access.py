@@ -3,44 +3,111 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
 
+from waltz_log.coordination.followed import FOLLOWED, RULES, TOPICS, KnownValues
 from waltz_log.coordination.topics import read_catalogue
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
-from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl, TopicOf
 from waltz_log.security.audit_log import acted
-from waltz_log.security.rules import ACCESS, CLUSTER_RESOURCE, AccessRules, Resource, Rule
+from waltz_log.security.rules import ACCESS, CLOSED, CLUSTER_RESOURCE, AccessRules, Resource, Rule
 
-__all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "rule_changes", "topics_of"]
+__all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "replace_rules", "rule_changes", "topics_of"]
 
-log = get_logger(__name__)
+REPAIR: Final = "`waltz cluster repair` writes back the rules that nodes enforce, `waltz access reset --yes` removes all rules"
+
+REASON_MAX: Final = 400
+"""Characters of a reason, from its end, which says what to do."""
 
 
 async def read_rules(coordinator: Coordinator) -> AccessRules | None:
-    """None: no rule was ever written, or the rules were reset. Raises `InvalidSetting` if they cannot be read."""
+    """None: no rule was ever written. Raises `InvalidSetting` if they cannot be read or are gone."""
     node = await coordinator.get(ACCESS, latest=True)
-    return None if node is None else AccessRules.from_bytes(node.data)
+    if node is None:
+        if await _were_ruled(coordinator):
+            raise InvalidSetting(name=ACCESS, reason=f"was removed from the coordinator, {REPAIR}", nearest=None)
+        return None
+    return _parsed(node.data)
+
+
+def _parsed(data: bytes) -> AccessRules:
+    try:
+        return AccessRules.from_bytes(data)
+    except InvalidSetting as error:
+        raise InvalidSetting(name=ACCESS, reason=f"{error.reason}; {REPAIR}"[-REASON_MAX:], nearest=None) from None
+
+
+async def _were_ruled(coordinator: Coordinator) -> bool:
+    """Whether rules were written once. Parameters that cannot be read prove nothing, so the answer is the one that permits less."""
+    node = await coordinator.get(CLUSTER, latest=True)
+    try:
+        return node is not None and ClusterParameters.from_bytes(node.data).ruled
+    except (ValueError, LookupError, TypeError):
+        return True
 
 
 async def change_rules(
-    coordinator: Coordinator, change: Callable[[AccessRules], AccessRules], *, changed_by: str = "", dry_run: bool = False
+    coordinator: Coordinator,
+    change: Callable[[AccessRules], AccessRules],
+    *,
+    changed_by: str = "",
+    dry_run: bool = False,
 ) -> AccessRules:
-    """The rules after the change. It is computed again if another client was faster. Raises the errors of the change."""
+    """The rules after the change. It is computed again if another client was faster. Raises the errors of the change, and `InvalidSetting` for rules
+    that cannot be read or are gone."""
+    while True:
+        found = await read_rules(coordinator)
+        node = await coordinator.get(ACCESS)
+        if node is not None:
+            found = _parsed(node.data)
+        before = AccessRules(enforced=False) if found is None else found
+        wanted = change(before).model_copy(update={"changed_by": changed_by, "revision": before.revision + 1})
+        if dry_run:
+            return wanted
+        if (wanted.rules, wanted.enforced) == (before.rules, before.enforced):
+            return before
+        if await _written(coordinator, wanted, node):
+            return wanted
+
+
+async def replace_rules(coordinator: Coordinator, wanted: AccessRules, known: Collection[AccessRules]) -> AccessRules:
+    """Writes rules whatever is there, also where that cannot be read. They get a revision above those in the coordinator and those of `known`, which
+    nodes enforce, so that every node follows."""
     while True:
         node = await coordinator.get(ACCESS, latest=True)
-        found = AccessRules(enforced=False) if node is None else AccessRules.from_bytes(node.data)
-        wanted = change(found).model_copy(update={"changed_by": changed_by})
-        if dry_run or (wanted.rules, wanted.enforced) == (found.rules, found.enforced):
-            return wanted
-        if node is None:
-            if await coordinator.create(ACCESS, wanted.to_bytes()):
-                return wanted
-        elif await coordinator.set(ACCESS, wanted.to_bytes(), node.version) is not None:
-            return wanted
+        highest = max((each.revision for each in known), default=0)
+        if node is not None:
+            with suppress(InvalidSetting):  # what cannot be read has no revision
+                highest = max(highest, AccessRules.from_bytes(node.data).revision)
+        given = wanted.model_copy(update={"revision": highest + 1})
+        if await _written(coordinator, given, node):
+            return given
+
+
+async def _written(coordinator: Coordinator, wanted: AccessRules, node: Node | None) -> bool:
+    """False if another client was faster. After the first rules, the cluster's parameters say that there were some."""
+    if node is None:
+        done = await coordinator.create(ACCESS, wanted.to_bytes())
+    else:
+        done = await coordinator.set(ACCESS, wanted.to_bytes(), node.version) is not None
+    while done:
+        there = await coordinator.get(CLUSTER, latest=True)
+        if there is None:
+            return done
+        try:
+            found = ClusterParameters.from_bytes(there.data)
+        except (ValueError, LookupError, TypeError):
+            return done  # a fault of its own, which closes everything where the rules are missing too
+        if found.ruled or await coordinator.set(CLUSTER, replace(found, ruled=True).to_bytes(), there.version) is not None:
+            return done
+    return done
 
 
 async def expect_topics(coordinator: Coordinator, rule: Rule) -> bool:
@@ -59,38 +126,57 @@ async def expect_topics(coordinator: Coordinator, rule: Rule) -> bool:
 
 class AccessFollower:
     """Keeps an `AccessControl` as the coordinator has the rules. `topics`: the topics too; otherwise the control knows them already. Call `read`
-    once, then `run`. `changed` is called after each change."""
+    once, then `run`. `changed` is called after each change.
 
-    def __init__(self, coordinator: Coordinator, control: AccessControl, *, topics: bool, changed: Callable[[], None] = lambda: None) -> None:
+    Rules that are missing, cannot be read or are older than those that the control enforces change nothing. A control that knows none enforces
+    `CLOSED` then: that nothing is permitted. `known`: what the process knows of the values of the coordinator; it may outlive the follower.
+    `remember`: called with each rules that are enforced from then on, before they are."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        control: AccessControl,
+        *,
+        topics: bool,
+        changed: Callable[[], None] = lambda: None,
+        known: KnownValues | None = None,
+        remember: Callable[[AccessRules], None] = lambda rules: None,
+    ) -> None:
         self._coordinator = coordinator
         self._control = control
         self._follows = [ACCESS, CATALOGUE] if topics else [ACCESS]
         self._versions: dict[str, int | None] = {}
         self._changed = changed
+        self._known = known or KnownValues()
+        self._known.coordinator = coordinator
+        self._remember = remember
+        if control.rules is not None and control.rules is not CLOSED:
+            self._known.seed(RULES, control.rules, control.rules.to_bytes())
 
     async def read(self, *, latest: bool = False) -> None:
         """`latest`: before the first call is served; afterwards a watch signals changes."""
-        nodes = {path: await self._coordinator.get(path, latest=latest) for path in self._follows}
+        nodes = {path: await self._known.get(self._coordinator, FOLLOWED[path], latest=latest) for path in self._follows}
+        ruled = nodes[ACCESS] is None and await _were_ruled(self._coordinator)
         self._versions = {path: None if node is None else node.version for path, node in nodes.items()}
         topic_of = None
         if CATALOGUE in nodes:
-            node = nodes[CATALOGUE]
-            topic_of = topics_of(Catalogue() if node is None else Catalogue.from_bytes(node.data))
-        node = nodes[ACCESS]
-        self._control.replace(self._rules(None if node is None else node.data), topic_of, 0 if node is None else node.changed)
+            topics = self._known.accept(TOPICS, nodes[CATALOGUE])
+            topic_of = topics_of(Catalogue() if topics is None else topics)
+        rules, node = self._rules(nodes[ACCESS], ruled=ruled), nodes[ACCESS]
+        used = node is not None and RULES.path not in self._known.refused()
+        self._control.replace(rules, topic_of, node.changed if node is not None and used else self._control.rules_changed)
         self._changed()
 
-    def _rules(self, data: bytes | None) -> AccessRules | None:
-        """Rules that cannot be read change nothing. A process that has no others permits nothing but to nodes and operators."""
+    def _rules(self, node: Node | None, *, ruled: bool) -> AccessRules | None:
         before = self._control.rules
-        try:
-            found = None if data is None else AccessRules.from_bytes(data)
-        except InvalidSetting as error:
-            log.error("rules of access refused, the previous ones stay in use", reason=str(error))
-            return before or AccessRules()
-        if self._control.version and found is not None and found != before:
-            for event, facts in rule_changes(before, found):
-                acted(event, **facts)
+        found = self._known.accept(RULES, node, expected=ruled)
+        if found is None:
+            return CLOSED if ruled or node is not None or before is CLOSED else None
+        if found != before:
+            self._remember(found)
+            if self._control.version:
+                for event, facts in rule_changes(None if before is CLOSED else before, found):
+                    acted(event, **facts)
         return found
 
     async def run(self) -> None:

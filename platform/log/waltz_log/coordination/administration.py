@@ -13,7 +13,7 @@ from waltz_log.coordination.access import rule_changes
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
-from waltz_log.errors import InvalidSetting
+from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.audit_log import acted
 from waltz_log.security.rules import ACCESS, AccessRules
@@ -43,10 +43,14 @@ class AdministrationAudit:
         node = await coordinator.get(path, latest=True)  # a member that is behind would show an older value than the session before
         while True:
             data = None if node is None else node.data
-            if path in self._seen:
-                for event, facts in changes(path, self._seen[path], data):
+            try:
+                actions = list(changes(path, self._seen[path], data)) if path in self._seen else []
+            except (ValueError, LookupError, TypeError, AttributeError, WaltzError) as error:
+                log.error("administrative action not recorded, the value cannot be read", path=path, reason=str(error))
+            else:
+                for event, facts in actions:
                     acted(event, **facts)
-            self._seen[path] = data
+                self._seen[path] = data
             await coordinator.wait_changed(path, None if node is None else node.version)
             node = await coordinator.get(path)
 
@@ -93,11 +97,7 @@ def _topics(before: bytes | None, after: bytes) -> Iterator[Action]:
 
 
 def _rules(before: bytes | None, after: bytes) -> Iterator[Action]:
-    """Nothing of rules that cannot be read: they change nothing either."""
-    try:
-        yield from rule_changes(None if before is None else AccessRules.from_bytes(before), AccessRules.from_bytes(after))
-    except InvalidSetting as error:
-        log.error("rules of access refused, the previous ones stay in use", reason=str(error))
+    yield from rule_changes(None if before is None else AccessRules.from_bytes(before), AccessRules.from_bytes(after))
 
 
 _CHANGES: Final[Mapping[str, Callable[[bytes | None, bytes], Iterator[Action]]]] = {

@@ -184,7 +184,8 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
         if not await coordinator.create(path, value):
             await coordinator.set(path, value, -1)
     await set_client_ids(coordinator, await _next_client_ids(coordinator, found.client_id))
-    parameters = ClusterParameters(name, found.key, len(found.replicas), _epoch_above(known, states))
+    ruled = known is not None and known.ruled
+    parameters = ClusterParameters(name, found.key, len(found.replicas), _epoch_above(known, states), ruled)
     if restored and there is not None:
         if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:
             raise InvalidRequest(reason="another process changed the cluster at the same time: try again")

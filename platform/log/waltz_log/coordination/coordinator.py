@@ -32,7 +32,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 from waltz_log.coordination.access_lists import access_lists, open_to_everyone
 from waltz_log.coordination.secure_connection import SecureConnections
@@ -40,6 +40,7 @@ from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, PermissionDenied
+from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
@@ -49,6 +50,8 @@ UNFIT = "if it answers others, its authorities and this certificate do not fit"
 
 RETRY_PAUSE_S = 0.05
 """Between two tries of a call whose connection broke. kazoo reconnects by itself; the pause only prevents a busy loop meanwhile."""
+
+log = get_logger(__name__)
 
 # Errors and waits report outages; kazoo's own log lines appear only if its log level is set.
 _kazoo_log = logging.getLogger("waltz_log.coordination.kazoo")
@@ -74,27 +77,34 @@ class ZooKeeperCoordinator:
         hosts, self._root = parse_address(address)
         self._address = address
         self._tls = tls
+        self._hosts = hosts
         self._timeout_s = timeout_s
+        self._session_timeout_s = session_timeout_s
+        self._suspended: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._watches: dict[tuple[str, str], asyncio.Event] = {}
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
         self._over = threading.Event()  # the same as `_ended`, seen at once by all threads
+        self._answers = False
         self._secure = None if tls is None else SecureConnections(Certificates(tls))
-        handler: Any = SequentialThreadingHandler()  # kazoo has no types
-        if self._secure is not None:
-            handler.create_connection = self._secure.create
-        self._client: Any = KazooClient(
-            hosts=hosts,
-            handler=handler,
-            timeout=session_timeout_s,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},
-            logger=_kazoo_log,
-            use_ssl=tls is not None,
-        )
+        self._client = self._new_client()
         self._lists = access_lists(tls)
         self._lists.authenticate(self._client)
         self._client.add_listener(self._state_changed)
+
+    def _new_client(self) -> Any:
+        handler: Any = SequentialThreadingHandler()  # kazoo has no types
+        if self._secure is not None:
+            handler.create_connection = self._secure.create
+        return KazooClient(
+            hosts=self._hosts,
+            handler=handler,
+            timeout=self._session_timeout_s,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},
+            logger=_kazoo_log,
+            use_ssl=self._tls is not None,
+        )
 
     @classmethod
     async def connect(
@@ -134,6 +144,11 @@ class ZooKeeperCoordinator:
         return bool(self._lists.writers)
 
     @property
+    def reachable(self) -> bool:
+        """Whether the ensemble answers now. Calls wait while it does not."""
+        return self._answers
+
+    @property
     def ended(self) -> bool:
         """Whether the session has ended."""
         return self._over.is_set()
@@ -148,11 +163,39 @@ class ZooKeeperCoordinator:
 
     def _state_changed(self, state: str) -> None:
         """In kazoo's thread."""
+        self._answers = state == KazooState.CONNECTED
         if state == KazooState.LOST:
             self._over.set()
             self._from_thread(self._end)
         elif state == KazooState.CONNECTED:
             self._from_thread(self._connected.set)
+        else:
+            self._from_thread(self._doubt)
+
+    def _doubt(self) -> None:
+        if self._suspended is None or self._suspended.done():
+            self._suspended = self._loop.create_task(self._end_if_refused())
+
+    async def _end_if_refused(self) -> None:
+        """An ensemble that was put back to an earlier state refuses this session for good and never reports that it ended, because the session has
+        seen later changes. Its sign is that a new session connects while this one does not for the whole session timeout."""
+        while not (self._ended.is_set() or self.reachable):
+            await asyncio.sleep(self._session_timeout_s)
+            if not (self._ended.is_set() or self.reachable) and await asyncio.to_thread(self._others_connect) and not self.reachable:
+                log.warning("coordinator refuses the session, which ends", address=self._address)
+                self._end()
+
+    def _others_connect(self) -> bool:
+        """Blocks."""
+        client = self._new_client()
+        try:
+            client.start(self._session_timeout_s)
+            return True
+        except KazooTimeoutError:
+            return False
+        finally:
+            client.stop()
+            client.close()
 
     def _from_thread(self, call: Callable[..., Any], *arguments: Any) -> None:
         try:
@@ -165,6 +208,7 @@ class ZooKeeperCoordinator:
         """Runs once: wakes all waiting calls, and stops kazoo without waiting for it, because its threads may hang in a connect that is not
         answered."""
         self._over.set()
+        self._answers = False
         if not self._ended.is_set():
             self._ended.set()
             for fired in self._watches.values():
@@ -351,6 +395,9 @@ class ZooKeeperCoordinator:
         await self._ended.wait()
 
     async def close(self) -> None:
+        if self._suspended is not None:
+            self._suspended.cancel()
+            await asyncio.gather(self._suspended, return_exceptions=True)
         if not self._ended.is_set():
             self._end(stop=False)
             await asyncio.to_thread(self._stop)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from waltz_log.coordination.entries import readable
+from waltz_log.coordination.followed import RETAINED_MARKS, KnownValues
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.retention import Retained, retained_path
 from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber, UnreadableSubscriber, subscriber_path
@@ -149,18 +150,26 @@ async def remove_subscriber(
             return found
 
 
-async def read_retained(coordinator: Coordinator, partition: int) -> Retained:
-    node = await coordinator.get(retained_path(partition))
-    return Retained() if node is None else Retained.from_bytes(node.data)
+async def read_retained(coordinator: Coordinator, partition: int, known: KnownValues | None = None) -> Retained:
+    """`known`: what this process knows of the values of the coordinator. Raises `Unavailable` for a value that cannot be read, if none is known."""
+    values = known or KnownValues()
+    return _retained(await values.get(coordinator, RETAINED_MARKS, str(partition)), partition, values)
 
 
-async def propose_retained(coordinator: Coordinator, partition: int, first: int) -> tuple[Retained, int]:
+def _retained(node: Node | None, partition: int, known: KnownValues | None) -> Retained:
+    values = known or KnownValues()
+    if node is None:
+        return values.accept(RETAINED_MARKS, node, str(partition)) or Retained()
+    return values.expect(RETAINED_MARKS, node, str(partition))
+
+
+async def propose_retained(coordinator: Coordinator, partition: int, first: int, known: KnownValues | None = None) -> tuple[Retained, int]:
     """Announces that everything below `first` is about to be trimmed. Returns the previous value, and the version for `settle_retained`; only
     subscribers that are read after this count."""
     path = retained_path(partition)
     while True:
         node = await coordinator.get(path)
-        found = Retained() if node is None else Retained.from_bytes(node.data)
+        found = _retained(node, partition, known)
         wanted = Retained(found.first, max(found.first, first))
         version = await _put(coordinator, path, wanted.to_bytes(), None if node is None else node.version)
         if version is not None:
@@ -173,9 +182,9 @@ async def settle_retained(coordinator: Coordinator, partition: int, first: int, 
     return await coordinator.set(retained_path(partition), Retained(first, first).to_bytes(), version) is not None
 
 
-async def withdraw_proposal(coordinator: Coordinator, partition: int) -> None:
+async def withdraw_proposal(coordinator: Coordinator, partition: int, known: KnownValues | None = None) -> None:
     """Cancels a proposal: nothing is trimmed, and its proposer can no longer settle it."""
     node = await coordinator.get(retained_path(partition))
-    found = Retained() if node is None else Retained.from_bytes(node.data)
+    found = _retained(node, partition, known)
     if node is not None and found.proposed != found.first:
         await settle_retained(coordinator, partition, found.first, node.version)

@@ -112,21 +112,26 @@ def _dump(value: object) -> bytes:
 @dataclass(frozen=True, slots=True)
 class ClusterParameters:
     """`epoch`: rises each time the coordinator was rebuilt or restored from a backup, which turns its versions and counters back. What clients and
-    servers keep of an earlier epoch is void."""
+    servers keep of an earlier epoch is void. `ruled`: rules of access were written once, so that their absence is a fault and permits nothing."""
 
     name: str
     key: UUID
     partitions: int
     epoch: int = 0
+    ruled: bool = False
 
     def to_bytes(self) -> bytes:
         fields: dict[str, object] = {"name": self.name, "key": str(self.key), "partitions": self.partitions}
-        return _dump(fields | ({"epoch": self.epoch} if self.epoch else {}))
+        return _dump(fields | ({"epoch": self.epoch} if self.epoch else {}) | ({"ruled": True} if self.ruled else {}))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClusterParameters:
+        """Raises `ValueError`, `LookupError` or `TypeError`."""
         found = json.loads(data)
-        return cls(name=found["name"], key=UUID(found["key"]), partitions=found["partitions"], epoch=found.get("epoch", 0))
+        name, partitions, epoch = found["name"], found["partitions"], found.get("epoch", 0)
+        if not isinstance(name, str) or type(partitions) is not int or type(epoch) is not int or not 0 < partitions <= PARTITIONS_MAX:
+            raise ValueError(f"no parameters of a cluster: name={name!r} partitions={partitions!r} epoch={epoch!r}")
+        return cls(name=name, key=UUID(found["key"]), partitions=partitions, epoch=epoch, ruled=found.get("ruled") is True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,11 @@ class Coordinator(Protocol):
     the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`. A
     value of more than `core.metadata.NODE_BYTES_MAX` is refused with `InvalidRequest`."""
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the ensemble answers this session now."""
+        ...
+
     async def get(self, path: str, *, latest: bool = False) -> Node | None:
         """The node as this session's member of the ensemble knows it, which may be a bounded time behind; a session never goes back, and any write of
         its own, also one that is refused, brings it up to date. `latest`: as it is now, for the price of one more round trip: for a decision that no

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from waltz_log.coordination.followed import FOLLOWED
 from waltz_log.core.status.latency import BOUNDS_S, LatencyStatistics
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
@@ -25,6 +26,14 @@ from waltz_log.monitoring.trace_families import TRACES
 from waltz_log.monitoring.worker_families import WORKERS
 
 __all__ = ["PROCESS", "ProcessMetrics", "exposition", "families_of", "metric_of"]
+
+
+def _refused_values(found: Finding) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The names of the values, of which there are few, and not the paths."""
+    refused = {} if found.statistics is None else found.statistics.refused_values or {}
+    names = {"coordinator" for path in refused if path == "/"}
+    names |= {each.name for path in refused for each in FOLLOWED.values() if path == each.path or path.startswith(f"{each.path}/")}
+    return ((((name,)), 1) for name in sorted(names))
 
 
 def _coordinator_expiry(found: Finding) -> float | None:
@@ -52,6 +61,12 @@ PROCESS: tuple[Family[Finding], ...] = (
         (),
         "When the first of the certificates that ZooKeeper's hosts serve expires, as a log server saw it. Absent without TLS.",
         single(_coordinator_expiry),
+    ),
+    gauge(
+        "waltz_coordinator_value_refused",
+        ("value",),
+        "1 while a value of the coordinator is missing, cannot be read or is older than the one that the process knows and uses. Absent otherwise.",
+        _refused_values,
     ),
 )
 

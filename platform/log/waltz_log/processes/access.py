@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.followed import KnownValues
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import AuditSettings
+from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.security.settings import TlsSettings, chosen_tls
 
 __all__ = ["access_control", "auditing", "following"]
@@ -31,12 +33,15 @@ def access_control(tls: TlsSettings | None) -> AccessControl:
 
 
 @asynccontextmanager
-async def following(cluster: str, control: AccessControl, tls: TlsSettings | None) -> AsyncIterator[None]:
-    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced."""
+async def following(
+    cluster: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues | None = None, remembered: RememberedRules | None = None
+) -> AsyncIterator[None]:
+    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced. `known`: what the process knows of the values
+    of the coordinator; `remembered`: where it keeps the rules over a restart, if it has a disk for that."""
     if not control.enforced:
         yield
         return
-    task = asyncio.ensure_future(_follow(cluster, control, tls))
+    task = asyncio.ensure_future(_follow(cluster, control, tls, known or KnownValues(), remembered))
     try:
         yield
     finally:
@@ -68,12 +73,13 @@ async def _record(administration: AdministrationAudit, coordinator: Coordinator)
         log.exception("administrative actions are not recorded")
 
 
-async def _follow(cluster: str, control: AccessControl, tls: TlsSettings | None) -> None:
+async def _follow(cluster: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues, remembered: RememberedRules | None) -> None:
     while True:
         try:
             coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
             try:
-                follower = AccessFollower(coordinator, control, topics=True)
+                remember = (lambda rules: None) if remembered is None else remembered.store
+                follower = AccessFollower(coordinator, control, topics=True, known=known, remember=remember)
                 await follower.read(latest=True)
                 await follower.run()
             finally:

@@ -8,6 +8,7 @@ nothing itself.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Awaitable, Callable
@@ -155,7 +156,9 @@ async def _life_of_workers(
 
         async def statistics() -> ServerStatistics:
             answer = await every.ask(methods.SERVER_STATUS, pb.ServerStatusRequest())
-            return subscribers.added_to(from_json(ServerStatistics, json.loads(answer.json), unknown="refuse"))
+            found = from_json(ServerStatistics, json.loads(answer.json), unknown="refuse")
+            refused = membership.known.refused() | dict(found.refused_values or {})
+            return subscribers.added_to(dataclasses.replace(found, refused_values=refused or None))
 
         try:
             async with Workers(orders, silence_s=settings.worker_silence_s) as workers, auditing(settings.audit, recorded, coordinator):

@@ -15,8 +15,9 @@ from uuid import UUID
 
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.followed import PARAMETERS, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.coordination.round_trips import measure_round_trips
-from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Network, Node
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
@@ -35,6 +36,7 @@ from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
+from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
@@ -83,8 +85,10 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
         monitored.starting("opening the directory")
         control = access_control(settings.tls)
         node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer, access=control)
+        remembered = RememberedRules(settings.directory)
         if control.enforced:
-            await AccessFollower(coordinator, control, topics=True).read(latest=True)
+            control.remember(await offload(remembered.load))
+            await AccessFollower(coordinator, control, topics=True, known=node.known, remember=remembered.store).read(latest=True)
 
         async def statistics() -> NodeStatistics:
             return node.statistics()
@@ -104,7 +108,7 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
                 node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
-                async with following(settings.cluster, control, settings.tls):
+                async with following(settings.cluster, control, settings.tls, node.known, remembered):
                     await stop.wait()
                 monitored.stopping()
             finally:
@@ -206,7 +210,7 @@ async def _open(
     found = await coordinator.get(CLUSTER, latest=True)
     if found is None:
         raise ClusterUnavailable(address=settings.cluster, reason="no cluster there, `waltz cluster create` makes one")
-    cluster = ClusterParameters.from_bytes(found.data)
+    cluster = KnownValues().expect(PARAMETERS, found)
     # Nothing compares and sets this before the directory counts its start: an old answer would admit a copy of an earlier state.
     known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}", latest=True)
     clock = WallClock()
@@ -217,7 +221,7 @@ async def _open(
             )
             raise InvalidSetting(name="directory", reason=reason, nearest=None)
         StorageNode.create(disk, clock, cluster.key, cluster.partitions)
-    recorded = -1 if known is None else StorageNodeEntry.from_bytes(known.data).start
+    recorded = -1 if known is None else KnownValues().expect(STORAGE_ENTRIES, known, settings.name).start
     node = StorageNode(settings, disk, clock, offload, shard=shard, tracer=tracer, access=access)
     await node.open(cluster.key, cluster.partitions, starts=await offload(admit_behind, disk, cluster.key, recorded, replace))
     try:
@@ -274,10 +278,11 @@ async def find_peers(cluster: str, name: str, tls: TlsSettings | None, partition
 
 
 async def peer_addresses(coordinator: Coordinator, name: str, partition: int) -> list[str]:
-    assigned = await coordinator.get(REPLICAS)
-    names = () if assigned is None else ReplicaAssignment.from_bytes(assigned.data).replicas.get(partition, ())
-    entries = [await coordinator.get(f"{STORAGE_NODES}/{other}") for other in names if other != name]
-    return [StorageNodeEntry.from_bytes(entry.data).address_for(partition) for entry in entries if entry is not None]
+    """Without those whose entries cannot be read. Raises `Unavailable` for an assignment that cannot be read or is missing."""
+    values = KnownValues()
+    names = values.expect(REPLICA_ASSIGNMENT, await coordinator.get(REPLICAS)).replicas.get(partition, ())
+    entries = [values.accept(STORAGE_ENTRIES, await coordinator.get(f"{STORAGE_NODES}/{other}"), other) for other in names if other != name]
+    return [entry.address_for(partition) for entry in entries if entry is not None]
 
 
 def check_start(known: Node | None, start: int, *, replace: bool) -> None:

@@ -42,6 +42,7 @@ from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import ALIVE, ALIVE_PAUSE_S, GROW, READY, Link, Orders
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
+from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
@@ -50,6 +51,7 @@ from waltz_log.transport.forwarding import AllWorkers, WorkerNetwork
 
 if TYPE_CHECKING:
     from waltz_log.server import ServerSettings
+    from waltz_log.storage import StorageNode
 
 __all__ = ["main"]
 
@@ -220,17 +222,20 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
     open_audit(settings.audit, orders.worker)
     instance = f"{settings.name}-{orders.worker}"
     control = access_control(settings.tls)
+    remembered = RememberedRules(settings.directory)
+    if control.enforced:
+        control.remember(remembered.load())
     async with (
         tracing(settings.tracing, "waltz-storage", instance) as tracer,
-        _storage(settings, orders, link, tracer, control),
-        following(settings.cluster, control, settings.tls),
+        _storage(settings, orders, link, tracer, control) as node,
+        following(settings.cluster, control, settings.tls, node.known, remembered),
     ):
         link.send(READY)
         await stop.wait()
 
 
 @asynccontextmanager
-async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None, control: AccessControl) -> AsyncIterator[None]:
+async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | None, control: AccessControl) -> AsyncIterator[StorageNode]:
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
     from waltz_log.processes.storage import find_peers, measure_peers
     from waltz_log.storage import StorageNode
@@ -255,7 +260,7 @@ async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | N
             try:
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
                 node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
-                yield
+                yield node
             finally:
                 await listener.close()
         finally:

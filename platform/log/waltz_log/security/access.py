@@ -14,7 +14,7 @@ from waltz_log.errors import PermissionDenied, Unavailable
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import Identity, Role
-from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide, permits_anywhere, resolves_for_others
+from waltz_log.security.rules import CLOSED, CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide, permits_anywhere, resolves_for_others
 
 __all__ = ["AccessControl", "TopicOf"]
 
@@ -46,12 +46,26 @@ class AccessControl:
         self._topic_of: TopicOf = lambda _: None
         self._decisions: dict[tuple[Identity, Operation, Resource, bool], bool] = {}
 
+    def remember(self, rules: AccessRules | None) -> None:
+        """What this node enforced before it was restarted, until it has read the rules. None: it never enforced any."""
+        self.rules = rules
+
     def replace(self, rules: AccessRules | None, topic_of: TopicOf | None = None, changed: int = 0) -> None:
         """From now on these rules apply, and partitions belong to these topics. `topic_of` None: to the same as before."""
         self.rules, self._known, self.rules_changed = rules, True, changed
         if topic_of is not None:
             self._topic_of = topic_of
         self.topics_changed()
+
+    @property
+    def label(self) -> str:
+        """Which rules the process enforces: those of `AccessRules.label`, `none`: roles alone decide; `closed`: nothing is permitted, because the
+        rules are not known; empty: it enforces nothing."""
+        if not self.enforced:
+            return ""
+        if not self._known or self.rules is CLOSED:
+            return "closed"
+        return "none" if self.rules is None else self.rules.label
 
     def name_topics(self, topic_of: TopicOf) -> None:
         """Partitions belong to these topics, which the process follows itself: it calls `topics_changed` when they change."""
@@ -66,6 +80,14 @@ class AccessControl:
         """Raises `PermissionDenied` if the caller may not do that with the whole cluster."""
         if self.enforced:
             self._expect(caller(), (operation,), CLUSTER_RESOURCE, str(CLUSTER_RESOURCE))
+
+    def expect_trusted(self, what: str) -> None:
+        """Raises `PermissionDenied` if the caller is neither a node nor an operator, whatever the rules permit."""
+        if self.enforced and not _needs_no_rule(caller()):
+            found = caller()
+            error = PermissionDenied(principal=None if found is None else found.principal, operation=what, resource=str(CLUSTER_RESOURCE))
+            denied(error)
+            raise error
 
     def expect(self, partition: int, *operations: Operation, topic: str = "", peer: Identity | None = None) -> None:
         """Raises `PermissionDenied` if the peer, by default the caller, may do none of the operations with the log partition; `Unavailable` while

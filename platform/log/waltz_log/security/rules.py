@@ -15,6 +15,7 @@ rules are revoked later. Only a reset goes back to roles alone. Nodes and operat
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -30,6 +31,7 @@ from waltz_log.settings import Settings
 
 __all__ = [
     "ACCESS",
+    "CLOSED",
     "CLUSTER_RESOURCE",
     "RULES_MAX",
     "AccessRules",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 ACCESS: Final = "/access"
-"""Where the coordinator keeps the rules. There since a first rule was written."""
+"""Where the coordinator keeps the rules. There since a first rule was written, and never removed."""
 
 RULES_MAX: Final = 2048
 """They are one value of the coordinator, of at most a megabyte."""
@@ -196,10 +198,11 @@ class Rule(_Stored):
 
 class AccessRules(_Stored):
     """What the coordinator keeps. `enforced` False: roles alone decide, as before the first rule. `changed_by`: who made the last change, as they
-    stated it."""
+    stated it. `revision` rises with each change, and never falls: nodes refuse rules of an earlier revision."""
 
     rules: tuple[Rule, ...] = Field(default=(), max_length=RULES_MAX)
     enforced: bool = True
+    revision: int = Field(default=0, ge=0, lt=1 << 53)
     changed_by: str = Field(default="", max_length=256)
 
     def granted(self, rule: Rule) -> Self:
@@ -239,6 +242,11 @@ class AccessRules(_Stored):
         within = {Operation.ADMINISTER}.union(*(ROLE_OPERATIONS[role] for role in identity.roles))
         return any(within.intersection(each.operations) and matches(identity.principal, each.principal) for each in self.rules)
 
+    @property
+    def label(self) -> str:
+        """Names these rules: their revision, and a digest of all that they say."""
+        return f"{self.revision}-{hashlib.sha256(self.to_bytes()).hexdigest()[:16]}"
+
     def to_bytes(self) -> bytes:
         return self.model_dump_json().encode()
 
@@ -249,6 +257,10 @@ class AccessRules(_Stored):
             return cls.model_validate_json(data)
         except (ValidationError, InvalidSetting) as error:
             raise InvalidSetting(name=ACCESS, reason=f"does not hold rules of access: {error}".replace("\n", " "), nearest=None) from None
+
+
+CLOSED: Final = AccessRules()
+"""What a process enforces that cannot know the rules, and must assume that there are some: nothing is permitted to applications and readers."""
 
 
 def decide(rules: AccessRules | None, identity: Identity, operation: Operation, resource: Resource, *, some: bool = False) -> bool:

@@ -159,7 +159,7 @@ class MemoryCluster:
         node = StorageNode(settings, disk, self.clock, run_in_place, access=access)
         await node.open()
         if access.enforced:
-            follower = AccessFollower(self.ensemble.session(), access, topics=True)
+            follower = AccessFollower(self.ensemble.session(), access, topics=True, known=node.known)
             await follower.read()
             self._following[name] = asyncio.ensure_future(follower.run())
         listener = await self.network.host(name).serve(f"{name}:0", node.service())

@@ -213,6 +213,11 @@ class MemoryCoordinator:
         self.ended = False
         self.lags = False
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the ensemble answers now."""
+        return self.connected and not self.ended
+
     async def _reach(self, path: str) -> None:
         if not path.startswith("/") or (path != "/" and path.endswith("/")) or "//" in path:
             raise InvalidRequest(reason=f"not a path: {path!r}")

@@ -1119,15 +1119,20 @@ class ServerStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_TRIPS_FIELD_NUMBER: _builtins.int
+    KNOWN_VALUES_FIELD_NUMBER: _builtins.int
     round_trips: _builtins.bool
+    """measure those to all storage nodes, which takes up to two seconds"""
+    known_values: _builtins.bool
+    """what the process knows of the values of the coordinator, as they are stored there"""
     def __init__(
         self,
         *,
         round_trips: _builtins.bool = ...,
+        known_values: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_trips", b"round_trips"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_values", b"known_values", "round_trips", b"round_trips"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1802,18 +1807,24 @@ Global___PingResponse: _TypeAlias = PingResponse  # noqa: Y015
 
 @_typing.final
 class StorageStatusRequest(_message.Message):
+    """as ServerStatusRequest"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_TRIPS_FIELD_NUMBER: _builtins.int
+    KNOWN_VALUES_FIELD_NUMBER: _builtins.int
     round_trips: _builtins.bool
+    """to the other storage nodes"""
+    known_values: _builtins.bool
     def __init__(
         self,
         *,
         round_trips: _builtins.bool = ...,
+        known_values: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_trips", b"round_trips"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_values", b"known_values", "round_trips", b"round_trips"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

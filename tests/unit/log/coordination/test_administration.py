@@ -137,8 +137,24 @@ async def test_a_node_of_several_workers_records_rules_that_changed_while_it_had
     ]
 
 
-def test_rules_that_cannot_be_read_are_no_action() -> None:
-    assert list(changes(ACCESS, None, b"no rules")) == []
+async def test_a_value_that_cannot_be_read_is_no_action_and_ends_no_recording(tmp_path: Path) -> None:
+    ensemble = MemoryEnsemble()
+    operator = ensemble.session()
+    await operator.create(CLUSTER, ClusterParameters("c", UUID(int=1), 2).to_bytes())
+    audit_file = tmp_path / "audit"
+    open_audit(AuditSettings(file=audit_file))
+    try:
+        task = asyncio.ensure_future(AdministrationAudit().follow(ensemble.session()))
+        await asyncio.sleep(0.05)
+        for data in (b"{", b"", ClusterParameters("c", UUID(int=1), 3).to_bytes()):
+            await operator.set(CLUSTER, data, -1)
+            await asyncio.sleep(0.05)
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    finally:
+        open_audit(None)
+    assert [json.loads(line)["event"] for line in audit_file.read_text().splitlines()] == ["cluster grown"]
 
 
 @pytest.mark.parametrize("path", [CLUSTER, REPLICAS, ASSIGNMENT, CATALOGUE, ACCESS])

@@ -24,7 +24,7 @@ DOCS = Path(__file__).resolve().parents[4] / "docs"
 TEXT = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
-LABELS = {"partition", "replica", "subscriber", "worker", "state", "cache", "direction", "version", "python", "stage", "what", "result"}
+LABELS = {"partition", "replica", "subscriber", "worker", "state", "cache", "direction", "version", "python", "stage", "what", "result", "value"}
 """All that processes use. Each has a bounded number of values."""
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

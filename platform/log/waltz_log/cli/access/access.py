@@ -5,14 +5,15 @@ from __future__ import annotations
 import getpass
 import platform
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
+from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_data, print_line, print_table
-from waltz_log.coordination.access import change_rules, expect_topics, read_rules
-from waltz_log.core.ports import Coordinator
+from waltz_log.coordination.access import change_rules, expect_topics, read_rules, replace_rules
+from waltz_log.coordination.asked_nodes import ask_nodes, newest_revision, wait_enforced
+from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidRequest, InvalidSetting
-from waltz_log.exit_codes import FAILED, OK
+from waltz_log.exit_codes import FAILED, OK, UNAVAILABLE
 from waltz_log.security.identity import SPIFFE, Identity, Role
 from waltz_log.security.rules import AccessRules, Operation, Rule, decide, parse_operations, parse_resource
 
@@ -28,32 +29,58 @@ async def grant(address: str, principal: str, operations: str, resources: Sequen
             found = found.granted(rule)
         return found
 
-    async with _connected(address, timeout_s) as coordinator:
+    async with connected(address, timeout_s) as (coordinator, network):
         for rule in rules:
             if not await expect_topics(coordinator, rule):
                 print(f"waltz: {rule.resource} covers no topic yet; it holds for topics that are created later", file=sys.stderr)
+        await _expect_newest(coordinator, network)
         before = await read_rules(coordinator)
-        await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
+        after = await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
+        confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
     for rule in rules:
         print_line(f"{'would be' if dry_run else 'is'} granted: {_described(rule)}")
     if before is None or not before.enforced:
         print_line(f"{'this would be' if dry_run else 'this is'} the first rule: whatever no rule permits is denied to applications and readers")
-    return OK
+    return OK if confirmed else UNAVAILABLE
 
 
 async def revoke(address: str, principal: str, operations: str | None, resources: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
     """Raises `InvalidRequest` if no rule is like that."""
     wanted = () if operations is None else parse_operations(operations)
-    async with _connected(address, timeout_s) as coordinator:
-        await change_rules(coordinator, lambda found: found.revoked(principal, wanted, resources), changed_by=_user(), dry_run=dry_run)
+    async with connected(address, timeout_s) as (coordinator, network):
+        await _expect_newest(coordinator, network)
+        after = await change_rules(coordinator, lambda found: found.revoked(principal, wanted, resources), changed_by=_user(), dry_run=dry_run)
+        confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
     what, where = ",".join(wanted) or "everything", " ".join(resources) or "all resources of its rules"
-    print_line(f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}")
-    return OK
+    if confirmed:
+        print_line(f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}")
+    return OK if confirmed else UNAVAILABLE
+
+
+async def _expect_newest(coordinator: Coordinator, network: Network) -> None:
+    """Raises `InvalidRequest` if a node enforces rules that are newer than those of the coordinator: it would not follow a change of these."""
+    revision, node = newest_revision(await ask_nodes(coordinator, network))
+    found = await read_rules(coordinator)  # after the nodes, so that a change meanwhile is in it
+    if revision > (-1 if found is None else found.revision):
+        there = "no rules" if found is None else f"revision {found.revision}"
+        reason = f"{node} enforces rules of revision {revision} and the coordinator has {there}: it was put back to an earlier state"
+        raise InvalidRequest(reason=f"{reason}; `waltz cluster repair` writes back the rules that nodes enforce")
+
+
+async def _confirmed(coordinator: Coordinator, network: Network, rules: AccessRules, timeout_s: float) -> bool:
+    """Whether every node enforces the rules. Names those that do not."""
+    lacking = await wait_enforced(coordinator, network, rules, timeout_s)
+    for name, why in lacking.items():
+        print(f"waltz: changed in the coordinator, not confirmed by {name}: {why}", file=sys.stderr)
+    return not lacking
 
 
 async def listing(address: str, *, output: str, timeout_s: float) -> int:
-    async with _connected(address, timeout_s) as coordinator:
+    async with connected(address, timeout_s) as (coordinator, network):
         found = await read_rules(coordinator) or AccessRules(enforced=False)
+        if output == "table" and found.revision:
+            for name, why in (await wait_enforced(coordinator, network, found, 0)).items():
+                print(f"waltz: not in force at {name}: {why}", file=sys.stderr)
     if output != "table":
         print_data(found.model_dump(mode="json"), output)
     elif found.enforced:
@@ -69,7 +96,7 @@ async def check(address: str, principal: str, operation: str, resource: str, *, 
     if len(asked) != 1:
         raise InvalidSetting(name="operation", reason=f"wants one operation, got {operation!r}", nearest=None)
     identity = Identity(principal, frozenset({_role(principal, role)}))
-    async with _connected(address, timeout_s) as coordinator:
+    async with connected(address, timeout_s) as (coordinator, _):
         rules = await read_rules(coordinator)
     permitted = decide(rules, identity, asked[0], where)
     reason = _reason(rules, identity, asked[0], permitted, resource)
@@ -100,10 +127,14 @@ async def reset(address: str, *, confirmed: bool, timeout_s: float) -> int:
     """Raises `InvalidRequest` if it is not confirmed."""
     if not confirmed:
         raise InvalidRequest(reason="every application could append to and read everything afterwards: repeat with --yes if that is intended")
-    async with _connected(address, timeout_s) as coordinator:
-        await change_rules(coordinator, lambda _: AccessRules(enforced=False), changed_by=_user())
-    print_line("all rules are removed: roles alone decide")
-    return OK
+    async with connected(address, timeout_s) as (coordinator, network):
+        answers = await ask_nodes(coordinator, network)
+        known = AccessRules(revision=max(0, newest_revision(answers)[0]))
+        after = await replace_rules(coordinator, AccessRules(enforced=False, changed_by=_user()), [known])
+        done = await _confirmed(coordinator, network, after, timeout_s)
+    if done:
+        print_line("all rules are removed: roles alone decide")
+    return OK if done else UNAVAILABLE
 
 
 def _described(rule: Rule) -> str:
@@ -116,14 +147,3 @@ def _user() -> str:
         return f"{getpass.getuser()}@{platform.node()}"[:256]
     except (OSError, KeyError):
         return platform.node()[:256]
-
-
-@asynccontextmanager
-async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
-    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    try:
-        yield coordinator
-    finally:
-        await coordinator.close()

@@ -25,7 +25,7 @@ Resources = Annotated[
 def grant(
     cluster: Cluster, principal: Principal, operations: Operations, resources: Resources, dry_run: DryRun = False, timeout: Timeout = 10.0
 ) -> int:
-    """Permit operations on resources. The first grant of a cluster denies everything else to applications and readers."""
+    """Permit operations on resources. The first grant denies everything else to applications and readers. Exit code 3 if a node has not confirmed."""
     from waltz_log.cli.access import access as command
 
     return asyncio.run(command.grant(cluster, principal, operations, resources, dry_run=dry_run, timeout_s=timeout))
@@ -40,7 +40,7 @@ def revoke(
     dry_run: DryRun = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Revoke permissions. Open mounts, feeds and reads that need them end within a second."""
+    """Revoke permissions. Open mounts, feeds and reads that need them end. Exit code 3 if a node has not confirmed that."""
     from waltz_log.cli.access import access as command
 
     return asyncio.run(command.revoke(cluster, principal, operations, resources or (), dry_run=dry_run, timeout_s=timeout))
@@ -75,7 +75,7 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Confirm that every application may append to and read everything afterwards.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Remove all rules. From then on roles alone decide, as in a new cluster."""
+    """Remove all rules, also where they are gone or cannot be read. From then on roles alone decide, as in a new cluster."""
     from waltz_log.cli.access import access as command
 
     return asyncio.run(command.reset(cluster, confirmed=yes, timeout_s=timeout))

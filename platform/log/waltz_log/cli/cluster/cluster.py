@@ -112,6 +112,7 @@ def show(found: Survey, console: Console) -> None:
         table.add_row(*cells(storage.name, storage.address or "never started", _answers(storage, found.drained)))
     console.print(table)
     _show_workers(console, found)
+    _show_refused(console, found)
     if found.missing:
         console.print(*cells(found.missing), style="yellow")
 
@@ -160,6 +161,20 @@ def _show_workers(console: Console, found: Survey) -> None:
             table.add_row(*cells(f"{name}/{each.worker}", *shown))
     if table.row_count:
         console.print(table)
+
+
+def _show_refused(console: Console, found: Survey) -> None:
+    """One line for each value of the coordinator that a node does not use; nothing if all use all."""
+    from rich.table import Table
+
+    table = Table("node", "value of the coordinator that it refuses", "why", box=None)
+    servers = [(f"server {server.server_id}", server.statistics.refused_values) for server in found.servers]
+    for name, refused in [*servers, *((storage.name, storage.statistics.refused_values) for storage in found.storages)]:
+        for path, why in (refused or {}).items():
+            table.add_row(*cells(name, path, why))
+    if table.row_count:
+        console.print(table)
+        console.print(*cells("the nodes use what they knew before; `waltz cluster repair` writes it back"))
 
 
 def _owner_statistics(each: PartitionState, found: Survey) -> OpenPartitionStatistics | RecoveringPartitionStatistics | None:

@@ -77,6 +77,14 @@ def adopt(
 
 
 @cluster_app.command()
+def repair(cluster: Cluster, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+    """Write back what nodes know, where the coordinator lost a value or holds one that cannot be read or is older. Exit code 1 if a fault is left."""
+    from waltz_log.cli.cluster import repair as command
+
+    return asyncio.run(command.run(cluster, dry_run=dry_run, timeout_s=timeout))
+
+
+@cluster_app.command()
 def status(
     cluster: Cluster,
     output: Output = "table",

@@ -14,7 +14,7 @@ from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
-from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Rule, Summed, by_attribute, snapshot
+from waltz_log.statistics import ByKey, Concatenated, Fieldwise, Highest, Newest, Rule, Summed, by_attribute, snapshot
 
 __all__ = [
     "BudgetStatistics",
@@ -314,7 +314,9 @@ class ServerStatistics:
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
     were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
     first that fits applies; `coordinator_certificate_expires_s`: the same for the certificates of ZooKeeper's hosts, the first of them; `client_ids`:
-    None before the server joined its cluster."""
+    None before the server joined its cluster. `rules`: the
+    rules of access that each process enforces (`AccessControl.label`), empty without TLS; `refused_values`: by path, why a value of the coordinator
+    is not used and the one that was known before is; `known_values`: if they were asked for, by path, the values that the process knows."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -334,3 +336,6 @@ class ServerStatistics:
     quotas: Newest[tuple[QuotaStatistics, ...]] = ()
     coordinator_certificate_expires_s: Newest[float | None] = None
     client_ids: Fieldwise[ClientIdStatistics | None] = None
+    rules: Concatenated[tuple[str, ...]] = ()
+    refused_values: ByKey[Mapping[str, str] | None] = None
+    known_values: ByKey[Mapping[str, str] | None] = None

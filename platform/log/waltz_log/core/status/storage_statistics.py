@@ -61,7 +61,7 @@ class NodeStatistics:
     the node answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds of all partitions, with the
     sync where one was made; `sync_latency`: of the syncs alone; `traces`: None for a node that does not trace. `certificate_expires_s`: when the
     certificate expires, since 1970, None without TLS. `round_trips`: if they were asked for, milliseconds of a ping by the name of the other storage
-    node, None for a node that does not answer.
+    node, None for a node that does not answer. `rules`, `refused_values`, `known_values`: as those of a log server.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 
@@ -89,3 +89,6 @@ class NodeStatistics:
     certificate_expires_s: Newest[float | None] = None
     round_trips: ByKey[Mapping[str, float | None] | None] = None
     traces: Fieldwise[TraceStatistics | None] = None
+    rules: Concatenated[tuple[str, ...]] = ()
+    refused_values: ByKey[Mapping[str, str] | None] = None
+    known_values: ByKey[Mapping[str, str] | None] = None

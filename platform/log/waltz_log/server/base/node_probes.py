@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from waltz_log.core import metadata as paths
-from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.coordination.followed import STORAGE_ENTRIES, KnownValues
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import WaltzError
 from waltz_log.transport import methods
@@ -48,9 +47,11 @@ class _Watch:
 
 
 class NodeProbes:
-    """Of one server process."""
+    """Of one server process. `known`: what the process knows of the values of the coordinator, so that a partition finds its replicas and their
+    addresses without them."""
 
-    def __init__(self, coordinator: Coordinator, network: Network, cluster_key: bytes) -> None:
+    def __init__(self, coordinator: Coordinator, network: Network, cluster_key: bytes, known: KnownValues | None = None) -> None:
+        self.known = known or KnownValues()
         self._coordinator = coordinator
         self._network = network
         self._key = cluster_key
@@ -82,8 +83,9 @@ class NodeProbes:
         address: str | None = None
         while True:
             with suppress(WaltzError):  # without a coordinator the address that was known last is the best there is
-                node = await self._coordinator.get(f"{paths.STORAGE_NODES}/{name}")
-                address = None if node is None else StorageNodeEntry.from_bytes(node.data).address_for(partition)
+                node = await self.known.get(self._coordinator, STORAGE_ENTRIES, name)
+                entry = self.known.accept(STORAGE_ENTRIES, node, name)
+                address = None if entry is None else entry.address_for(partition)
             answered = address is not None and await answers(self._network, address, self._key, partition)
             if answered and missed:
                 del self._watches[name]

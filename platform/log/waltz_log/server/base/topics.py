@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from waltz_log.coordination.followed import TOPICS, KnownValues
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.access import Action, allowed, expect_allowed
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
@@ -20,10 +21,14 @@ __all__ = ["ServedTopics"]
 
 
 class ServedTopics:
-    """Call `read` once, then `run`. `changed` signals a new catalog. `access`: says whether principals are verified."""
+    """Call `read` once, then `run`. `changed` signals a new catalog. `access`: says whether principals are verified. `known`: what the process knows
+    of the values of the coordinator."""
 
-    def __init__(self, coordinator: Coordinator, access: AccessControl) -> None:
+    def __init__(self, coordinator: Coordinator, access: AccessControl, known: KnownValues | None = None) -> None:
         self._access = access
+        self._known = known or KnownValues()
+        self._seen: int | None = None
+        """The version of what is in the coordinator, also of a catalog that is not used."""
         self.catalogue = Catalogue()
         self.changed = Pulse()
         self.version: int | None = None
@@ -33,13 +38,14 @@ class ServedTopics:
         self._judged: dict[int, Topic] = {}
 
     async def read(self, *, latest: bool = False) -> None:
-        """`latest`: before the first client is served; afterwards a watch signals changes."""
-        node = await self._coordinator.get(CATALOGUE, latest=latest)
-        found = None if node is None else node.version
-        if found == self.version or (self.version is not None and found is not None and found < self.version):
+        """`latest`: before the first client is served; afterwards a watch signals changes. A catalog that is missing, cannot be read or is older
+        changes nothing. Raises `Unavailable` for one that cannot be read while none is known."""
+        node = await self._known.get(self._coordinator, TOPICS, latest=latest)
+        self._seen = None if node is None else node.version
+        found = self._known.accept(TOPICS, node) if node is None else self._known.expect(TOPICS, node)
+        if node is None or found is None or found is self.catalogue or node.version == self.version:
             return
-        self.version = found
-        self.catalogue = Catalogue() if node is None else Catalogue.from_bytes(node.data)
+        self.version, self.catalogue = node.version, found
         self._owners = {each: (topic, at) for topic in self.catalogue.topics.values() for at, each in enumerate(topic.partitions)}
         self._judged = self.catalogue.being_judged()
         self.changed.notify()
@@ -47,7 +53,7 @@ class ServedTopics:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._coordinator.wait_changed(CATALOGUE, self.version)
+            await self._coordinator.wait_changed(CATALOGUE, self._seen)
             await self.read()
 
     async def wait_beyond(self, version: int | None) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
+from waltz_log.coordination.followed import FOLLOWED, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.cluster_map import (
     ASSIGNMENT_SOURCE,
@@ -93,7 +94,8 @@ class View:
 class Directory:
     """Call `read` once, then `run`. `changed` signals each change, and `revision` counts them."""
 
-    def __init__(self, coordinator: Coordinator, access: AccessControl) -> None:
+    def __init__(self, coordinator: Coordinator, access: AccessControl, known: KnownValues | None = None) -> None:
+        self._known = known or KnownValues()
         self._coordinator = coordinator
         self._access = access
         self._registers: dict[str, Register] = {}
@@ -162,7 +164,7 @@ class Directory:
             self._watch(f"{paths.STORAGE_NODES}/{name}")
 
     def _put(self, path: str, node: Node | None) -> None:
-        """What cannot be read changes nothing but the version that is waited for."""
+        """What is missing, cannot be read or is older than what is known changes nothing but the version that is waited for."""
         before = self._nodes.get(path)
         if before is not None and node is not None and node.changed < before.changed:
             return
@@ -170,11 +172,9 @@ class Directory:
         version = 0 if node is None else node.changed
         name = path.removeprefix(f"{paths.STORAGE_NODES}/")
         source, items_of = _ITEMS.get(path, (node_source(name), _entry))
-        try:
-            items = {} if node is None else items_of(node.data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.error("node of the coordinator cannot be read, the state before stays", path=path, reason=f"{type(error).__name__}: {error}")
+        if not self._is_used(path, name, node):
             return
+        items = {} if node is None else items_of(node.data)
         if path == paths.CLUSTER and node is not None:
             self.epoch = ClusterParameters.from_bytes(node.data).epoch
         register = self._registers.setdefault(source, Register(source))
@@ -183,6 +183,15 @@ class Directory:
         if source == REPLICAS_SOURCE:
             self._watch_nodes()
         self._announce()
+
+    def _is_used(self, path: str, name: str, node: Node | None) -> bool:
+        if path in _ITEMS:
+            self._known.accept(FOLLOWED[path], node)
+        elif node is None and name not in self._node_names():
+            self._known.forget(STORAGE_ENTRIES, name)  # an operator removed a node that holds nothing
+        else:
+            self._known.accept(STORAGE_ENTRIES, node, name)
+        return path not in self._known.refused()
 
     def _announce(self) -> None:
         self.revision += 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.followed import REPLICA_ASSIGNMENT, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Reach, hand_over, majority_of, merge_reach, parse_reach, pause_s, readmit
-from waltz_log.core.metadata import Assignment, ReplicaAssignment
+from waltz_log.core.metadata import Assignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.loggers import get_logger
 from waltz_log.server.node.reachability import ROUNDS, read_stranded
@@ -21,7 +22,8 @@ log = get_logger(__name__)
 
 
 class HandOvers:
-    def __init__(self, coordinator: Coordinator, after_s: float) -> None:
+    def __init__(self, coordinator: Coordinator, after_s: float, known: KnownValues) -> None:
+        self._known = known
         self._coordinator = coordinator
         self._after_s = after_s
         self._busy = False
@@ -85,8 +87,8 @@ class HandOvers:
         steady: dict[tuple[int, int], float] = {}
         calm: dict[int, float] = {}
         if assignment.handed_over:
-            node = await self._coordinator.get(paths.REPLICAS)
-            replicas = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+            found = self._known.accept(REPLICA_ASSIGNMENT, await self._known.get(self._coordinator, REPLICA_ASSIGNMENT), expected=True)
+            replicas = {} if found is None else found.replicas
             for partition, each in assignment.handed_over.items():
                 for server in each.avoids:
                     if majority_of(reach.get(server, {}).get(partition, ()), replicas.get(partition, ())):

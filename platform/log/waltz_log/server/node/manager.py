@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.assignment import assign
-from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, PartitionMetadata, ServerEntry
+from waltz_log.core.ports import Coordinator, Node
+from waltz_log.errors import Unavailable
 from waltz_log.loggers import get_logger
 from waltz_log.server.node.hand_overs import HandOvers
 
@@ -21,11 +23,13 @@ log = get_logger(__name__)
 
 
 class ClusterManager:
-    def __init__(self, server_id: int, cluster: ClusterParameters, coordinator: Coordinator, hand_over_after_s: float) -> None:
-        self._hand_overs = HandOvers(coordinator, hand_over_after_s)
+    def __init__(self, server_id: int, cluster: ClusterParameters, coordinator: Coordinator, hand_over_after_s: float, known: KnownValues) -> None:
+        self._known = known
+        self._hand_overs = HandOvers(coordinator, hand_over_after_s, known)
         self._server_id = server_id
         self._cluster = cluster
         self._coordinator = coordinator
+        self._listed: set[str] = set()
         self.in_office = False
 
     async def run(self) -> None:
@@ -52,9 +56,11 @@ class ClusterManager:
             names = await self._coordinator.children(paths.SERVERS)
             servers: list[ServerEntry] = []
             for name in names:
-                entry = await self._coordinator.get(f"{paths.SERVERS}/{name}")
-                if entry is not None:
-                    servers.append(ServerEntry.from_bytes(entry.data))
+                entry = await self._known.get(self._coordinator, SERVER_ENTRIES, name)
+                found = None if entry is None else self._known.accept(SERVER_ENTRIES, entry, name)
+                if found is not None:
+                    servers.append(found)
+            self._forget_gone(names)
             version = await self._assign(servers)
             if version is None:
                 continue
@@ -76,24 +82,40 @@ class ClusterManager:
 
     async def _grown(self) -> int | None:
         """Reads the current number of partitions. Returns the version of the node."""
-        node = await self._coordinator.get(paths.CLUSTER)
-        if node is None:
-            return None
-        self._cluster = ClusterParameters.from_bytes(node.data)
-        return node.version
+        node = await self._known.get(self._coordinator, PARAMETERS)
+        self._cluster = self._known.accept(PARAMETERS, node, expected=True) or self._cluster
+        return None if node is None else node.version
+
+    def _forget_gone(self, names: list[str]) -> None:
+        """A server that left is no fault."""
+        for name in self._listed - set(names):
+            self._known.forget(SERVER_ENTRIES, name)
+        self._listed = set(names)
 
     async def _assign(self, servers: list[ServerEntry]) -> int | None:
         """Writes the assignment if it changes. Returns the current version, or None if another process wrote."""
-        node = await self._coordinator.get(paths.ASSIGNMENT)
+        node = await self._known.get(self._coordinator, ASSIGNMENT)
+        before = self._known.accept(ASSIGNMENT, node)
         if node is None:
-            await self._coordinator.create(paths.ASSIGNMENT, Assignment().to_bytes())
+            await self._coordinator.create(paths.ASSIGNMENT, (before or await self._first_assignment()).to_bytes())
             return None
-        before = Assignment.from_bytes(node.data)
+        if before is None:
+            raise Unavailable(reason=f"the assignment cannot be read: {self._known.refused()[paths.ASSIGNMENT]}")
         after = await self._hand_overs.apply(assign(before, servers, self._cluster.partitions))
-        if after == before:
+        if after == before and node.data == before.to_bytes():
             return node.version
         log.info("assigning partitions", servers=[server.server_id for server in servers])
         version = await self._coordinator.set(paths.ASSIGNMENT, after.to_bytes(), node.version)
         if version is not None:
+            self._known.accept(ASSIGNMENT, Node(after.to_bytes(), version))
             self._hand_overs.note(before, after)
         return version
+
+    async def _first_assignment(self) -> Assignment:
+        """Of a cluster that has none: it is new, or lost it. Generations continue above those that owners recorded."""
+        found = {}
+        for partition in range(self._cluster.partitions):
+            node = await self._coordinator.get(paths.partition_path(partition))
+            if node is not None:
+                found[partition] = Ownership(None, PartitionMetadata.from_bytes(node.data).generation)
+        return Assignment(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
@@ -22,12 +23,12 @@ __all__ = ["Membership", "read_cluster"]
 log = get_logger(__name__)
 
 
-async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:
-    """Raises `ClusterUnavailable` if there is none at the address."""
+async def read_cluster(coordinator: Coordinator, address: str, known: KnownValues | None = None) -> ClusterParameters:
+    """Raises `ClusterUnavailable` if there is none at the address, `Unavailable` if its parameters cannot be read."""
     node = await coordinator.get(paths.CLUSTER, latest=True)
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster was created there")
-    return ClusterParameters.from_bytes(node.data)
+    return (known or KnownValues()).expect(PARAMETERS, node)
 
 
 LEAVE_TIMEOUT_S = 2.0
@@ -40,6 +41,8 @@ class Membership:
     def __init__(self, settings: ServerSettings, coordinator: Coordinator) -> None:
         self._settings = settings
         self._coordinator = coordinator
+        self.known = KnownValues()
+        """Of the values that the cluster manager follows."""
         self._manager: ClusterManager | None = None
         self._governing: asyncio.Task[None] | None = None
         self.server_id = -1
@@ -58,7 +61,7 @@ class Membership:
         await self._remove_predecessor(address)
         entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
-        self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s)
+        self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s, self.known)
         self._governing = asyncio.ensure_future(restart_on_error("manager", self._manager.run))
 
     async def _remove_predecessor(self, address: str) -> None:
@@ -69,7 +72,9 @@ class Membership:
             node = await self._coordinator.get(f"{paths.SERVERS}/{name}")
             if node is None:
                 continue
-            entry = ServerEntry.from_bytes(node.data)
+            entry = self.known.accept(SERVER_ENTRIES, node, name)
+            if entry is None:
+                continue  # reported; the manager assigns it nothing
             if entry.address != address or entry.server_id == self.server_id:
                 continue
             log.info("removing the entry of the previous process at this address", address=address, server_id=entry.server_id)
@@ -101,12 +106,20 @@ class Membership:
     def _entry_path(self) -> str:
         return f"{paths.SERVERS}/{self.server_id:010d}"
 
+    async def _highest_server_id(self) -> int:
+        """Of servers that are there, and of owners in the assignment, where the counter is missing or cannot be read: 0 in a new cluster."""
+        found = self.known.accept(ASSIGNMENT, await self.known.get(self._coordinator, ASSIGNMENT))
+        owners = [] if found is None else [owned.server_id or 0 for owned in found.partitions.values()]
+        names = await self._coordinator.children(paths.SERVERS, latest=True)
+        return max([0, *owners, *(int(name) for name in names if name.isdecimal())])
+
     async def _next_server_id(self) -> int:
         while True:
             node = await self._coordinator.get(paths.SERVER_IDS)
             if node is None:
-                await self._coordinator.create(paths.SERVER_IDS, b"0")
+                await self._coordinator.create(paths.SERVER_IDS, str(await self._highest_server_id()).encode())
                 continue
-            taken = int(node.data) + 1
+            counted = int(node.data) if node.data.isdigit() else await self._highest_server_id()
+            taken = counted + 1
             if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
                 return taken

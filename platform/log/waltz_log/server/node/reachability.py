@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from waltz_log.coordination.followed import ASSIGNMENT, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
-from waltz_log.core.metadata import Assignment, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.metadata import Assignment
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import WaltzError
@@ -51,8 +52,11 @@ class Reachability:
         cluster_key: bytes,
         after_s: float,
         lacking: Callable[[], Mapping[int, Stranded | None]],
+        known: KnownValues,
     ) -> None:
-        """`lacking`: by partition that this process owns what to publish of it, None if it has a majority of its replicas."""
+        """`lacking`: by partition that this process owns what to publish of it, None if it has a majority of its replicas. `known`: what this process
+        knows of the values of the coordinator."""
+        self._known = known
         self._server_id = server_id
         self._shard = shard
         self._coordinator = coordinator
@@ -113,8 +117,8 @@ class Reachability:
 
     async def _wait_needed(self) -> None:
         """Until a partition is stranded somewhere, or the assignment changes: it says whom a partition avoids."""
-        node = await self._coordinator.get(paths.ASSIGNMENT)
-        if node is not None and self._avoiding(Assignment.from_bytes(node.data)):
+        node = await self._known.get(self._coordinator, ASSIGNMENT)
+        if self._avoiding(self._known.accept(ASSIGNMENT, node)):
             return
         waits = [
             asyncio.ensure_future(self._coordinator.wait_children(paths.STRANDED, [])),
@@ -129,18 +133,20 @@ class Reachability:
                 each.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    def _avoiding(self, assignment: Assignment) -> list[int]:
+    def _avoiding(self, assignment: Assignment | None) -> list[int]:
+        if assignment is None:
+            return []
         return [partition for partition, each in assignment.handed_over.items() if self._server_id in each.avoids and self._shard.owns(partition)]
 
     async def _wanted(self) -> dict[int, set[str]]:
         """By partition the replicas to ping."""
         stranded = await read_stranded(self._coordinator)
         wanted = {partition: set(report.replicas) for partition, report in stranded.items() if self._shard.owns(partition)}
-        node = await self._coordinator.get(paths.ASSIGNMENT)
-        avoiding = [] if node is None else self._avoiding(Assignment.from_bytes(node.data))
+        node = await self._known.get(self._coordinator, ASSIGNMENT)
+        avoiding = self._avoiding(self._known.accept(ASSIGNMENT, node))
         if avoiding:
-            node = await self._coordinator.get(paths.REPLICAS)
-            assigned = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+            replicas = self._known.accept(REPLICA_ASSIGNMENT, await self._known.get(self._coordinator, REPLICA_ASSIGNMENT), expected=True)
+            assigned = {} if replicas is None else replicas.replicas
             for partition in avoiding:
                 wanted.setdefault(partition, set()).update(assigned.get(partition, ()))
         return wanted
@@ -148,11 +154,14 @@ class Reachability:
     async def _reached(self, wanted: Mapping[int, set[str]]) -> dict[int, list[str]]:
         """One ping for each address, however many partitions it is of."""
         addresses: dict[tuple[int, str], str] = {}
-        entries = {name: await self._coordinator.get(f"{paths.STORAGE_NODES}/{name}") for name in sorted(set().union(*wanted.values()))}
+        entries = {
+            name: self._known.accept(STORAGE_ENTRIES, await self._known.get(self._coordinator, STORAGE_ENTRIES, name), name)
+            for name in sorted(set().union(*wanted.values()))
+        }
         for partition, names in wanted.items():
             for name in sorted(names):
                 if (entry := entries[name]) is not None:
-                    addresses[partition, name] = StorageNodeEntry.from_bytes(entry.data).address_for(partition)
+                    addresses[partition, name] = entry.address_for(partition)
         partition_of = {address: partition for (partition, _), address in addresses.items()}
         pings = {address: answers(self._network, address, self._key, partition) for address, partition in sorted(partition_of.items())}
         answered = dict(zip(pings, await asyncio.gather(*pings.values()), strict=True))

@@ -16,6 +16,7 @@ from random import Random
 from typing import TypeVar
 
 from waltz_log.coordination.access import AccessFollower
+from waltz_log.coordination.followed import ASSIGNMENT, KnownValues
 from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
@@ -102,9 +103,11 @@ class LogServer:
         self._caches = Caches(settings)
         self._totals = Totals()
         self._quotas = Quotas(settings.quotas)
-        self._topics = ServedTopics(coordinator, self._access)
-        self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed)
-        self._directory = Directory(coordinator, self._access)
+        self._known = KnownValues()
+        self._known.coordinator = coordinator
+        self._topics = ServedTopics(coordinator, self._access, self._known)
+        self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed, known=self._known)
+        self._directory = Directory(coordinator, self._access, self._known)
         self._followers: Followers | None = None
         self._client_ids = ClientIds(coordinator, network, self._access)
         self._outboxes = OutboxRecords(coordinator, self._access, self._client_ids)
@@ -128,8 +131,8 @@ class LogServer:
 
     async def start(self) -> None:
         """Joins the cluster. Raises `ClusterUnavailable` if there is none at the address, `OSError` if it cannot listen."""
-        self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
-        self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
+        self._cluster = await read_cluster(self._coordinator, self._settings.cluster, self._known)
+        self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes, self._known)
         await self._client_ids.open(self._cluster, self._owner_secret)
         await self._topics.read(latest=True)
         self._access.name_topics(self._topic_of)
@@ -143,7 +146,7 @@ class LogServer:
         if self._membership is not None:
             await self._membership.announce(self._cluster, self._listener.address)
         work = {"assignment": self._follow, "directory": self._directory.run, "topics": self._topics.run, "topics of partitions": self._send_topics}
-        of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
+        of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking, self._known)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
         if self._access.enforced:
@@ -185,9 +188,9 @@ class LogServer:
     async def _follow(self) -> None:
         """Opens and closes partitions as the assignment says."""
         while True:
-            node = await self._coordinator.get(paths.ASSIGNMENT)
-            if node is not None:
-                assignment = Assignment.from_bytes(node.data)
+            node = await self._known.get(self._coordinator, ASSIGNMENT)
+            assignment = self._known.accept(ASSIGNMENT, node)
+            if assignment is not None:
                 self._owner_history.observe(assignment, self._clock.now_ms())
                 await self._own(assignment)
             await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
@@ -382,9 +385,15 @@ class LogServer:
     async def _status(self, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         self._access.expect_cluster()
         found = self.statistics()
+        if request.known_values:
+            self._access.expect_trusted("read values of the coordinator")
+            found = replace(found, known_values=self._known.values())
         if request.round_trips and self._cluster is not None:
             found = replace(found, round_trips=await measure_round_trips(self._coordinator, self._network, self._cluster.key.bytes))
         return pb.ServerStatusResponse(json=json.dumps(to_json(found)))
+
+    def _refused(self) -> dict[str, str]:
+        return self._known.refused() | ({} if self._membership is None else self._membership.known.refused())
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
@@ -402,6 +411,8 @@ class LogServer:
             traces=None if self._tracer is None else self._tracer.statistics(),
             time_ms=self._clock.now_ms(),
             client_ids=None if self._cluster is None else self._client_ids.issuer.statistics(),
+            rules=(self._access.label,) if self._access.enforced else (),
+            refused_values=self._refused() or None,
             quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),
         )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.followed import REPLICA_ASSIGNMENT
 from waltz_log.core import metadata as paths
-from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.core.recovery import majority
 from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
@@ -64,13 +64,14 @@ class Renewal:
         while True:
             try:
                 await self._store.coordinator.wait_changed(paths.REPLICAS, version)
-                node = await self._store.coordinator.get(paths.REPLICAS)
+                node = await self._store.probes.known.get(self._store.coordinator, REPLICA_ASSIGNMENT)
             except WaltzError as error:
                 log.warning("replica assignment not read", partition=self._store.partition, error=str(error))
                 await asyncio.sleep(self._settings.replica_retry_max_s)
                 continue
             version = None if node is None else node.version
-            found = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(self._store.partition, ())
+            assigned = self._store.probes.known.accept(REPLICA_ASSIGNMENT, node, expected=True)
+            found = () if assigned is None else assigned.replicas.get(self._store.partition, ())
             if found:
                 self._assigned = found
                 self._store.advanced.notify()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 
-from waltz_log.core import metadata as paths
+from waltz_log.coordination.followed import STORAGE_ENTRIES
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
-from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.topics.access import allowed
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
@@ -57,11 +56,12 @@ class ReplicaCalls:
 
     async def find(self) -> str:
         """Reads the address of the node from the coordinator. Raises `Unavailable` if the node has never been started."""
-        node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        node = await self._store.probes.known.get(self._store.coordinator, STORAGE_ENTRIES, self.name)
         self.entry_version = None if node is None else node.version
-        if node is None:
-            raise Unavailable(reason=f"storage node has never been started name={self.name}")
-        entry = StorageNodeEntry.from_bytes(node.data)
+        entry = self._store.probes.known.accept(STORAGE_ENTRIES, node, self.name)
+        if entry is None:
+            why = "storage node has never been started" if node is None else "entry of the storage node cannot be read"
+            raise Unavailable(reason=f"{why} name={self.name}")
         self.started = entry.start
         return entry.address_for(self._store.partition)
 

@@ -19,12 +19,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+from waltz_log.coordination.followed import REPLICA_ASSIGNMENT
 from waltz_log.coordination.subscribers import read_retained
-from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
-from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState
+from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaState
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
@@ -134,15 +134,16 @@ class StoreSession:
         # 1. new session id, by compare-and-set
         before = self.before = await self._recorded.begin()
         self.session = self._recorded.current.session
-        self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
+        self.first_transaction_id = (await read_retained(self.coordinator, self.partition, self.probes.known)).first
         await self._establish(before, opening_replicas(before, await self.wanted_replicas()))
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
 
     async def wanted_replicas(self) -> tuple[str, ...]:
         """The replicas assigned now. Raises `Unavailable` if there are none."""
-        node = await self.coordinator.get(paths.REPLICAS)
-        found = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(self.partition, ())
+        node = await self.probes.known.get(self.coordinator, REPLICA_ASSIGNMENT)
+        assigned = self.probes.known.expect(REPLICA_ASSIGNMENT, node)
+        found = assigned.replicas.get(self.partition, ())
         if not found:
             raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
         return found

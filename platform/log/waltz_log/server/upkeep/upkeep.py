@@ -92,7 +92,7 @@ class Upkeep:
             return
         if not self._settled:
             # This owner or an earlier one may have proposed a trim and not done it. The proposal keeps subscribers from registering below it.
-            await withdraw_proposal(store.coordinator, store.partition)
+            await withdraw_proposal(store.coordinator, store.partition, store.probes.known)
             self._settled = True
         described = await self._describe()
         now_ms = agreed_now_ms([self._clock.now_ms(), *(each.now_ms for each in described.values())])
@@ -164,7 +164,7 @@ class Upkeep:
         if decision.first <= store.first_transaction_id:
             return decision
         self._settled = False
-        before, version = await propose_retained(store.coordinator, store.partition, decision.first)
+        before, version = await propose_retained(store.coordinator, store.partition, decision.first, store.probes.known)
         decision = self._decide(found, holdings, await self._subscribers(), now_ms)
         first = max(decision.first, before.first)
         self._settled = await settle_retained(store.coordinator, store.partition, first, version)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
+from waltz_log.coordination.followed import KnownValues
 from waltz_log.core.client_ids import CLIENT_ID_MAX
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
@@ -107,6 +108,8 @@ class StorageNode:
         """The readers of each partition, as its owner stated since this node was started."""
         self.unread = Unread(settings.unread_bytes_per_principal)
         """What readers do not read."""
+        self.known = KnownValues()
+        """What the process knows of the values of the coordinator. The process that starts the node follows them."""
         self.measure_round_trips: MeasureRoundTrips | None = None
         """Set by the process that starts the node, because the node knows no coordinator."""
         self._scrub: Scrub | None = None
@@ -293,6 +296,8 @@ class StorageNode:
             sync_latency=self._sync_latency.statistics(),
             time_ms=self._clock.now_ms(),
             certificate_expires_s=earliest_expiry_s(),
+            rules=(self.access.control.label,) if self.access.control.enforced else (),
+            refused_values=self.known.refused() or None,
             traces=None if self._tracer is None else self._tracer.statistics(),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+from waltz_log.coordination.followed import KnownValues
 from waltz_log.core.ports import Clock
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.storage.base.settings import StorageSettings
@@ -27,6 +28,7 @@ class ServedNode(Protocol):
     access: ReadAccess
     unread: Unread
     measure_round_trips: MeasureRoundTrips | None
+    known: KnownValues
 
     @property
     def cluster_key(self) -> UUID: ...

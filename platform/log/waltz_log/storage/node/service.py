@@ -145,6 +145,9 @@ class _Service:
     async def status(self, request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
         self._node.access.control.expect_cluster()
         found = self._node.statistics()
+        if request.known_values:
+            self._node.access.control.expect_trusted("read values of the coordinator")
+            found = replace(found, known_values=self._node.known.values())
         if request.round_trips and self._node.measure_round_trips is not None:
             found = replace(found, round_trips=await self._node.measure_round_trips())
         return pb.StorageStatusResponse(json=json.dumps(to_json(found)))
