@@ -48,7 +48,7 @@ def console(cluster: str, pipeline: Path, environment: dict[str, str]) -> Iterat
         try:
             found = re.search(r"url=(\S+)", process.stdout.readline())
             assert found is not None, "the console did not start"
-            with httpx.Client(base_url=found[1], timeout=20) as browser:
+            with httpx.Client(base_url=found[1], timeout=20, headers={"origin": found[1].rstrip("/")}) as browser:
                 yield browser
         finally:
             process.terminate()

@@ -1,4 +1,8 @@
-"""The disk port over a directory of the real file system, and the offload port over threads."""
+"""The disk port over a directory of the real file system, and the offload port over threads.
+
+Only this user reads what it creates: directories have the mode 0700 and files 0600, whatever the umask. It opens regular files alone and follows no
+link at the end of a path: a directory may come from a person, as a backup does, and a named pipe would hold the process.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar  # Any: Future is invariant
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
+from waltz_log.untrusted_files import PRIVATE, make_private_directory, open_regular
 
 __all__ = ["FileSystemDisk", "ReadOnlyFileSystemDisk", "ThreadOffload"]
 
@@ -69,6 +74,14 @@ class _OpenFile:
             for offset in range(start, size, len(ZEROS)):
                 self.write(offset, ZEROS[: size - offset])
 
+    def next_data(self, offset: int) -> int:
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # all that follows is a hole, or nothing follows
+                return self.size()
+            return offset  # a file system that does not know its holes
+
     def uncache(self, start: int, end: int) -> None:
         os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
@@ -82,11 +95,11 @@ class _OpenFile:
 
 
 class FileSystemDisk:
-    """`root` is made, with its parents, if it does not exist."""
+    """`root` is created, with its parents, if it does not exist. An existing directory keeps its mode."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True)
+        make_private_directory(root)
         self._lock: int | None = None
 
     def _at(self, path: str) -> str:
@@ -94,11 +107,13 @@ class FileSystemDisk:
 
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
         flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_EXCL}[mode]
-        descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
+        descriptor = open_regular(self._at(path), flags, follow=False)
+        if mode == "create":
+            os.fchmod(descriptor, PRIVATE)
         if mode == "write" and os.fstat(descriptor).st_nlink > 1:
             os.close(descriptor)
             self._separate(path)
-            descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
+            descriptor = open_regular(self._at(path), flags, follow=False)
         if mode == "write":
             # After a failed sync the page cache may hold bytes that the medium does not. A process that opens a file to continue writing must see the
             # medium.
@@ -108,12 +123,18 @@ class FileSystemDisk:
     def _separate(self, path: str) -> None:
         """Gives this name its own file, durably: the other names keep theirs as it is."""
         try:
-            with open(self._at(path), "rb") as old, open(self._at(f"{path}.new"), "wb") as new:
-                shutil.copyfileobj(old, new, 1 << 20)
-                new.flush()
-                os.fsync(new.fileno())
+            with suppress(FileNotFoundError):
+                self.remove(f"{path}.new")  # the remains of a killed process
+            with os.fdopen(open_regular(self._at(path), follow=False), "rb") as old:
+                target = open_regular(self._at(f"{path}.new"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, follow=False)
+                with os.fdopen(target, "wb") as new:
+                    os.fchmod(target, PRIVATE)
+                    shutil.copyfileobj(old, new, 1 << 20)
+                    new.flush()
+                    os.fsync(target)
         except OSError:
-            self.remove(f"{path}.new")  # on a disk that is full it would only be in the way
+            with suppress(OSError):
+                self.remove(f"{path}.new")  # on a disk that is full it would only be in the way
             raise
         self.rename(f"{path}.new", path)
         self.sync_directory(os.path.dirname(path))
@@ -128,7 +149,7 @@ class FileSystemDisk:
         return os.path.exists(self._at(path))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(self._at(path), exist_ok=True)
+        make_private_directory(Path(self._at(path)))
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self._at(old), self._at(new))
@@ -161,7 +182,7 @@ class FileSystemDisk:
         return not os.statvfs(self._root).f_flag & os.ST_RDONLY and os.access(self._root, os.W_OK)
 
     def lock(self) -> None:
-        descriptor = os.open(self._at(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_regular(self._at(LOCK_FILE), os.O_RDWR | os.O_CREAT, follow=False)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -198,7 +219,7 @@ class ReadOnlyFileSystemDisk(FileSystemDisk):
 
     def lock(self) -> None:
         try:
-            descriptor = os.open(self._at(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self._at(LOCK_FILE), os.O_RDONLY, follow=False)
         except FileNotFoundError:
             return
         try:

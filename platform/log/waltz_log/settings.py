@@ -15,16 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
+from typing import Annotated, Any, Final, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from waltz_log.errors import InvalidSetting
+from waltz_log.untrusted_files import SETTINGS, load_yaml, read_text
 
-__all__ = ["Given", "Settings", "validation_reason"]
+__all__ = ["SECRET", "Given", "Settings", "shown", "validation_reason"]
 
+SECRET: Final = re.compile(
+    r"password|passwd|passphrase|pwd|secret|token|credential|authorization|cookie|signature"
+    r"|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|shared[_-]?access|sas[_-]?key",
+    re.IGNORECASE,
+)
+"""A setting or a variable whose name contains this holds a secret: its value is not shown."""
 
-SHOWN_MAX = 80
+SHOWN_MAX: Final = 80
 """Characters of a wrong value in a message; the rest says no more."""
 
 
@@ -77,19 +84,17 @@ class Settings(BaseModel):
         and for a variable with the prefix that is no setting."""
         values: dict[str, Given] = {}
         if path is not None:
-            import yaml  # only here: commands without a settings file start sooner
-
             try:
-                found = yaml.safe_load(path.read_text(encoding="utf-8"))
+                found = load_yaml(read_text(path, SETTINGS))
             except OSError as error:
                 raise InvalidSetting(name=str(path), reason=f"cannot be read: {error.strerror}", nearest=None) from None
-            except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a date that is none, bytes that are no text, nests
-                raise InvalidSetting(name=str(path), reason=f"is not YAML: {error}".replace("\n", " "), nearest=None) from None
+            except ValueError as error:
+                raise InvalidSetting(name=str(path), reason=f"is not YAML: {error}", nearest=None) from None
             if not isinstance(found, dict | None):
                 raise InvalidSetting(name=str(path), reason="must hold a mapping", nearest=None)
             for name in found or ():
                 if not isinstance(name, str):
-                    raise InvalidSetting(name=str(name), reason=f"is not a setting's name in {path}", nearest=None)
+                    raise InvalidSetting(name=shown(name), reason=f"is not a setting's name in {path}", nearest=None)
             values |= {name: Given(value) for name, value in (found or {}).items()}
         start = f"{prefix}_"
         for name, text in environment.items():
@@ -102,8 +107,17 @@ class Settings(BaseModel):
 
 
 def _reason(message: str, given: Any) -> str:
-    shown = isinstance(given, str | int | float) and "got" not in message and message != "Field required"
-    return validation_reason(message) + (f", not {repr(given)[:SHOWN_MAX]}" if shown else "")
+    quoted = isinstance(given, str | int | float) and "got" not in message and message != "Field required"
+    return validation_reason(message) + (f", not {shown(given)}" if quoted else "")
+
+
+def shown(value: Any, length: int = SHOWN_MAX) -> str:
+    """A wrong value for a message. Python refuses to write out a number of thousands of digits, also inside of a list."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def validation_reason(message: str) -> str:
@@ -125,12 +139,10 @@ def _parse_variable(name: str, text: str, annotation: Any) -> Any:
         return [each.strip() for each in text.split(",")] if text.strip() else []
     if not sequence and not nested:
         return text
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidSetting(name=name, reason=f"is not YAML: {error}".replace("\n", " "), nearest=None) from None
+        return load_yaml(text)
+    except ValueError as error:
+        raise InvalidSetting(name=name, reason=f"is not YAML: {error}", nearest=None) from None
 
 
 def _kinds(annotation: Any) -> tuple[list[Any], bool]:

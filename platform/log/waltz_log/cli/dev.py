@@ -13,6 +13,7 @@ from types import FrameType
 
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.settings import tls_environment
+from waltz_log.untrusted_files import write_private
 
 __all__ = ["environment_file", "run"]
 
@@ -25,9 +26,7 @@ def environment_file(cluster: LocalCluster) -> Path:
     """A file for a shell to source: the certificate of an operator, which may do everything that a client does."""
     variables = tls_environment(cluster.certificate("operator", "dev"))
     path = cluster.directory / "certificates" / "operator.env"
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
-        file.write("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
+    write_private(path, "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode())
     return path
 
 

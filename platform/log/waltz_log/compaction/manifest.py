@@ -16,13 +16,21 @@ from typing import Any, Final  # Any: fields of the dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, walk_wal_records
+from waltz_log.core.formats.wal_records import HEADER_BYTES, WalRecord, encode_wal_record, walk_wal_records
 from waltz_log.errors import CorruptData
 
-__all__ = ["METADATA", "Manifest", "ViewFile"]
+__all__ = ["METADATA", "METADATA_BYTES_MAX", "Manifest", "ViewFile"]
 
 METADATA: Final = "metadata"
 LAYOUT: Final = 1
+RECORDS_MAX: Final = 1 << 30
+"""Of all files of a view: one byte of memory for each, for as long as the view is open."""
+
+METADATA_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of the file: a bit for each record, and no compression at all, is half of it."""
+
+_NUMBERS: Final = {"partition": None, "start": None, "bound": None, "commit": None, "log_partition": -1, "not_keyed": None}
+"""With their defaults; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +125,34 @@ class Manifest:
 def _parsed(record: WalRecord) -> Manifest:
     """Raises `CorruptData` for another layout, and whatever the value lacks."""
     found = json.loads(record.value)
-    if found["layout"] != LAYOUT:
+    if _number(found["layout"]) != LAYOUT:
         raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"layout {found['layout']} of another release")
-    return Manifest(
-        found["topic"],
-        found["partition"],
-        found["properties"],
-        record.time_ms,
-        found["start"],
-        found["bound"],
-        found["commit"],
-        found.get("log_partition", -1),
-        found["not_keyed"],
-        tuple(
-            ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)
-            for first, commit, size_bytes, index_bytes, records, dead, live_bytes, tombstones, oldest in found["files"]
-        ),
-    )
+    topic, properties = found["topic"], found["properties"]
+    if not isinstance(topic, str) or not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
+        raise TypeError("the topic and the values of its properties must be text")
+    numbers = (_number(found.get(name, default)) for name, default in _NUMBERS.items())
+    partition, start, bound, commit, log_partition, not_keyed = numbers
+    files: list[ViewFile] = []
+    for each in found["files"]:
+        files.append(_file(each, RECORDS_MAX - sum(file.records for file in files)))
+    return Manifest(topic, partition, properties, record.time_ms, start, bound, commit, log_partition, not_keyed, tuple(files))
+
+
+def _file(fields: list[Any], records_max: int) -> ViewFile:
+    first, commit, size_bytes, index_bytes, records, dead, live_bytes, tombstones, oldest = fields
+    for number in (first, commit, size_bytes, index_bytes, records, live_bytes, tombstones, oldest):
+        _number(number)
+    if first < 0 or commit < 0 or index_bytes < 0 or not 0 <= records * HEADER_BYTES <= size_bytes:
+        raise ValueError(f"impossible sizes of the file of transaction {first}")
+    if records > records_max:
+        raise ValueError(f"more than {RECORDS_MAX} records")
+    return ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a number of 64 bits is expected")
+    return value
 
 
 def _pack(dead: NDArray[np.bool_]) -> str:
@@ -141,4 +160,10 @@ def _pack(dead: NDArray[np.bool_]) -> str:
 
 
 def _unpack(text: str, records: int) -> NDArray[np.bool_]:
-    return np.unpackbits(np.frombuffer(zlib.decompress(b64decode(text)), np.uint8), count=records).astype(np.bool_)
+    """Never more bytes than the records have, whatever the text would expand to."""
+    expected = -(-records // 8)
+    stream = zlib.decompressobj()
+    bits = stream.decompress(b64decode(text), expected + 1)
+    if len(bits) != expected or not stream.eof:
+        raise ValueError(f"{len(bits)} bytes of bits for {records} records")
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=records).astype(np.bool_)

@@ -20,13 +20,13 @@ from threading import Lock
 from typing import Final
 
 from waltz_log.compaction.index import IndexChunk, IndexWriter, decode_index, read_index
-from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
+from waltz_log.compaction.manifest import METADATA, METADATA_BYTES_MAX, Manifest, ViewFile
 from waltz_log.core.formats.wal_records import WalRecord, decode_wal_record
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
-__all__ = ["CompactedView", "ViewSnapshot", "walk_live", "walk_records"]
+__all__ = ["CompactedView", "ViewSnapshot", "read_metadata", "walk_live", "walk_records"]
 
 READ_BYTES: Final = 1 << 20
 RECORD_BYTES_MAX: Final = 17 << 20
@@ -59,7 +59,7 @@ class CompactedView:
                 view._replace_manifest(view._manifest)
                 view._tidy()
                 return view
-            view = cls(disk, folder, Manifest.from_bytes(_whole(disk, path)))
+            view = cls(disk, folder, read_metadata(disk, path))
             found = view._manifest
             if (found.topic, found.partition) != (str(topic), partition) or dict(found.properties) != dict(properties):
                 told = f"topic {found.topic} partition {found.partition} with properties {dict(found.properties)}"
@@ -289,10 +289,18 @@ def walk_records(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tu
         raise CorruptData(where=where, offset=base + offset, transaction_id=-1, reason=reason)
 
 
+def read_metadata(disk: Disk, path: str) -> Manifest:
+    """Raises `CorruptData`, `OSError`."""
+    return Manifest.from_bytes(_whole(disk, path))
+
+
 def _whole(disk: Disk, path: str) -> bytes:
     handle = disk.open(path, "read")
     try:
-        return handle.read(0, handle.size())
+        size = handle.size()
+        if size > METADATA_BYTES_MAX:
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason=f"has {size} bytes, more than the metadata of a view")
+        return handle.read(0, size)
     finally:
         handle.close()
 

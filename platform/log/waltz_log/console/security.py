@@ -4,8 +4,10 @@
   lets administer may act, and a payload needs the right to read its topic. The console reads with its own certificate, which may have more rights.
 - Without TLS, the `Host` must name the loopback. A page of another site whose name resolves to this machine is refused, so it cannot read the
   console. With TLS the browser compares the host with the console's certificate.
-- A request that changes something must come from a page of the console: the browser says so (`Sec-Fetch-Site`, `Origin`), and the form carries the
-  token of this process.
+- Without TLS, a request that a proxy passed on is refused: the proxy may serve the whole network. Proxies show themselves by the headers that they
+  add, or by HTTP/1.0, which no browser has used for decades. A proxy that hides itself cannot be noticed.
+- A request that changes something must come from a page of the console: the browser says so (`Origin`, which it sends with each of them, and
+  `Sec-Fetch-Site`), and the form carries the token of this process.
 - The content security policy allows nothing inline, nothing from other hosts and no frame. Even a payload that was not
   escaped could not run.
 """
@@ -14,9 +16,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -35,6 +37,14 @@ __all__ = ["PEER", "POLICY", "ActionToken", "BrowserAccess", "Guard"]
 
 PEER: Final = "waltz_peer"
 """Key in the state of a request: the identity in the browser's certificate."""
+
+_HOST: Final = re.compile(r"(?P<host>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:[0-9]{1,5})?", re.IGNORECASE)
+"""Nothing else: URL parsers disagree about what `evil.example@127.0.0.1` or `[` names."""
+
+_PROXY: Final = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-host", "x-original-url", "true-client-ip", "cf-connecting-ip"}
+)
+"""Headers that proxies add, beside all that begin with `x-forwarded-`."""
 
 VIEWERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.READER})
 
@@ -160,9 +170,10 @@ class Guard:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         """The answer to a request that is refused; None if it is not."""
         method = scope["method"]
-        reason = _refusal(method, Headers(scope=scope), by_certificate=self._access.by_certificate)
-        if reason is not None:
-            return PlainTextResponse(f"{reason}\n", 403)
+        refused = _refusal(scope, by_certificate=self._access.by_certificate)
+        if refused is not None:
+            status, reason = refused
+            return PlainTextResponse(f"{reason}\n", status)
         try:
             self._access.expect_view()
             if method not in ("GET", "HEAD") or scope["path"].startswith("/actions/"):
@@ -174,16 +185,26 @@ class Guard:
         return None
 
 
-def _refusal(method: str, headers: Headers, *, by_certificate: bool) -> str | None:
-    """Why the request is refused, independent of its sender; None if it is not."""
-    host = headers.get("host", "")
-    if not by_certificate and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
-        return "Without TLS the console answers only at an address of the loopback."
+def _refusal(scope: Scope, *, by_certificate: bool) -> tuple[int, str] | None:
+    """Why the request is refused, independent of its sender, with the status of the answer; None if it is not."""
+    method, headers = scope["method"], Headers(scope=scope)
+    hosts = headers.getlist("host")
+    host = hosts[0].lower() if len(hosts) == 1 else ""
+    named = _HOST.fullmatch(host)
+    if (hosts or not by_certificate) and named is None:
+        return 400, "The header Host must name a host, or a host and a port, once."
+    if not by_certificate:
+        assert named is not None
+        if not _is_loopback(named["host"].strip("[]")):
+            return 403, "Without TLS the console answers only at an address of the loopback."
+        if scope["http_version"] == "1.0" or any(name in _PROXY or name.startswith("x-forwarded-") for name in headers):
+            return 403, "Without TLS the console answers no request that a proxy passed on: it could not know who sends it. Configure `tls`."
     if method in ("GET", "HEAD"):
         return None
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site not in (None, "same-origin") or (origin is not None and urlsplit(origin).netloc != host):
-        return "The request comes from a page of another site."
+    site, origins = headers.get("sec-fetch-site"), headers.getlist("origin")
+    own = f"{'https' if by_certificate else 'http'}://{host}"
+    if site not in (None, "same-origin") or [origin.lower() for origin in origins] != [own]:
+        return 403, "The request comes from a page of another site, or does not say from which (header Origin)."
     return None
 
 

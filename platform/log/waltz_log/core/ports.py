@@ -75,6 +75,11 @@ class DiskFile(Protocol):
         shorter file is then `size` long, with zeros at its end. Raises `OSError` if there is not enough space."""
         ...
 
+    def next_data(self, offset: int) -> int:
+        """The first byte from `offset` that may not be in a hole of a sparse file, the size of the file if all that follow are. A scan for bytes that
+        are not zero may continue there, so that its time is bounded by the space that the file occupies and not by the size that it states."""
+        ...
+
     def uncache(self, start: int, end: int) -> None:
         """Advice: these bytes will probably not be read soon, so the synced ones need not stay in the page cache. Has no effect but on time."""
         ...

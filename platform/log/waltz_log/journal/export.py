@@ -97,7 +97,7 @@ class _Import:
                     ended = int(fields["lines"])
                 else:
                     self._import_line(fields)
-            except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
                 raise InvalidRequest(reason=f"line {number} is not one of a journal's export: {type(error).__name__} {error}") from None
         if ended is None or ended != number - 2:
             raise InvalidRequest(reason="the export is cut off: its last line is missing or counts others" if number else "the export is empty")

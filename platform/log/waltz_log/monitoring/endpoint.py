@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.monitoring.http_server import MonitoringHandler, MonitoringServer
@@ -59,17 +59,17 @@ class _Handler(MonitoringHandler):
         return self.server
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        if url.path == "/livez":
-            self._checks("livez", self._endpoint.monitored.liveness(), url.query)
-        elif url.path == "/readyz":
-            self._checks("readyz", self._endpoint.monitored.find().checks, url.query)
-        elif url.path == "/metrics" and not self.is_named():
+        path, query = self.target()
+        if path == "/livez":
+            self._checks("livez", self._endpoint.monitored.liveness(), query)
+        elif path == "/readyz":
+            self._checks("readyz", self._endpoint.monitored.find().checks, query)
+        elif path == "/metrics" and not self.is_named():
             self.send(HTTPStatus.FORBIDDEN, b"http.clients does not name this client's certificate\n")
-        elif url.path == "/metrics":
+        elif path == "/metrics":
             body, content_type = self._endpoint.exposition(self._endpoint.monitored.find(), self.headers.get("Accept") or "")
             self.send(HTTPStatus.OK, body, content_type)
-        elif url.path == "/":
+        elif path == "/":
             self.send(HTTPStatus.OK, b"/livez\n/readyz\n/readyz?verbose\n/metrics\n")
         else:
             self.send(HTTPStatus.NOT_FOUND, b"not found\n")

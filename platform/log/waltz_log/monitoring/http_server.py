@@ -18,6 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import urlsplit
 
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.arriving_requests import ArrivingRequests
@@ -73,6 +74,14 @@ class MonitoringHandler(BaseHTTPRequestHandler):
             return True
         peer = certificates.identify_connection(self.connection) if isinstance(self.connection, ssl.SSLSocket) else None
         return peer is not None and any(matches(peer.principal, pattern) for pattern in clients)
+
+    def target(self) -> tuple[str, str]:
+        """Path and query of the request; an empty path if they cannot be parsed, as those of `http://[`."""
+        try:
+            found = urlsplit(self.path)
+        except ValueError:
+            return "", ""
+        return found.path, found.query
 
     def send(self, status: HTTPStatus, body: bytes, content_type: str = TEXT) -> None:
         self.send_response(status)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from waltz_log.errors import InvalidRequest
 from waltz_log.processes import launch
+from waltz_log.untrusted_files import make_private_directory
 
 __all__ = ["Processes"]
 
@@ -51,7 +52,7 @@ class Processes:
         """Returns the process id. Output is appended to its log. Raises `InvalidRequest` if it runs already, `OSError` if it cannot start."""
         if self.running(name):
             raise InvalidRequest(reason=f"{name} runs already: pid={self._children[name].pid}")
-        self._logs.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._logs)
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         with self.log(name).open("ab") as log:
             self._children[name] = self._starter.submit(

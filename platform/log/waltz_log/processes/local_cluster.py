@@ -30,6 +30,7 @@ from waltz_log.coordination.served_identity import ServedIdentity
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
 from waltz_log.security.settings import TlsSettings, tls_environment
+from waltz_log.untrusted_files import DEVELOPMENT, PRIVATE_DIRECTORY, make_private_directory, read_text
 
 __all__ = ["LocalCluster"]
 
@@ -137,11 +138,11 @@ class LocalCluster:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._file.read_text())
+            found = json.loads(read_text(self._file, DEVELOPMENT))
             return dict(found)
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise InvalidRequest(reason=f"{self._file} is not what waltz dev writes; choose another directory, or remove this one") from None
 
     def _write(self) -> None:
@@ -233,9 +234,9 @@ class LocalCluster:
         """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster.
 
         Only this user opens the directory, whatever the umask. Keys, data and logs are below it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.directory)
         if (self.directory / LOCK).exists() or not any(self.directory.iterdir()):  # not a directory that holds other files, such as /tmp
-            self.directory.chmod(0o700)
+            self.directory.chmod(PRIVATE_DIRECTORY)
         lock = (self.directory / LOCK).open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from waltz_log.errors import InvalidRequest
 from waltz_log.security.identity import Role
 from waltz_log.security.settings import TlsSettings
+from waltz_log.untrusted_files import CERTIFICATE, KEY, PRIVATE, make_private_directory, read_bytes, write_private
 
 __all__ = ["DOMAIN", "LOCAL_HOSTS", "ZOOKEEPER", "DevelopmentAuthority"]
 
@@ -44,13 +44,13 @@ class DevelopmentAuthority:
     def __init__(self, directory: Path, *, now: datetime.datetime | None = None) -> None:
         self.directory = directory.resolve()
         self._now = now or datetime.datetime.now(datetime.UTC)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.directory)
         self.directory.chmod(0o700)
         if not self.certificate.exists():
             self._create()
         try:
-            self._certificate = x509.load_pem_x509_certificate(self.certificate.read_bytes())
-            key = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
+            self._certificate = x509.load_pem_x509_certificate(read_bytes(self.certificate, CERTIFICATE))
+            key = serialization.load_pem_private_key(read_bytes(self.directory / "authority.key", KEY), None)
         except (OSError, ValueError, TypeError) as error:
             raise InvalidRequest(reason=f"{self.directory} does not hold a whole authority ({error}); choose another directory") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -79,8 +79,8 @@ class DevelopmentAuthority:
             .sign(self._key, hashes.SHA256())
         )
         paths = self._paths(role, name)
-        _write(paths[1], _pkcs8(key), 0o600)
-        _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_private(paths[1], _pkcs8(key), PRIVATE)
+        write_private(paths[0], certificate.public_bytes(serialization.Encoding.PEM), 0o644)
         return TlsSettings(certificate=paths[0], key=paths[1], authorities=self.certificate)
 
     def find(self, role: Role | str, name: str) -> TlsSettings | None:
@@ -114,8 +114,8 @@ class DevelopmentAuthority:
             )
             .sign(key, hashes.SHA256())
         )
-        _write(self.directory / "authority.key", _pkcs8(key), 0o600)
-        _write(self.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_private(self.directory / "authority.key", _pkcs8(key), PRIVATE)
+        write_private(self.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
     def _builder(self, subject: str, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta) -> x509.CertificateBuilder:
         return (
@@ -141,12 +141,3 @@ def _host(host: str) -> x509.GeneralName:
 
 def _pkcs8(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replaces the file at once, so that a reader sees the old contents or the new."""
-    new = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-    new.chmod(mode)
-    new.replace(path)

@@ -21,6 +21,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.identity import Identity, Role, identify
 from waltz_log.security.own_certificate import OwnCertificate, read_certificate
 from waltz_log.security.settings import TlsSettings
+from waltz_log.untrusted_files import AUTHORITIES, CERTIFICATE, KEY, read_bytes
 
 __all__ = ["Certificates", "Pem", "earliest_expiry_s", "subject_of"]
 
@@ -34,6 +35,8 @@ EXPIRES_SOON_S: Final = 14 * DAY_S
 """A certificate that expires within this time is reported at start and after each reload: time enough for a person to act."""
 
 _Stamp = tuple[tuple[int, int, int], ...]
+
+_KINDS: Final = {"certificate": CERTIFICATE, "key": KEY, "authorities": AUTHORITIES}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -205,7 +208,7 @@ class Certificates:
 
     def _contents(self, name: str, path: Path) -> bytes:
         try:
-            return path.read_bytes()
+            return read_bytes(path, _KINDS[name])
         except OSError as error:
             raise InvalidSetting(name=f"tls.{name}", reason=f"{path} cannot be read: {error.strerror}", nearest=None) from None
 
@@ -222,7 +225,9 @@ class Certificates:
             if error.reason == "KEY_VALUES_MISMATCH":
                 reason = f"{files.key} is not the key of {files.certificate}: name the two files that were made together"
                 raise InvalidSetting(name="tls.key", reason=reason, nearest=None) from None
-            if error.reason in ("NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE") and b"BEGIN CERTIFICATE" not in files.authorities.read_bytes():
+            if error.reason in ("NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE") and b"BEGIN CERTIFICATE" not in read_bytes(
+                files.authorities, AUTHORITIES
+            ):
                 raise InvalidSetting(name="tls.authorities", reason=f"{files.authorities} holds no certificate in PEM", nearest=None) from None
             reason = f"{files.certificate} and {files.key} are no certificate and key in PEM without a password: {error.reason}"
             raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None) from None
@@ -252,7 +257,7 @@ def subject_of(files: TlsSettings) -> str | None:
     except ModuleNotFoundError:
         return None
     try:
-        return x509.load_pem_x509_certificates(files.certificate.read_bytes())[0].subject.rfc4514_string()
+        return x509.load_pem_x509_certificates(read_bytes(files.certificate, CERTIFICATE))[0].subject.rfc4514_string()
     except OSError as error:
         raise InvalidSetting(name="tls.certificate", reason=f"{files.certificate} cannot be read: {error.strerror}", nearest=None) from None
     except ValueError as error:

@@ -314,6 +314,10 @@ class _OpenFile:
         if missing > 0:
             self._put(size, None)
 
+    def next_data(self, offset: int) -> int:
+        self._usable()
+        return min(offset, self._file.now.size)
+
     def uncache(self, start: int, end: int) -> None:
         self._usable()
         if not 0 <= start <= end <= self._file.now.size:

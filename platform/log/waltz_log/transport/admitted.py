@@ -37,7 +37,8 @@ CERTIFICATE: Final = "x509_pem_cert"
 TLS_VERSION: Final = "ssl_tls_version"
 
 AUTHORIZATION: Final = "authorization"
-BEARER: Final = "Bearer "
+BEARER: Final = "bearer"
+"""The scheme, in any case (RFC 9110, 11.1)."""
 
 CALLER: Final = "waltz-caller"
 """Metadata of a call from a sibling: the principal and the roles of the peer that it admitted. Believed on the siblings' socket alone."""
@@ -75,17 +76,18 @@ class Gate:
         if self._certificates is None:
             return None, None
         found = context.auth_context()
-        token = None if self._tokens is None else _bearer_of(context)
         version = b"".join(found.get(TLS_VERSION, ())).decode()
         if version != "TLSv1.3":
             raise ProtocolViolation(reason=f"TLS 1.3 is required, the connection has {version or 'no TLS'}")
-        if token is not None and self._tokens is not None:
+        if self._tokens is not None:
             try:
-                credential = self._tokens.identify(token, b"".join(found.get(CERTIFICATE, ())))
+                token = _bearer_of(context)
+                credential = None if token is None else self._tokens.identify(token, b"".join(found.get(CERTIFICATE, ())))
             except PermissionDenied as error:
                 denied(error)
                 raise
-            return credential.identity, credential
+            if credential is not None:
+                return credential.identity, credential
         return self._certificates.identify(*names_of(context)), None
 
     def identity_of_connection(self, ssl_object: ssl.SSLObject | None) -> Identity | None:
@@ -134,9 +136,15 @@ def names_of(context: Any) -> tuple[list[str], list[str]]:
 
 
 def _bearer_of(context: Any) -> str | None:
-    """The token that the caller sent; None if it sent none."""
-    text = next((str(value) for name, value in context.invocation_metadata() or () if name == AUTHORIZATION), "")
-    return text.removeprefix(BEARER).strip() if text.startswith(BEARER) else None
+    """The token that the caller sent; None if it sent none. Raises `PermissionDenied` for anything else under that name: a caller that means to act
+    as another principal must not act as that of its certificate."""
+    found = [str(value) for name, value in context.invocation_metadata() or () if name == AUTHORIZATION]
+    if not found:
+        return None
+    scheme, _, token = found[0].strip().partition(" ")
+    if len(found) > 1 or scheme.lower() != BEARER or not token.strip():
+        raise PermissionDenied(principal=None, operation="authenticate", reason="the metadata authorization must be one bearer token")
+    return token.strip()
 
 
 def caller_metadata(identity: Identity | None) -> tuple[tuple[str, str], ...]:

@@ -22,6 +22,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Role
 from waltz_log.security.settings import TlsSettings, chosen_tls, is_loopback
+from waltz_log.untrusted_files import METRICS, read_bytes
 
 __all__ = ["JobMetrics"]
 
@@ -58,7 +59,7 @@ class JobMetrics:
             try:
                 text = _read(address, self._certificates)
             except (OSError, ValueError) as error:
-                problems.append(f"{address}: {error}")
+                problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
                 continue
             for name, labels, value in _LINE.findall(text):
                 given = dict(_LABEL.findall(labels))
@@ -113,8 +114,7 @@ class _JobConnection(http.client.HTTPSConnection):
 
 def _read(address: str, certificates: Certificates | None) -> str:
     if "://" not in address:
-        with Path(address).open("rb") as file:
-            return file.read(BYTES_MAX).decode(errors="replace")
+        return read_bytes(Path(address), METRICS).decode(errors="replace")
     handlers = [urllib.request.ProxyHandler({}), _NoRedirection()]
     if certificates is not None:
         handlers.append(_JobHandler(certificates))

@@ -30,6 +30,7 @@ from waltz_delta.decode.decode_times import TypedTimes, check_units
 from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
+from waltz_log.untrusted_files import DESCRIPTOR, read_bytes
 
 __all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "refuse", "required", "shape"]
 
@@ -137,7 +138,7 @@ def _unless_decoded(wrong: Column, what: str) -> Column:
 
 def _read(path: str, setting: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_bytes(Path(path), DESCRIPTOR)
     except OSError as error:
         raise InvalidSetting(name=setting, reason=f"cannot be read: {path}: {error.strerror}", nearest=None) from None
 

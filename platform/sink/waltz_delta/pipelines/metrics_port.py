@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
@@ -91,7 +90,7 @@ class _Handler(MonitoringHandler):
         assert isinstance(self.server, _Server)
         if not self.is_named():
             self.send(HTTPStatus.FORBIDDEN, b"--metrics-client does not name this client's certificate\n")
-        elif urlsplit(self.path).path in ("/", "/metrics"):
+        elif self.target()[0] in ("/", "/metrics"):
             encode, content_type = choose_encoder(self.headers.get("Accept") or "")
             self.send(HTTPStatus.OK, encode(self.server.registry), content_type)
         else:

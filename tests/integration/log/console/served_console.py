@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
+
 from waltz_log.console.asgi import make_application
 from waltz_log.console.console import Console, Extension
 from waltz_log.console.reading.link import Connect
@@ -27,6 +29,10 @@ class ServedConsole:
     def __init__(self, url: str, console: Console) -> None:
         self.url = url
         self.console = console
+
+    def browser(self) -> httpx.Client:
+        """Sends the header that each browser sends with a form."""
+        return httpx.Client(base_url=self.url, timeout=20, headers={"origin": self.url})
 
 
 @contextmanager

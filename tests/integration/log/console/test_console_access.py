@@ -52,7 +52,7 @@ class Site:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         if tls is not None:
             context.load_cert_chain(tls.certificate, tls.key)
-        with httpx.Client(base_url=self.served.url, timeout=20, verify=context) as client:
+        with httpx.Client(base_url=self.served.url, timeout=20, verify=context, headers={"origin": self.served.url}) as client:
             yield client
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -57,7 +58,7 @@ def served(cluster: SyncInMemoryCluster) -> Iterator[ServedConsole]:
 
 @pytest.fixture
 def browser(served: ServedConsole) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with served.browser() as client:
         yield client
 
 
@@ -162,8 +163,25 @@ def test_hidden_payloads_are_not_shown_searched_or_downloaded(browser: httpx.Cli
 def test_only_the_loopback_and_only_its_own_pages_are_answered(browser: httpx.Client) -> None:
     assert browser.get("/", headers={"host": "evil.example"}).status_code == 403
     assert browser.get("/", headers={"host": "127.0.0.1.evil.example"}).status_code == 403
-    for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}, {"origin": "null"}):
-        assert browser.post("/actions/remove-subscriber", headers=headers).status_code == 403
+    for host in ("[", "evil.example@127.0.0.1", "127.0.0.1:1:2", "127.0.0.1/", "", "a" * 5000):
+        assert browser.get("/", headers={"host": host}).status_code == 400, host
+    own = str(browser.base_url).rstrip("/")
+    foreign = ("http://evil.example", "null", "http://[", own.replace("http:", "https:"), f"{own}@evil.example")
+    for headers in ({"sec-fetch-site": "cross-site"}, *({"origin": each} for each in foreign)):
+        assert browser.post("/actions/remove-subscriber", headers=headers).status_code == 403, headers
+    with httpx.Client(base_url=own, timeout=20) as without_origin:
+        assert without_origin.post("/actions/remove-subscriber").status_code == 403
+
+
+def test_a_request_that_a_proxy_passed_on_is_refused_without_tls(browser: httpx.Client) -> None:
+    for name in ("x-forwarded-for", "X-Forwarded-Host", "x-forwarded-proto", "forwarded", "via", "x-real-ip", "x-forwarded-anything-else"):
+        refused = browser.get("/", headers={name: "10.0.0.7"})
+        assert refused.status_code == 403, name
+        assert "proxy" in refused.text
+    url = browser.base_url
+    with socket.create_connection((url.host, url.port or 80), timeout=20) as connection:
+        connection.sendall(f"GET /livez HTTP/1.0\r\nHost: {url.host}:{url.port}\r\n\r\n".encode())  # as nginx does unless it is configured
+        assert b" 403 " in connection.recv(100)
 
 
 def test_a_console_that_only_reads_offers_and_runs_no_action(browser: httpx.Client) -> None:
@@ -174,7 +192,10 @@ def test_a_console_that_only_reads_offers_and_runs_no_action(browser: httpx.Clie
 
 
 def test_an_action_asks_first_and_needs_the_form_of_this_console(cluster: SyncInMemoryCluster) -> None:
-    with serve_console(cluster, allow_actions=True) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+    with (
+        serve_console(cluster, allow_actions=True) as served,
+        served.browser() as browser,
+    ):
         values = {"topic": "shop/orders", "policy": "retention_bytes", "value": "5000000"}
         asked = browser.get("/actions/change-policy", params=values)
         assert "Set retention_bytes of the topic shop/orders to 5000000?" in asked.text
@@ -197,7 +218,7 @@ def test_a_partition_is_moved_and_a_server_drained_and_readmitted() -> None:
     with (
         SyncInMemoryCluster(partitions=4, servers=2) as cluster,
         serve_console(cluster, allow_actions=True) as served,
-        httpx.Client(base_url=served.url, timeout=20) as browser,
+        served.browser() as browser,
     ):
 
         def act(action: str, **values: str) -> str:
@@ -239,7 +260,7 @@ def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is()
     with (
         SyncInMemoryCluster(partitions=2, servers=1) as cluster,
         serve_console(cluster) as served,
-        httpx.Client(base_url=served.url, timeout=20) as browser,
+        served.browser() as browser,
     ):
         inner = cluster._cluster
         coordinator = inner.ensemble.session()
@@ -281,7 +302,7 @@ def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is()
 
 def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluster, served: ServedConsole) -> None:
     client = cluster.client()
-    with httpx.Client(base_url=served.url, timeout=20) as browser:
+    with served.browser() as browser:
         with browser.stream("GET", "/transactions/tail?partition=3") as one, browser.stream("GET", "/transactions/tail?partition=3"):
             lines = one.iter_lines()
             assert next(lines) == "retry: 5000"
@@ -295,7 +316,10 @@ def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluste
 
 
 def _busy(served: ServedConsole) -> bool:
-    with httpx.Client(base_url=served.url, timeout=20) as browser, browser.stream("GET", "/transactions/tail?partition=3") as answer:
+    with (
+        served.browser() as browser,
+        browser.stream("GET", "/transactions/tail?partition=3") as answer,
+    ):
         return answer.status_code == 503
 
 
@@ -317,7 +341,10 @@ def test_a_live_tail_of_a_fast_log_reads_little_and_says_what_it_skipped(
 
     monkeypatch.setattr(served.console.link, "channel", lambda address: Counting(connect(address)))
     began, committed, rows, skipped = client.high_water_mark(3), 0, 0, 0
-    with httpx.Client(base_url=served.url, timeout=20) as browser, browser.stream("GET", "/transactions/tail?partition=3") as tail:
+    with (
+        served.browser() as browser,
+        browser.stream("GET", "/transactions/tail?partition=3") as tail,
+    ):
         lines = tail.iter_lines()
         assert any(line == ": nothing new" for line in lines)  # the place where it begins is set
         start_s = time.monotonic()
@@ -348,7 +375,10 @@ def test_a_live_tail_surveys_often_only_if_the_catalogue_decides_what_it_shows(c
             surveys.append(time.monotonic())
             await super()._survey()
 
-    with serve_console(cluster, hidden_topics=hidden) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+    with (
+        serve_console(cluster, hidden_topics=hidden) as served,
+        served.browser() as browser,
+    ):
         served.console.sampler.__class__ = Counting
         with browser.stream("GET", "/transactions/tail?partition=3") as tail:
             begun_s, often = time.monotonic(), False
@@ -380,7 +410,7 @@ def test_what_is_known_is_shown_while_the_cluster_falls_apart() -> None:
         client = cluster.client()
         for number in range(20):
             client.append(0, b"before %d" % number)
-        with serve_console(cluster) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+        with serve_console(cluster) as served, served.browser() as browser:
             wait_for(lambda: "before 19" in browser.get("/transactions").text)
             cluster.kill_storage("storage-1")
             wait_for(lambda: "Storage node storage-1 does not answer." in browser.get("/").text)

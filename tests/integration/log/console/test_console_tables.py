@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx
 import psutil
 import pyarrow as pa
 import pytest
@@ -89,7 +88,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def test_pages_show_lag_versions_phases_and_what_is_wrong(shop: Shop) -> None:
-    with httpx.Client(base_url=shop.served.url, timeout=20) as browser:
+    with shop.served.browser() as browser:
         pipelines = browser.get("/pipelines").text
         assert "addBatch" in pipelines
         assert "2.5 s" in pipelines
@@ -105,7 +104,7 @@ def test_pages_show_lag_versions_phases_and_what_is_wrong(shop: Shop) -> None:
 
 
 def test_a_transaction_that_no_table_holds_yet_says_where_the_table_ends(shop: Shop) -> None:
-    with httpx.Client(base_url=shop.served.url, timeout=20) as browser:
+    with shop.served.browser() as browser:
         (place,) = re.findall(r'class="id" href="(/transactions/\d+/\d+)"', browser.get("/transactions?text=A-9999").text)
         panel = browser.get(f"{place}/tables").text
         assert panel.count("not there yet") == 2
@@ -141,10 +140,16 @@ def test_dead_letters_are_replayed_after_a_confirmation(tmp_path: Path) -> None:
         return made
 
     with SyncInMemoryCluster(partitions=2) as cluster:
-        with serve_console(cluster, extensions=[pages()]) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+        with (
+            serve_console(cluster, extensions=[pages()]) as served,
+            served.browser() as browser,
+        ):
             assert "Replay…" not in browser.get(page).text, "this console only reads"
             assert browser.get(action, params=values).status_code == 400
-        with serve_console(cluster, extensions=[pages()], allow_actions=True) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
+        with (
+            serve_console(cluster, extensions=[pages()], allow_actions=True) as served,
+            served.browser() as browser,
+        ):
             assert "Replay…" in browser.get(page).text
             question = browser.get(action, params=values).text
             assert "2 dead letters of shop" in question

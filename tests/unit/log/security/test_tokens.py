@@ -9,6 +9,7 @@ import math
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -20,12 +21,14 @@ from waltz_log.errors import InvalidSetting, PermissionDenied
 from waltz_log.security import changing_file, token_keys
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.callers import caller
+from waltz_log.security.certificates import Certificates
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.settings import TokenSettings, tls_environment
 from waltz_log.security.token_file import TokenFile
 from waltz_log.security.tokens import LEEWAY_S, TOKEN_BYTES_MAX, Tokens
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.admitted import Gate
 from waltz_log.transport.grpc import GrpcNetwork
 
 NOW_S = 1_700_000_000.0
@@ -271,3 +274,23 @@ async def test_the_caller_at_a_port_comes_from_the_token_and_without_one_from_th
         Identity("jobs/nightly", frozenset({Role.APPLICATION})),
     ]
     assert refused == ["the token is refused, it has expired"]
+
+
+@pytest.mark.parametrize("sent", ["bearer {}", "BEARER   {}", "Bearer {}"])
+async def test_the_scheme_of_a_token_has_any_case(issuer: _Issuer, tmp_path: Path, sent: str) -> None:
+    assert await _caller_of(issuer, tmp_path, (("authorization", sent.format(issuer.sign(exp=4_000_000_000))),)) == "jobs/nightly"
+
+
+@pytest.mark.parametrize("sent", [("Basic {}",), ("bearer",), ("{}",), ("",), ("Bearer {}", "Bearer {}")])
+async def test_an_authorization_that_is_no_token_is_refused_instead_of_ignored(issuer: _Issuer, tmp_path: Path, sent: tuple[str, ...]) -> None:
+    token = issuer.sign(exp=4_000_000_000)
+    with pytest.raises(PermissionDenied, match="must be one bearer token"):
+        await _caller_of(issuer, tmp_path, tuple(("authorization", each.format(token)) for each in sent))
+
+
+async def _caller_of(issuer: _Issuer, tmp_path: Path, metadata: tuple[tuple[str, str], ...]) -> str | None:
+    """Who the gate of a node that accepts tokens sees, for a client with a certificate that sends the metadata."""
+    node = DevelopmentAuthority(tmp_path / "authority").issue("node", "served").model_copy(update={"tokens": _settings(issuer)})
+    context = SimpleNamespace(auth_context=lambda: {"ssl_tls_version": [b"TLSv1.3"]}, invocation_metadata=lambda: metadata)
+    found = Gate(Certificates(node)).identity(context)
+    return None if found is None else found.principal

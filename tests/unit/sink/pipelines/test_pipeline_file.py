@@ -114,7 +114,7 @@ dead_letters: 5
 
 def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: Write) -> None:
     twice = GOOD.replace("table: raw", "table: /s/tables/legs/")
-    assert problems(write(twice), STATE="/s") == ["1: two outputs of one table would drop each other's rows: /s/tables/legs"]
+    assert problems(write(twice), STATE="/s") == ["1: two outputs of one table would drop each other's rows: ${STATE}/tables/legs"]
     assert problems(write(GOOD.replace("0-3", "3-0")), STATE="/s")[0].startswith("3: source.partitions: range 3-0 is empty")
     assert problems(write(GOOD.replace("  cluster", "  # cluster")), STATE="/s")[0].startswith("3: source.cluster: is required")
 
@@ -138,7 +138,7 @@ def test_a_file_without_a_pipeline_is_reported(write: Write, text: str, reported
 def test_a_file_that_is_not_there_or_has_no_name_is_reported(write: Write, tmp_path: Path) -> None:
     assert problems(tmp_path / "none.yaml") == ["1: cannot be read: No such file or directory"]
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    assert problems(tmp_path / "bytes.yaml") == ["1: is not text in UTF-8"]
+    assert problems(tmp_path / "bytes.yaml") == ["1: cannot be read: it is not text in UTF-8, at byte 0"]
     assert problems(write(GOOD, "two words"), STATE="/s") == ["1: name: the file's name 'two words' is none for a pipeline; give one"]
 
 

@@ -15,6 +15,7 @@ from waltz_log.core.adoption import DirectoryFacts, adopt
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 from waltz_log.storage.offline.describe import describe_directory
+from waltz_log.untrusted_files import FACTS, read_text
 
 __all__ = ["read_nodes", "run"]
 
@@ -51,8 +52,8 @@ def _facts(place: Path) -> DirectoryFacts:
     if place.is_dir():
         return describe_directory(place)
     try:
-        return DirectoryFacts.from_json(place.read_text())
+        return DirectoryFacts.from_json(read_text(place, FACTS))
     except OSError as error:
         raise InvalidSetting(name="node", reason=f"cannot be read: {place}: {error.strerror}", nearest=None) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InvalidSetting(name="node", reason=f"is not what `waltz storage describe` prints: {place}", nearest=None) from None

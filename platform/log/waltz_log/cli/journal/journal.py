@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any  # keyword arguments that a settings model checks
+from typing import IO, Any, Final  # Any: keyword arguments that a settings model checks
 
 from waltz_log.cli.printing import cells, print_data, print_item
 from waltz_log.errors import InvalidRequest, InvalidSetting
@@ -24,10 +25,13 @@ from waltz_log.journal.inspection import verify as findings
 from waltz_log.journal.measure import BlockTiming, suggest
 from waltz_log.journal.measure import measure as measure_disk
 from waltz_log.journal.record_codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
+from waltz_log.untrusted_files import EXPORT, open_lines, open_regular
 
 __all__ = ["compact", "export", "import_lines", "measure", "print_records", "stats", "verify"]
 
 BODY_SHOWN_BYTES = 40
+LINE_CHARACTERS: Final = 1_000_000
+"""Of a line of an export beside the body of its record: the first line lists the transactions in doubt."""
 
 HEAD = f"{'file':>10} {'offset':>10} {'kind':<10} {'transaction':>12} {'record':>12} {'type':>4} {'bytes':>8}  body, or file:records"
 
@@ -167,7 +171,8 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
         half = to.with_name(f"{to.name}.tmp")
         count = 0
         try:
-            with half.open("w") as file:
+            half.unlink(missing_ok=True)  # the remains of a killed process
+            with os.fdopen(open_regular(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, follow=False), "w") as file:
                 for line in lines:
                     file.write(f"{line}\n")
                     count += 1
@@ -181,13 +186,26 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
 def import_lines(directory: Path, source: Path | None, config: Path | None) -> int:
     settings = _settings(config)
     try:
-        lines = sys.stdin if source is None else source.open()
+        file = sys.stdin if source is None else open_lines(source, EXPORT)
     except OSError as error:
         raise InvalidRequest(reason=f"cannot read {source}: {error.strerror}") from None
-    with lines, Journal.open(FileSystemDisk(directory), settings) as journal:
-        records, transactions = fill(journal, lines)
+    with file, Journal.open(FileSystemDisk(directory), settings) as journal:
+        records, transactions = fill(journal, _lines(file, LINE_CHARACTERS + 4 * settings.file_bytes // 3))
     print(f"imported records={records} transactions={transactions} to={directory}")
     return OK
+
+
+def _lines(file: IO[str], characters_max: int) -> Iterator[str]:
+    """Raises `InvalidRequest` for a line that is longer than the record that a file of the journal holds, before all of it is read."""
+    number = 0
+    try:
+        while line := file.readline(characters_max + 1):
+            number += 1
+            if len(line) > characters_max:
+                raise InvalidRequest(reason=f"line {number} has more than {characters_max} characters, and no file of this journal holds its record")
+            yield line
+    except UnicodeDecodeError:
+        raise InvalidRequest(reason=f"the export is not text in UTF-8 after line {number}") from None
 
 
 def compact(directory: Path, config: Path | None) -> int:

@@ -234,7 +234,7 @@ def verify_one(segment: Path, output: str) -> int:
     following = next((other for other in segment_firsts(disk, where) if other > first), None)
     known_good = -1
     key, partition = header.cluster_key, header.partition
-    if disk.exists(CONTROL_FILE) and where.isdigit():
+    if disk.exists(CONTROL_FILE) and where in map(str, partition_directories(disk)):
         directory = read_directory(disk)
         key, partition, known_good = directory.key, int(where), directory.known_good(int(where))
     check = SegmentCheck(disk, where, key, partition, first, following=following, known_good=known_good)

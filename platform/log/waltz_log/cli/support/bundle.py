@@ -34,6 +34,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import OK
 from waltz_log.processes.clock import WallClock
+from waltz_log.untrusted_files import LOG, SETTINGS, load_yaml, read_tail, read_text
 
 __all__ = ["collect", "run", "write"]
 
@@ -102,8 +103,8 @@ def _settings(configs: Sequence[Path], problems: dict[str, str]) -> dict[str, st
     files: dict[str, str] = {}
     for number, path in enumerate(configs):
         try:
-            files[f"settings/{number}-{path.name}"] = yaml.safe_dump(redacted("", plain(yaml.safe_load(path.read_text()))), sort_keys=False)
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            files[f"settings/{number}-{path.name}"] = yaml.safe_dump(redacted("", plain(load_yaml(read_text(path, SETTINGS)))), sort_keys=False)
+        except (OSError, ValueError) as error:
             problems[str(path)] = redacted_text(" ".join(str(error).split()))
     names = sorted(name for name in os.environ if name.startswith("WALTZ_"))
     files["settings/environment.json"] = json.dumps({name: redacted(name, os.environ[name]) for name in names}, indent=2)
@@ -114,9 +115,7 @@ def _logs(logs: Sequence[Path], problems: dict[str, str]) -> dict[str, str]:
     files: dict[str, str] = {}
     for number, path in enumerate(logs):
         try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
-                files[f"logs/{number}-{path.name}"] = redacted_text(file.read().decode(errors="backslashreplace"))
+            files[f"logs/{number}-{path.name}"] = redacted_text(read_tail(path, LOG, LOG_BYTES_MAX).decode(errors="backslashreplace"))
         except OSError as error:
             problems[str(path)] = str(error.strerror)
     return files

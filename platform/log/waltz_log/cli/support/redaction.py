@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final  # Any: values of any setting
 
+from waltz_log.settings import SECRET
+
 __all__ = ["HIDDEN", "redacted", "redacted_text"]
 
 HIDDEN: Final = "(hidden)"
 
-_NAMES: Final = (
-    r"password|passwd|passphrase|pwd|secret|token|credential|authorization|cookie|signature"
-    r"|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|shared[_-]?access|sas[_-]?key"
-)
-SECRET: Final = re.compile(_NAMES, re.IGNORECASE)
+_NAMES: Final = SECRET.pattern
 
 _VALUE: Final = r"(?:\\+\"[^\"\\]*\\+\"|\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;&\"'}\]\\]+)"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any  # JSON values
 
 from waltz_log.errors import InvalidRequest
+from waltz_log.untrusted_files import CHECKPOINT, read_text
 
 __all__ = ["CheckpointPosition", "read_checkpoint"]
 
@@ -66,13 +67,13 @@ def _newest(path: Path, batches: list[int]) -> dict[str, Any]:
 def _offsets(file: Path) -> dict[str, Any] | None:
     """The offset of the source that reads the log; None if the file has none."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()[2:]
-    except (OSError, ValueError):
+        lines = read_text(file, CHECKPOINT).splitlines()[2:]
+    except OSError:
         return None
     for line in lines:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and any(name.isdecimal() and isinstance(next_id, int) for name, next_id in found.items()):
             return found

@@ -88,10 +88,15 @@ def parse_cursor(text: str | None) -> dict[int, int]:
         if not part:
             continue
         partition, colon, below = part.partition(":")
-        if not colon or not partition.isdecimal() or not below.isdecimal() or len(found) >= CURSOR_PARTITIONS_MAX:
+        if not colon or not _is_number(partition) or not _is_number(below) or len(found) >= CURSOR_PARTITIONS_MAX:
             raise InvalidRequest(reason="the address of this page is damaged: begin again")
         found[int(partition)] = int(below)
     return found
+
+
+def _is_number(text: str) -> bool:
+    """Of 64 bits: Python refuses to read a number of thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 19
 
 
 def cursor_text(cursor: Mapping[int, int]) -> str:

@@ -23,6 +23,7 @@ from waltz_log.core.formats.record_layout import HEADER_BYTES, ID, RECORD_OVERHE
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader, decode_times
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.storage.segments.holes import end_of_data, skip_hole
 from waltz_log.storage.segments.scan import RECORD_BYTES_MAX, Scan
 from waltz_log.storage.segments.segment import segment_path
 
@@ -156,7 +157,7 @@ class SegmentCheck:
             found = self._next_whole(data, index, next_id, offset, size)
             resumed_id, resumed = found or (self._end(), size)
             self._find("data", DATA, offset, next_id, scan.damage.reason, last=resumed_id - 1)
-            yield resumed - offset
+            yield min(resumed - offset, SLICE_BYTES)  # at most a slice of it was read
             if found is None:
                 break
             next_id, offset = resumed_id, resumed
@@ -196,14 +197,16 @@ class SegmentCheck:
         """The next intact record after the bad one, with the id that the index states; None if there is none."""
         position = bad_id + 1
         while index is not None and position < self._indexed_end:
+            place = FILE_HEADER_BYTES + 8 * (position - self.first)
+            position += (skip_hole(index, place, 8) - place) // 8  # entries in a hole are zeros
             raw = index.read(FILE_HEADER_BYTES + 8 * (position - self.first), SLICE_BYTES // 8)
-            for at in range(0, len(raw) // 8 * 8, 8):
-                offset = int.from_bytes(raw[at : at + 8], "big", signed=True)
-                if bad_offset < offset < size and self._is_whole(data, position, offset, size):
-                    return position, offset
-                position += 1
-            if not raw:
+            offsets = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)
+            if not len(offsets):
                 break
+            for at in np.flatnonzero((offsets > bad_offset) & (offsets < size)).tolist():
+                if self._is_whole(data, position + at, int(offsets[at]), size):
+                    return position + at, int(offsets[at])
+            position += len(offsets)
         return None
 
     def _is_whole(self, data: DiskFile, transaction_id: int, offset: int, size: int) -> bool:
@@ -224,6 +227,11 @@ class SegmentCheck:
         before = self.first - 1
         slice_bytes = SLICE_BYTES // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         while place < size:
+            skipped = min(size, skip_hole(file, place, slice_bytes)) - place
+            if skipped:  # entries in a hole are zeros, and none was written so
+                self._torn_hole(place, skipped, before, at_the_end=place + skipped >= size)
+                place += skipped
+                continue
             raw = file.read(place, min(slice_bytes, size - place))
             if not raw:
                 break
@@ -252,6 +260,11 @@ class SegmentCheck:
         if wrong is not None and not (self.following is None and at_the_end):
             self._untimed(place + wrong, before, max(self.last_id, self._end() - 1))
 
+    def _torn_hole(self, place: int, length: int, before: int, *, at_the_end: bool) -> None:
+        if not (self.following is None and at_the_end):
+            self._untimed(place, before, max(self.last_id, self._end() - 1))
+            self._find("times", TIMES, place, -1, f"a hole of {length} bytes")
+
     def _untimed(self, place: int, before: int, last: int) -> None:
         self.untimed.append((max(before, self.first), last))
         self._find("times", TIMES, place, -1, "an entry does not match its checksum")
@@ -259,6 +272,7 @@ class SegmentCheck:
 
 def written_entries(index: DiskFile, entries: int) -> int:
     """How many entries there are, without unwritten ones at the end: preallocated space reads as zeros."""
+    entries = min(entries, max(0, end_of_data(index, SLICE_BYTES) - FILE_HEADER_BYTES) // 8)
     while entries > 0:
         count = min(entries, SLICE_BYTES // 8)
         found = np.frombuffer(index.read(FILE_HEADER_BYTES + 8 * (entries - count), 8 * count), dtype=">i8")

@@ -18,21 +18,19 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Final
 
-from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
+from waltz_log.core.formats.backup_manifest import MANIFEST, PARTITIONS, BackupFile, BackupManifest, BackupPartition
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.record_layout import HEADER_BYTES, RECORD_OVERHEAD_BYTES, length_of
-from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
 from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import SegmentCheck, written_entries
+from waltz_log.storage.segments.holes import refuse_hole
 from waltz_log.storage.segments.segment import put_file, segment_path
 from waltz_log.storage.segments.times import SegmentTimes
 
-__all__ = ["PARTITIONS", "backup"]
-
-PARTITIONS: Final = "partitions"
-"""The folder of a backup that holds the partitions' directories."""
+__all__ = ["backup"]
 
 COPY_BYTES: Final = 1024 * 1024
 TRIES: Final = 5
@@ -130,7 +128,7 @@ class _Copier:
         beginnings = {first: self._beginning(where, first) for first in firsts}
         for first, following in pairwise(firsts):
             for kind in (INDEX, TIMES, DATA):
-                self._copy_whole(segment_path(where, first, kind), segment_path(there, first, kind))
+                self._copy_closed(segment_path(where, first, kind), segment_path(there, first, kind), self._size_max(where, first, following, kind))
             self._verify(partition, there, first, following, beginnings, firsts)
         self._copy_last(where, there, firsts[-1])
         last = self._verify(partition, there, firsts[-1], None, beginnings, firsts)
@@ -167,7 +165,25 @@ class _Copier:
 
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
 
-    def _copy_whole(self, path: str, to: str) -> None:
+    def _size_max(self, where: str, first: int, following: int, kind: str) -> int:
+        """The most bytes of a closed segment's file that belong to its transactions. `_verify` finds what is wrong within them."""
+        entries = following - first
+        if kind != DATA:
+            return FILE_HEADER_BYTES + entries * (8 if kind == INDEX else TIME_ENTRY_BYTES)
+        index = self._source.open(segment_path(where, first, INDEX), "read")
+        data = self._source.open(segment_path(where, first, DATA), "read")
+        try:
+            size = data.size()
+            offset = int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (entries - 1), 8), "big")
+            header = data.read(min(offset, size), HEADER_BYTES)
+            end = offset + length_of(header) if len(header) == HEADER_BYTES else size
+            return end if FILE_HEADER_BYTES < end <= size else size
+        finally:
+            index.close()
+            data.close()
+
+    def _copy_closed(self, path: str, to: str, size_max: int) -> None:
+        """Links the file, or copies it. Bytes above `size_max` do not belong to the backup."""
         if not self._source.exists(path):
             if path.endswith(TIMES):
                 return  # a segment that the original wrote
@@ -176,14 +192,16 @@ class _Copier:
         if not linked:
             file = self._source.open(path, "read")
             try:
-                self._copy(path, to, file.size())
+                size = min(size_max, file.size())
             finally:
                 file.close()
+            self._copy(path, to, size)
             return
         digest, size = sha256(), 0
         file = self._target.open(to, "read")
         try:
-            while chunk := file.read(size, COPY_BYTES):
+            while chunk := file.read(size, min(COPY_BYTES, size_max - size)):
+                refuse_hole(file, size, path)
                 digest.update(chunk)
                 size += len(chunk)
                 self._on_bytes(len(chunk))
@@ -202,6 +220,7 @@ class _Copier:
                     chunk = source.read(done, min(COPY_BYTES, size - done))
                     if not chunk:
                         raise _Moved
+                    refuse_hole(source, done, path)
                     target.write(done, chunk)
                     digest.update(chunk)
                     done += len(chunk)

@@ -8,11 +8,12 @@ when it holds everything again does it get a session and a vote (docs/decisions/
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
-from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest
+from waltz_log.core.formats.backup_manifest import MANIFEST, PARTITIONS, BackupFile, BackupManifest
 from waltz_log.core.formats.control_format import (
     CONTROL_FILE,
     CONTROL_HEADER_BYTES,
@@ -25,7 +26,7 @@ from waltz_log.core.formats.control_format import (
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.storage.control.storage_directory import StorageDirectory, read_directory, read_file
-from waltz_log.storage.offline.backup import PARTITIONS
+from waltz_log.storage.segments.holes import refuse_hole
 from waltz_log.storage.segments.segment import put_file
 
 __all__ = ["checked_file", "disown", "is_restored", "read_manifest", "restore"]
@@ -48,13 +49,14 @@ def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
     """The file's bytes; the last of them only if all match. A linked file may be longer by now: the excess does not belong to the backup."""
     try:
         file = disk.open(expected.path, "read")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CorruptData(where=expected.path, offset=0, transaction_id=-1, reason="is missing in the backup") from None
     digest, done = sha256(), 0
     held = b""
     try:
         while done < expected.size:
             chunk = file.read(done, min(COPY_BYTES, expected.size - done))
+            refuse_hole(file, done, expected.path)
             if not chunk:
                 raise CorruptData(where=expected.path, offset=done, transaction_id=-1, reason=f"is cut off: bytes={done} expected={expected.size}")
             digest.update(chunk)
@@ -75,9 +77,12 @@ def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], N
     `keep_session`: for a cluster whose replicas are all lost. The sessions stay as in the backup, so that the directories can be adopted. Its count
     of starts begins again, so a cluster that knows the node refuses it until the adoption."""
     manifest = read_manifest(source)
+    needed, free = sum(file.size for file in manifest.files), target.free_bytes()
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"the backup has {needed} bytes and the disk {free} free")
     directories = {str(partition.partition) for partition in manifest.partitions if partition.last_transaction_id >= 0}
     for file in manifest.files:
-        path = _place(file.path)
+        path = file.path.removeprefix(f"{PARTITIONS}/")
         directories.add(path.partition("/")[0])
         target.make_directory(path.partition("/")[0])
         made = target.open(path, "create")
@@ -98,14 +103,6 @@ def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], N
     marks = [partition.mark if keep_session else _restored(partition.mark, now_ms) for partition in manifest.partitions]
     _put(target, CONTROL_FILE, header + b"".join(encode_entry(partition, mark) for partition, mark in enumerate(marks)))
     return manifest
-
-
-def _place(path: str) -> str:
-    """The target path of a file of the backup. Raises if the manifest names a path outside of the target."""
-    parts = path.split("/")
-    if len(parts) != 3 or parts[0] != PARTITIONS or not parts[1].isdigit() or parts[2].startswith("."):
-        raise CorruptData(where=MANIFEST, offset=0, transaction_id=-1, reason=f"names a file that no backup has: {path}")
-    return f"{parts[1]}/{parts[2]}"
 
 
 def _restored(mark: SessionMark, now_ms: int) -> SessionMark:

@@ -224,6 +224,10 @@ class PooledFile:
                 raise
             self._dirty = False
 
+    def next_data(self, offset: int) -> int:
+        with self as file:
+            return file.next_data(offset)
+
     def uncache(self, start: int, end: int) -> None:
         with self as file:
             file.uncache(start, end)

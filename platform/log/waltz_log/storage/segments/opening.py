@@ -24,6 +24,7 @@ from waltz_log.core.formats.segment_format import CHECKPOINT_TRANSACTIONS, DATA,
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.loggers import get_logger
+from waltz_log.storage.segments.holes import skip_hole
 from waltz_log.storage.segments.open_files import OpenFiles, PooledFile
 from waltz_log.storage.segments.scan import CHUNK_BYTES, Scan
 from waltz_log.storage.segments.segment import KINDS, ActiveSegment, allocating_space, create_files, put_file, read_header, segment_path
@@ -213,7 +214,7 @@ def _credible_entries(index: DiskFile) -> int:
 
 
 def _is_unwritten(data: DiskFile, offset: int, end: int) -> bool:
-    while offset < end:
+    while (offset := skip_hole(data, offset, 1)) < end:
         chunk = data.read(offset, min(CHUNK_BYTES, end - offset))
         if chunk != bytes(len(chunk)):
             return False

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from waltz_log.compaction.manifest import METADATA, Manifest
+from waltz_log.compaction.view import read_metadata
 from waltz_log.core.ports import Disk
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
@@ -62,11 +63,7 @@ def has_view(disk: Disk, topic: TopicName, partition: int) -> bool:
 
 def read_manifest(disk: Disk, topic: TopicName, partition: int) -> Manifest:
     """Raises `CorruptData`, `OSError`."""
-    file = disk.open(f"{topic.namespace}/{topic.topic}/{partition}/{METADATA}", "read")
-    try:
-        return Manifest.from_bytes(file.read(0, file.size()))
-    finally:
-        file.close()
+    return read_metadata(disk, f"{topic.namespace}/{topic.topic}/{partition}/{METADATA}")
 
 
 def folders_of_views(disk: Disk) -> list[ViewFolder]:

@@ -214,7 +214,7 @@ def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["print"], ["stats"], ["verify"], ["export"], ["compact"], ["import", "--from", os.devnull], ["measure", "--seconds", "0.1", "--directory"]],
+    [["print"], ["stats"], ["verify"], ["export"], ["compact"], ["import", "--from", __file__], ["measure", "--seconds", "0.1", "--directory"]],
     ids=lambda arguments: str(arguments[0]),
 )
 def test_a_journal_in_use_is_refused(arguments: list[str], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, decode_java_entry
+from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES, file_name
 from waltz_log.errors import WaltzError
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.control.storage_directory import read_directory
@@ -89,16 +90,34 @@ def test_any_bytes_are_an_entry_of_the_originals_or_an_invalid_one(data: bytes) 
 
 
 MARKS = st.builds(SessionMark, st.integers(-(2**63), 2**63 - 1), st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1))
-MANIFESTS = st.builds(
-    BackupManifest,
-    cluster_key=st.binary(min_size=16, max_size=16).map(lambda key: UUID(bytes=key)),
-    creation_time_ms=st.integers(0, 2**63 - 1),
-    taken_time_ms=st.integers(0, 2**63 - 1),
-    start=st.integers(0, 100),
-    partition_count=st.integers(0, 3),
-    partitions=st.lists(st.builds(BackupPartition, st.integers(0, 3), MARKS, st.integers(), st.integers(), st.integers()), max_size=3).map(tuple),
-    files=st.lists(st.builds(BackupFile, st.text(), st.integers(0), st.text(), st.booleans()), max_size=3).map(tuple),
-)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> BackupManifest:
+    count = draw(st.integers(1, 3))
+    names = st.builds(
+        lambda partition, first, kind: f"partitions/{partition}/{file_name(first, kind)}",
+        st.integers(0, count - 1),
+        st.integers(0, 10**19 - 1),
+        st.sampled_from((DATA, INDEX, TIMES)),
+    )
+    digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+    return BackupManifest(
+        cluster_key=UUID(bytes=draw(st.binary(min_size=16, max_size=16))),
+        creation_time_ms=draw(st.integers(0, 2**63 - 1)),
+        taken_time_ms=draw(st.integers(0, 2**63 - 1)),
+        start=draw(st.integers(0, 100)),
+        partition_count=count,
+        partitions=tuple(BackupPartition(number, draw(MARKS), draw(NUMBERS), draw(NUMBERS), draw(NUMBERS)) for number in range(count)),
+        files=tuple(
+            BackupFile(name, draw(st.integers(0, 2**63 - 1)), draw(digests), draw(st.booleans()))
+            for name in draw(st.lists(names, max_size=3, unique=True))
+        ),
+    )
+
+
+MANIFESTS = manifests()
 
 
 @BOUNDED
