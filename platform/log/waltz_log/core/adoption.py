@@ -59,7 +59,12 @@ class DirectoryFacts:
     def from_json(cls, text: str) -> DirectoryFacts:
         """Raises `ValueError`, `KeyError` or `TypeError` if it is not what `to_json` gave."""
         fields = json.loads(text)
-        return cls(UUID(fields["key"]), tuple(PartitionFacts(**each) for each in fields["partitions"]), fields.get("client_ids", 0))
+        found = cls(UUID(fields["key"]), tuple(PartitionFacts(**each) for each in fields["partitions"]), fields.get("client_ids", 0))
+        for values in ({"client_ids": found.client_ids}, *map(asdict, found.partitions)):
+            for name, value in values.items():
+                if isinstance(value, bool) != (name == "present") or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+                    raise ValueError(f"{name} has an impossible value")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,15 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
 from waltz_log.journal.record_codec import FILE_HEADER_BYTES, CheckKind, check_seed
 from waltz_log.journal.salt import SALT_FILE, read_salt
+from waltz_log.journal.settings import FILE_BYTES_MAX
 
 __all__ = ["ATTIC", "FILE_ID_MAX", "Directory", "FoundFile", "following_id", "id_distance", "journal_name", "ring_order", "survey"]
 
 ATTIC: Final = "attic"
 FILE_ID_MAX: Final = (1 << 31) - 1
 _EXTENSIONS: Final[dict[str, CheckKind]] = {"jrh": "hash", "jrn": "size"}
-_NAME: Final = re.compile(r"journal-(\d{1,10})\.(jrh|jrn)")
-_LOST: Final = re.compile(r"journal-(\d{1,10})\.(jrh|jrn)\.lost")
+_NAME: Final = re.compile(r"journal-([0-9]{1,10})\.(jrh|jrn)")
+_LOST: Final = re.compile(r"journal-([0-9]{1,10})\.(jrh|jrn)\.lost")
 
 
 def journal_name(file_id: int, check: CheckKind) -> str:
@@ -112,6 +113,8 @@ def _header(disk: Disk, name: str, mode: Literal["read", "write"]) -> tuple[int,
     file = disk.open(name, mode)
     try:
         size = file.size()
+        if size > FILE_BYTES_MAX:  # loading holds a file in memory
+            raise _corrupt(name, f"has {size} bytes, more than a file of a journal")
         header = file.read(0, FILE_HEADER_BYTES)
     finally:
         file.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from waltz_log.settings import Settings
 
-__all__ = ["GroupCommitSettings", "JournalSettings"]
+__all__ = ["FILE_BYTES_MAX", "GroupCommitSettings", "JournalSettings"]
+
+FILE_BYTES_MAX: Final = 1 << 30
+"""Of one file, which loading holds in memory."""
 
 
 class JournalSettings(Settings):
@@ -17,7 +20,7 @@ class JournalSettings(Settings):
     file_bytes: int = Field(
         default=10 * 1024 * 1024,
         ge=1024,
-        le=1 << 30,
+        le=FILE_BYTES_MAX,
         description="Size of a file, reserved when it is created. A record must fit into one; loading holds one in memory. Smaller files "
         "are reclaimed sooner and replaced more often, and each replacement costs some syncs.",
     )
