@@ -146,7 +146,7 @@ class FileSystemDisk:
             return []
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._at(path))
+        return os.path.lexists(self._at(path))  # a link to nothing is refused when it is opened, and is not overlooked
 
     def make_directory(self, path: str) -> None:
         make_private_directory(Path(self._at(path)))

@@ -71,6 +71,10 @@ DEPTH_MAX: Final = 32
 """Nesting of a YAML document. Settings and pipelines nest four deep; the composer recurses."""
 
 
+NUMBER_MAX: Final = 100
+"""Characters of a number in YAML. Python reads one of any length in another base and then refuses to write it out."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileKind:
     """`bytes_max`: a larger file is refused. `why`: the reason for the number. `name`: what the file is, in messages of tests and docs."""
@@ -214,6 +218,8 @@ def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
         return known
     if depth > DEPTH_MAX:
         raise ValueError(f"it nests deeper than {DEPTH_MAX} in line {node.start_mark.line + 1}")
+    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > NUMBER_MAX:
+        raise ValueError(f"a number of {len(node.value)} characters in line {node.start_mark.line + 1}")
     counted[id(node)] = 0  # being counted
     total = 1
     for child in children(node):
@@ -246,7 +252,7 @@ def write_private(path: Path, data: bytes, mode: int = PRIVATE) -> None:
     """Replaces a file at once. A link under the name is replaced and not followed; no other user can open the new file before it has its mode."""
     new = path.with_name(f"{path.name}.new")
     with suppress(FileNotFoundError):
-        new.unlink()  # the remains of a killed process, or a link that somebody made
+        new.unlink()  # the remains of a killed process, or a link that another user made
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -18,6 +18,7 @@ from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_log.cli.printing import print_data
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
+from waltz_log.outside_text import printable
 
 __all__ = ["declared_columns", "print_schema", "run"]
 
@@ -133,7 +134,7 @@ def _print_table(
 
     for wrong, lines in problems.items():
         for problem in lines:
-            print(f"{wrong}:{problem}")
+            print(f"{printable(str(wrong))}:{problem}")
     table = Table("pipeline", "table", "mode", "columns", box=None)
     for path, settings in pipelines.items():
         if not problems[path]:

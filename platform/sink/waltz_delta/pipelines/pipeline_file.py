@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_log.errors import InvalidSetting
+from waltz_log.outside_text import printable
 from waltz_log.settings import SECRET, Settings, shown, validation_reason
 from waltz_log.untrusted_files import CONSTRUCTION_ERRORS, PIPELINE, children, compose_yaml, construction_reason, read_text
 
@@ -125,7 +126,8 @@ class _Reading:
 
     def _wrong(self, node: yaml.Node | None, where: tuple[str, ...], reason: str, nearest: str | None = None) -> None:
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(node.start_mark.line + 1 if node is not None else 1, ".".join(where), reason, nearest))
+            line = node.start_mark.line + 1 if node is not None else 1
+            self.problems.append(Problem(line, printable(".".join(where)), printable(reason), nearest))
 
     def _substitute(self, node: yaml.Node, seen: set[int]) -> None:
         """Inserts the environment's values; a plain scalar is then parsed again as a number or boolean."""

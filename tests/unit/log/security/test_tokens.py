@@ -289,7 +289,7 @@ async def test_an_authorization_that_is_no_token_is_refused_instead_of_ignored(i
 
 
 async def _caller_of(issuer: _Issuer, tmp_path: Path, metadata: tuple[tuple[str, str], ...]) -> str | None:
-    """Who the gate of a node that accepts tokens sees, for a client with a certificate that sends the metadata."""
+    """The principal of a client with a certificate that sends the metadata, at the gate of a node that accepts tokens."""
     node = DevelopmentAuthority(tmp_path / "authority").issue("node", "served").model_copy(update={"tokens": _settings(issuer)})
     context = SimpleNamespace(auth_context=lambda: {"ssl_tls_version": [b"TLSv1.3"]}, invocation_metadata=lambda: metadata)
     found = Gate(Certificates(node)).identity(context)

@@ -272,7 +272,6 @@ class SegmentCheck:
 
 def written_entries(index: DiskFile, entries: int) -> int:
     """How many entries there are, without unwritten ones at the end: preallocated space reads as zeros."""
-    entries = min(entries, max(0, end_of_data(index, SLICE_BYTES) - FILE_HEADER_BYTES) // 8)
     while entries > 0:
         count = min(entries, SLICE_BYTES // 8)
         found = np.frombuffer(index.read(FILE_HEADER_BYTES + 8 * (entries - count), 8 * count), dtype=">i8")
@@ -280,4 +279,5 @@ def written_entries(index: DiskFile, entries: int) -> int:
         if len(used):
             return entries - count + int(used[-1]) + 1
         entries -= count
+        entries = max(0, end_of_data(index, SLICE_BYTES, FILE_HEADER_BYTES + 8 * entries) - FILE_HEADER_BYTES) // 8
     return 0

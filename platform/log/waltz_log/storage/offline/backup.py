@@ -113,7 +113,26 @@ class _Copier:
             except (_Moved, FileNotFoundError):
                 del self.files[kept:]
                 self._clear(f"{PARTITIONS}/{partition}")
+        self._refuse_damaged(partition)
         raise Unavailable(reason=f"the log of partition {partition} was cut or trimmed again and again while it was copied")
+
+    def _refuse_damaged(self, partition: int) -> None:
+        """Raises `CorruptData` if the source itself is damaged: then it is not a running node that changes the log."""
+        where = str(partition)
+        firsts = segment_firsts(self._source, where)
+        for first, following in pairwise([*firsts, None]):
+            assert first is not None
+            known_good = self._directory.known_good(partition) if following is None else first - 1
+            check = SegmentCheck(self._source, where, self._directory.key, partition, first, following=following, known_good=known_good)
+            for step in check.run():
+                self._on_bytes(step)
+            self._refuse(check)
+
+    def _refuse(self, check: SegmentCheck) -> None:
+        if check.findings:
+            found = check.findings[0]
+            where = found.file.removeprefix(f"{PARTITIONS}/")
+            raise CorruptData(where=where, offset=found.offset, transaction_id=found.transaction_id, reason=f"not backed up: {found.reason}")
 
     def _clear(self, directory: str) -> None:
         for name in self._target.list(directory):
@@ -157,9 +176,7 @@ class _Copier:
             self._on_bytes(step)
         if check.findings:
             self._check_unchanged(str(partition), beginnings, firsts)  # apparent corruption may be a truncation
-            found = check.findings[0]
-            where = found.file.removeprefix(f"{PARTITIONS}/")
-            raise CorruptData(where=where, offset=found.offset, transaction_id=found.transaction_id, reason=f"not backed up: {found.reason}")
+        self._refuse(check)
         self._check_unchanged(str(partition), beginnings, firsts)
         return check.last_id
 

@@ -24,10 +24,10 @@ def skip_hole(file: DiskFile, place: int, unit: int) -> int:
     return place + max(0, file.next_data(place) - place) // unit * unit
 
 
-def end_of_data(file: DiskFile, unit: int) -> int:
-    """Where the hole at the end of the file begins, rounded up to a whole `unit` of bytes; the size of the file if there is none. The number of calls
-    grows with the logarithm of the size."""
-    size = file.size()
+def end_of_data(file: DiskFile, unit: int, end: int | None = None) -> int:
+    """Where the hole before `end`, by default the end of the file, begins, rounded up to a whole `unit` of bytes; `end` if there is none. The number
+    of calls grows with the logarithm of the size."""
+    size = file.size() if end is None else min(end, file.size())
     low, high = 0, -(-size // unit)
     while low < high:
         middle = (low + high) // 2

@@ -56,7 +56,7 @@ class SegmentTimes:
 
     def latest_ms(self, last: int) -> int | None:
         """The time of the newest entry with an id up to `last`; None if there is none."""
-        for chunk in range(self._chunks(written=True) - 1, -1, -1):
+        for chunk in self._backwards():
             for entry_first, time_ms in reversed(self._entries(chunk)):
                 if entry_first <= last:
                     return time_ms
@@ -64,7 +64,7 @@ class SegmentTimes:
 
     def end(self, last: int) -> int:
         """The file offset after the entries with ids up to `last`. There may be torn ones between them."""
-        for chunk in range(self._chunks(written=True) - 1, -1, -1):
+        for chunk in self._backwards():
             raw = self._raw(chunk)
             if not any(first <= last for first, _ in _decoded(raw)):
                 continue
@@ -74,12 +74,10 @@ class SegmentTimes:
                     return FILE_HEADER_BYTES + (chunk * CHUNK_ENTRIES + place + 1) * TIME_ENTRY_BYTES
         return FILE_HEADER_BYTES
 
-    def _chunks(self, *, written: bool = False) -> int:
-        """`written`: without a hole at the end of the file."""
+    def _chunks(self) -> int:
         if self._file is None:
             return 0
-        end = end_of_data(self._file, CHUNK_BYTES) if written else self._file.size()
-        entries = max(0, end - FILE_HEADER_BYTES) // TIME_ENTRY_BYTES
+        entries = max(0, self._file.size() - FILE_HEADER_BYTES) // TIME_ENTRY_BYTES
         return -(-entries // CHUNK_ENTRIES)
 
     def _raw(self, chunk: int) -> bytes:
@@ -95,6 +93,17 @@ class SegmentTimes:
             if entries := self._entries(chunk):
                 yield entries
             chunk = chunk + 1 if entries else self._after_hole(chunk)
+
+    def _backwards(self) -> Iterator[int]:
+        """The chunks that may have entries, the last first."""
+        chunk = self._chunks() - 1
+        while chunk >= 0:
+            yield chunk
+            if not self._entries(chunk):
+                assert self._file is not None
+                end = end_of_data(self._file, CHUNK_BYTES, FILE_HEADER_BYTES + chunk * CHUNK_BYTES)
+                chunk = min(chunk, -(-max(0, end - FILE_HEADER_BYTES) // CHUNK_BYTES))
+            chunk -= 1
 
     def _after_hole(self, chunk: int) -> int:
         """The next chunk that may have entries, after one that has none."""
