@@ -40,6 +40,7 @@ __all__ = [
     "PIPELINE",
     "PRIVATE",
     "PRIVATE_DIRECTORY",
+    "PUBLIC",
     "SETTINGS",
     "TOKEN",
     "FileKind",
@@ -63,6 +64,8 @@ PRIVATE: Final = 0o600
 """The mode of each file that holds data, keys, journals or evidence: only its user reads it, whatever the umask."""
 
 PRIVATE_DIRECTORY: Final = 0o700
+PUBLIC: Final = 0o644
+"""The mode of a file for other users, such as a certificate."""
 
 NODES_MAX: Final = 20_000
 """Nodes of a YAML document after aliases are replaced. The largest pipeline file has hundreds of landings of some twenty nodes each."""

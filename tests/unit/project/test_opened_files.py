@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3] / "platform"
 
 OPENERS = frozenset(
-    {"read_text", "read_bytes", "write_text", "write_bytes", "safe_load", "load_cert_chain", "load_verify_locations", "mkdir", "makedirs"}
+    ("read_text", "read_bytes", "write_text", "write_bytes", "safe_load", "load_cert_chain", "load_verify_locations", "mkdir", "makedirs")
 )
 
 KNOWN = {
@@ -26,6 +26,16 @@ KNOWN = {
     "log/waltz_log/storage/offline/staging.py: os.open": "a directory, to sync it",
     "log/waltz_log/security/certificates.py: load_cert_chain": "files whose contents were read before, within limits",
     "log/waltz_log/security/certificates.py: load_verify_locations": "files whose contents were read before, within limits",
+    "log/waltz_log/processes/children.py: Path.open": "the log of a child, in a directory of this user",
+    "log/waltz_log/processes/local_cluster.py: Path.open": "the lock, in a directory of this user",
+    "log/waltz_log/security/audit_log.py: open": "through `open_regular`",
+    "log/waltz_log/security/denied_principals.py: mkdir": "with its mode",
+    "log/waltz_log/security/denied_principals.py: open": "a descriptor",
+    "log/waltz_log/security/denied_principals.py: os.open": "follows no link, waits for no pipe, and reads a limited number of bytes",
+    "spark_source/pyspark_waltz/testing.py: read_text": "a simulated cluster of a test",
+    "spark_source/pyspark_waltz/testing.py: write_text": "a simulated cluster of a test",
+    "sink/waltz_delta/tables/table_watch.py: read_text": "a file of this job in its checkpoint, through Hadoop",
+    "sink/waltz_delta/tables/table_watch.py: write_text": "a file of this job in its checkpoint, through Hadoop",
     "sink/waltz_delta/base/local_lock.py: makedirs": "the folder of a table, which Delta shares with other users",
     "sink/waltz_delta/base/local_lock.py: os.open": "a directory, to lock it",
     "sink/waltz_delta/base/local_lock.py: read_text": "/proc/locks",

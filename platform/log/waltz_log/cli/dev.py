@@ -5,7 +5,6 @@ It restarts nothing: a process that ends is reported and stays down, so that the
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 from pathlib import Path

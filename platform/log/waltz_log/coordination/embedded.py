@@ -17,6 +17,7 @@ from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.exit_codes import LACKING
 from waltz_log.extras import install_command
+from waltz_log.untrusted_files import make_private_directory, write_private
 
 if TYPE_CHECKING:  # `make setup` runs this module before any package is installed
     from waltz_log.security.settings import TlsSettings
@@ -120,15 +121,15 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSetting
     java, _ = find_java()
     classpath = ":".join(str(jar) for jar in find_jars())
     directory = directory.resolve()
-    (directory / "data").mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory / "data")
     config, logs = directory / "zoo.cfg", directory / "log4j2.properties"
     listen, superuser = PLAIN.format(port=port, host=host), []
     if tls is not None:
         identity = ServedIdentity(directory, tls)
         listen = ENCRYPTED.format(port=port, host=host, identity=identity.identity, authorities=identity.authorities, password=PASSWORD)
         superuser = _superuser(tls)
-    config.write_text(ZOO_CFG.format(data=directory / "data", listen=listen, tick_ms=TICK_MS))
-    logs.write_text(LOG_CFG)
+    write_private(config, ZOO_CFG.format(data=directory / "data", listen=listen, tick_ms=TICK_MS).encode())
+    write_private(logs, LOG_CFG.encode())
     return [
         str(java),
         f"-Xmx{HEAP}",

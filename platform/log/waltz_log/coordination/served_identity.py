@@ -10,13 +10,13 @@ copied to a PKCS#12 file: of two in a PEM file that have the same subject, as an
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from waltz_log.extras import explain_missing
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.settings import TlsSettings
+from waltz_log.untrusted_files import write_private
 
 __all__ = ["PASSWORD", "Renewal", "ServedIdentity"]
 
@@ -47,8 +47,8 @@ class ServedIdentity:
         return "renewed" if found.authorities == before.authorities else "restart"
 
     def _write(self, found: Pem) -> None:
-        _replace(self.authorities, _trusted(found.authorities))
-        _replace(self.identity, found.key + b"\n" + found.certificate)
+        write_private(self.authorities, _trusted(found.authorities))
+        write_private(self.identity, found.key + b"\n" + found.certificate)
 
 
 def _trusted(authorities: bytes) -> bytes:
@@ -60,15 +60,3 @@ def _trusted(authorities: bytes) -> bytes:
     found = x509.load_pem_x509_certificates(authorities)
     named = [pkcs12.PKCS12Certificate(each, b"authority-%d" % number) for number, each in enumerate(found)]
     return pkcs12.serialize_java_truststore(named, BestAvailableEncryption(PASSWORD.encode()))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """The file has the data, and no other user reads it. Whatever had its name, such as a link to another file, is replaced and not written to."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from waltz_log.errors import InvalidRequest
 from waltz_log.processes import launch
-from waltz_log.untrusted_files import make_private_directory
+from waltz_log.untrusted_files import LOG, make_private_directory, read_tail
 
 __all__ = ["Processes"]
 
@@ -101,7 +101,7 @@ class Processes:
     def log_tail(self, name: str) -> str:
         """The end of what the process wrote."""
         try:
-            return self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+            return read_tail(self.log(name), LOG, LOG_TAIL_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

@@ -30,7 +30,7 @@ from waltz_log.coordination.served_identity import ServedIdentity
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
 from waltz_log.security.settings import TlsSettings, tls_environment
-from waltz_log.untrusted_files import DEVELOPMENT, PRIVATE_DIRECTORY, make_private_directory, read_text
+from waltz_log.untrusted_files import DEVELOPMENT, PRIVATE_DIRECTORY, PUBLIC, make_private_directory, read_text, write_private
 
 __all__ = ["LocalCluster"]
 
@@ -155,9 +155,7 @@ class LocalCluster:
             "ports": self._ports,
             "pids": self.processes,
         }
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(kept, indent=2) + "\n")
-        new.replace(self._file)
+        write_private(self._file, f"{json.dumps(kept, indent=2)}\n".encode())
 
     # ---- what it is ----------------------------------------------------------------------------------------------------------------------------
 
@@ -350,8 +348,8 @@ class LocalCluster:
         if self.secure:
             settings["tls"] = self.certificate("node", name).model_dump(mode="json", include={"certificate", "key", "authorities"})
         path = self.directory / "conf" / f"{name}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml.safe_dump(settings))
+        make_private_directory(path.parent)
+        write_private(path, yaml.safe_dump(settings).encode())
         self._write_targets()
         return path
 
@@ -369,9 +367,8 @@ class LocalCluster:
     def _write_targets(self) -> None:
         jobs = {"server": "waltz-servers", "storage": "waltz-storage"}
         found = {job: [at for name, at in self.http_addresses.items() if name.startswith(kind)] for kind, job in jobs.items()}
-        new = self.targets_file.with_suffix(".new")
-        new.write_text(json.dumps([{"targets": targets, "labels": {"job": job}} for job, targets in found.items()], indent=2) + "\n")
-        new.replace(self.targets_file)
+        text = json.dumps([{"targets": targets, "labels": {"job": job}} for job, targets in found.items()], indent=2)
+        write_private(self.targets_file, f"{text}\n".encode(), PUBLIC)
 
     def renew_zookeeper(self) -> None:
         """Lets ZooKeeper serve with certificate files that were replaced, and restarts it if the authorities changed. `wait_ended` calls it."""

@@ -14,7 +14,6 @@ import atexit
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +31,7 @@ from waltz_log.outside_text import cut
 from waltz_log.security.denial_limit import DenialLimit
 from waltz_log.security.denied_principals import DeniedPrincipals
 from waltz_log.settings import Settings
+from waltz_log.untrusted_files import open_regular
 
 __all__ = ["AuditSettings", "acted", "denied", "open_audit"]
 
@@ -141,7 +141,7 @@ class _Lines(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         """Only the user of the process reads the file."""
-        return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=lambda path, flags: os.open(path, flags, 0o600)))
+        return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_regular))
 
     def handleError(self, record: logging.LogRecord) -> None:
         log.exception("audit line not written", file=self.baseFilename, line=record.getMessage())

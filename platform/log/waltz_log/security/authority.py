@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from waltz_log.errors import InvalidRequest
 from waltz_log.security.identity import Role
 from waltz_log.security.settings import TlsSettings
-from waltz_log.untrusted_files import CERTIFICATE, KEY, PRIVATE, make_private_directory, read_bytes, write_private
+from waltz_log.untrusted_files import CERTIFICATE, KEY, PRIVATE, PUBLIC, make_private_directory, read_bytes, write_private
 
 __all__ = ["DOMAIN", "LOCAL_HOSTS", "ZOOKEEPER", "DevelopmentAuthority"]
 
@@ -80,7 +80,7 @@ class DevelopmentAuthority:
         )
         paths = self._paths(role, name)
         write_private(paths[1], _pkcs8(key), PRIVATE)
-        write_private(paths[0], certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_private(paths[0], certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
         return TlsSettings(certificate=paths[0], key=paths[1], authorities=self.certificate)
 
     def find(self, role: Role | str, name: str) -> TlsSettings | None:
@@ -115,7 +115,7 @@ class DevelopmentAuthority:
             .sign(key, hashes.SHA256())
         )
         write_private(self.directory / "authority.key", _pkcs8(key), PRIVATE)
-        write_private(self.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_private(self.certificate, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
     def _builder(self, subject: str, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta) -> x509.CertificateBuilder:
         return (

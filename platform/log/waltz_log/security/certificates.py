@@ -225,9 +225,8 @@ class Certificates:
             if error.reason == "KEY_VALUES_MISMATCH":
                 reason = f"{files.key} is not the key of {files.certificate}: name the two files that were made together"
                 raise InvalidSetting(name="tls.key", reason=reason, nearest=None) from None
-            if error.reason in ("NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE") and b"BEGIN CERTIFICATE" not in read_bytes(
-                files.authorities, AUTHORITIES
-            ):
+            none = error.reason in ("NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE")
+            if none and b"BEGIN CERTIFICATE" not in self._contents("authorities", files.authorities):
                 raise InvalidSetting(name="tls.authorities", reason=f"{files.authorities} holds no certificate in PEM", nearest=None) from None
             reason = f"{files.certificate} and {files.key} are no certificate and key in PEM without a password: {error.reason}"
             raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None) from None

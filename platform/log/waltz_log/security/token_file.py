@@ -9,12 +9,12 @@ from typing import Final
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.changing_file import ChangingFile
+from waltz_log.untrusted_files import TOKEN
 
 __all__ = ["TokenFile"]
 
 log = get_logger(__name__)
 
-FILE_BYTES_MAX: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 """RFC 6750, section 2.1."""
 
@@ -23,7 +23,7 @@ class TokenFile:
     """Read again when the file changes. A file that holds no token, as while it is written, changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = ChangingFile(path, FILE_BYTES_MAX)
+        self._file = ChangingFile(path, TOKEN)
         self._token = ""
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

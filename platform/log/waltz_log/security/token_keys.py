@@ -17,6 +17,7 @@ from typing import Any, Final  # Any: keys of PyJWT
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.changing_file import ChangingFile
+from waltz_log.untrusted_files import KEY_SET
 
 __all__ = ["KeySet", "TokenKey"]
 
@@ -28,7 +29,6 @@ ALGORITHMS: Final = ("EdDSA", "ES256", "ES384", "ES512", "PS256", "PS384", "PS51
 MATERIAL: Final = ("kty", "crv", "x", "y", "n", "e")
 """The members that are the public key itself. Two keys with the same id may differ."""
 
-KEYS_BYTES_MAX: Final = 1024 * 1024
 KEYS_MAX: Final = 256
 
 REPEAT_S: Final = 60.0
@@ -49,7 +49,7 @@ class KeySet:
     """Raises `InvalidSetting` at start if the file cannot be used."""
 
     def __init__(self, path: Path) -> None:
-        self._file = ChangingFile(path, KEYS_BYTES_MAX)
+        self._file = ChangingFile(path, KEY_SET)
         self._lock = threading.Lock()
         self._keys: Mapping[str | None, TokenKey] = {}
         self._unusable: InvalidSetting | None = None

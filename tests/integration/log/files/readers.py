@@ -28,7 +28,8 @@ from waltz_log.outside_text import printable
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, TokenSettings
-from waltz_log.security.tokens import TokenFile, Tokens
+from waltz_log.security.token_file import TokenFile
+from waltz_log.security.tokens import Tokens
 
 __all__ = ["READERS"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,20 @@ def _change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 NAME = "0" * 19 + ".seg"
-CRAFTED: list[tuple[str, Any]] = [
-    *(("partition_count", value) for value in (-1, 0, 1, 3, 1 << 40, 2.0, "2", None, True)),
-    *(("files.0.path", f"partitions/{folder}/{NAME}") for folder in ("00", "²", "٠", "2", "-1", "..", "+0", "", "0/0", "0\n")),
-    *(("files.0.path", path) for path in ("partitions/0/../../x", "/etc/passwd", "partitions/0/x.seg", "partitions/0/.ssh", 7, None, ["a"], NAME)),
-    *((f"files.0.{name}", value) for name in ("size", "sha256", "linked") for value in (-1, 1 << 80, None, "x", [], {}, 1.5)),
-    *((f"partitions.0.{name}", value) for name in ("partition", "fence", "last_transaction_id", "mark") for value in (1 << 70, "0", None, [], 1.5)),
-    *(("partitions.0.mark.session", value) for value in (1 << 63, "0", None)),
-    *((name, value) for name in ("files", "partitions") for value in (None, {}, "x", [1], [[]], [{"a": 1}])),
+
+
+def _each(names: Iterable[str], *values: Any) -> list[tuple[str, Any]]:
+    return [(name, value) for name in names for value in values]
+
+
+CRAFTED = [
+    *_each(["partition_count"], -1, 0, 1, 3, 1 << 40, 2.0, "2", None, True),
+    *_each(["files.0.path"], *(f"partitions/{folder}/{NAME}" for folder in ("00", "²", "٠", "2", "-1", "..", "+0", "", "0/0", "0\n"))),
+    *_each(["files.0.path"], "partitions/0/../../x", "/etc/passwd", "partitions/0/x.seg", "partitions/0/.ssh", 7, None, ["a"], NAME),
+    *_each(["files.0.size", "files.0.sha256", "files.0.linked"], -1, 1 << 80, None, "x", [], {}, 1.5),
+    *_each(("partitions.0." + name for name in ("partition", "fence", "last_transaction_id", "mark")), 1 << 70, "0", None, [], 1.5),
+    *_each(["partitions.0.mark.session"], 1 << 63, "0", None),
+    *_each(["files", "partitions"], None, {}, "x", [1], [[]], [{"a": 1}]),
     ("cluster_key", 5),
     ("cluster_key", "x" * 10_000),
     ("start", 1 << 70),
@@ -101,13 +107,9 @@ def test_a_backup_of_a_file_with_a_hole_is_refused_though_its_checksum_would_mat
         assert "a hole of" in answer["err"] + answer["out"]
 
 
-VIEW: list[tuple[str, Any]] = [
-    *(
-        (name, value)
-        for name in ("layout", "topic", "partition", "bound", "commit", "not_keyed", "properties")
-        for value in (None, [], "x", 1 << 70, 1.5)
-    ),
-    *((f"files.0.{place}", value) for place in range(9) for value in (-1, 1 << 70, None, "x", [])),
+VIEW = [
+    *_each(("layout", "topic", "partition", "bound", "commit", "not_keyed", "properties"), None, [], "x", 1 << 70, 1.5),
+    *_each((f"files.0.{place}" for place in range(9)), -1, 1 << 70, None, "x", []),
     ("files", None),
     ("files", [1]),
     ("files", [[]]),
