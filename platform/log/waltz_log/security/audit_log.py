@@ -14,6 +14,7 @@ import atexit
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +32,7 @@ from waltz_log.outside_text import cut
 from waltz_log.security.denial_limit import DenialLimit
 from waltz_log.security.denied_principals import DeniedPrincipals
 from waltz_log.settings import Settings
-from waltz_log.untrusted_files import open_regular
+from waltz_log.untrusted_files import PRIVATE
 
 __all__ = ["AuditSettings", "acted", "denied", "open_audit"]
 
@@ -136,12 +137,18 @@ def _write(event: str, facts: Mapping[str, str | int | None]) -> int:
     return len(line) + 1
 
 
+def _open_private(path: str, flags: int) -> int:
+    """Only the user of the process reads a new file. A named pipe that no process reads is an error, and the process does not wait for its reader."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, PRIVATE)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 class _Lines(RotatingFileHandler):
     """A line that cannot be written, as on a full disk, is reported and does not end the call that it is about."""
 
     def _open(self) -> TextIOWrapper:
-        """Only the user of the process reads the file."""
-        return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_regular))
+        return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private))
 
     def handleError(self, record: logging.LogRecord) -> None:
         log.exception("audit line not written", file=self.baseFilename, line=record.getMessage())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +108,26 @@ def test_a_disk_that_becomes_full_does_not_fail_the_call(capsys: pytest.CaptureF
     denied(_denial())
     shown = capsys.readouterr()
     assert "audit line not written" in shown.out + shown.err
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_its_user_reads_the_file_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        open_audit(AuditSettings(file=tmp_path / "audit", bytes_max=4096, files_max=2))
+        for number in range(200):
+            acted("access revoked", resource=f"shop/{number}" * 10)
+    finally:
+        os.umask(before)
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert len(files) >= 3
+    assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+def test_a_named_pipe_that_no_process_reads_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "audit")
+    with pytest.raises(InvalidSetting, match=r"audit\.file"):
+        open_audit(AuditSettings(file=tmp_path / "audit"))
 
 
 def test_without_a_file_lines_are_events_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,16 +117,22 @@ class _Copier:
         raise Unavailable(reason=f"the log of partition {partition} was cut or trimmed again and again while it was copied")
 
     def _refuse_damaged(self, partition: int) -> None:
-        """Raises `CorruptData` if the source itself is damaged: then it is not a running node that changes the log."""
+        """Raises `CorruptData` if the source itself is damaged, in the same way twice: then it is not a running node that changes the log."""
+        found = [self._damage(partition) for _ in range(2)]
+        if found[0] is not None and found[1] is not None and found[0].findings[:1] == found[1].findings[:1]:
+            self._refuse(found[1])
+
+    def _damage(self, partition: int) -> SegmentCheck | None:
+        """The check of the first damaged segment."""
         where = str(partition)
-        firsts = segment_firsts(self._source, where)
-        for first, following in pairwise([*firsts, None]):
+        for first, following in pairwise([*segment_firsts(self._source, where), None]):
             assert first is not None
-            known_good = self._directory.known_good(partition) if following is None else first - 1
-            check = SegmentCheck(self._source, where, self._directory.key, partition, first, following=following, known_good=known_good)
+            check = SegmentCheck(self._source, where, self._directory.key, partition, first, following=following, known_good=first - 1)
             for step in check.run():
                 self._on_bytes(step)
-            self._refuse(check)
+            if check.findings:
+                return check
+        return None
 
     def _refuse(self, check: SegmentCheck) -> None:
         if check.findings:
