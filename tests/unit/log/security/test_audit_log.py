@@ -114,9 +114,9 @@ def test_a_disk_that_becomes_full_does_not_fail_the_call(capsys: pytest.CaptureF
 def test_only_its_user_reads_the_file_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        open_audit(AuditSettings(file=tmp_path / "audit", bytes_max=4096, files_max=2))
-        for number in range(200):
-            acted("access revoked", resource=f"shop/{number}" * 10)
+        open_audit(AuditSettings(file=tmp_path / "audit", bytes_max=1 << 20, files_max=2))
+        for number in range(5000):
+            acted("access revoked", principal="p" * 200, resource=f"shop/{number:0200}")
     finally:
         os.umask(before)
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
