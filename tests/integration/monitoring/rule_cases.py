@@ -198,6 +198,8 @@ QUIET = {
     f"waltz_time_seconds{{{A}}}": "2+15x240",
     f"waltz_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x240",
     f"waltz_coordinator_certificate_expiry_timestamp_seconds{{{A}}}": "2000000x240",
+    # A value that is repaired at once.
+    f'waltz_coordinator_value_refused{{{A}, value="topics"}}': "_x100 1 stale",
     f'waltz_server_partition_accepts_appends{{{A}, partition="0"}}': "1x240",
     # Partition 1 moves to another server within 30 s.
     f'waltz_server_partition_accepts_appends{{{A}, partition="1"}}': "1x100 stale",
