@@ -22,12 +22,16 @@ from waltz_log.console.security import BrowserAccess, Guard
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock, Network
 from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, WaltzError
+from waltz_log.line_limit import LineLimit
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 
 __all__ = ["make_application"]
 
 log = get_logger(__name__)
+
+_failures = LineLimit(5, 50)
+"""Lines with a stack trace, of one caller and of all."""
 
 PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topics, nodes, actions)
 
@@ -82,7 +86,9 @@ def _failed(console: Console, request: Request, error: Exception) -> Response:
     elif isinstance(error, WaltzError):
         status, title, reason = _status(error), _title(error), str(error)
     else:
-        log.error("page failed", path=request.url.path, error=type(error).__name__, exc_info=error)
+        left_out = _failures.count(console.access.principal or (request.client.host if request.client else None))
+        if left_out is not None:
+            log.error("page failed", path=request.url.path, error=type(error).__name__, left_out=left_out, exc_info=error)
         status, title, reason = 500, "The console failed", "This page could not be made. The log of the console says why."
     if "hx-request" in request.headers:
         return console.part("problem.html", 200, title=title, reason=reason)  # htmx shows only answers that succeed

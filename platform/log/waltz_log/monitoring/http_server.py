@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
+from waltz_log.line_limit import LineLimit
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.arriving_requests import ArrivingRequests
 from waltz_log.security.certificates import Certificates
@@ -28,6 +29,9 @@ from waltz_log.security.identity import matches
 __all__ = ["CONNECTIONS_MAX", "TEXT", "MonitoringHandler", "MonitoringServer"]
 
 log = get_logger(__name__)
+
+_failures = LineLimit(2, 20)
+"""Lines with a stack trace, of one client and of all."""
 
 CONNECTIONS_MAX = 16
 """Requests at once. Two Prometheus servers and people need fewer; each costs a thread."""

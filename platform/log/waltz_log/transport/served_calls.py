@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError
 from waltz_log import errors
 from waltz_log.core.ports import AnyMethod, Handler, Served
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
-from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller
 from waltz_log.security.identity import counted_principal
 from waltz_log.transport.call_streams import EOF
 from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.failed_calls import log_failure, log_violation
 from waltz_log.transport.large_messages import decoder_of
 from waltz_log.transport.request_limits import answer_bytes, request_bytes_max
 from waltz_log.transport.unread import Unread
@@ -56,14 +56,14 @@ OPENING_S: Final = 30.0
 
 T = TypeVar("T")
 
-log = get_logger(__name__)
-
 
 async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
     """Runs a handler, and sends its errors to the caller in the status."""
     try:
         return await work
     except WaltzError as error:
+        if isinstance(error, ProtocolViolation):
+            log_violation(method, str(context.peer()), error)
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
     except grpc.aio.AbortError:
         raise
@@ -73,8 +73,7 @@ async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any
         # Something that the handler awaited was cancelled, not the call. gRPC would never report that to the peer.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
     except Exception as error:
-        log.exception("call failed", method=method.name, peer=context.peer())
-        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        await context.abort(grpc.StatusCode.UNKNOWN, log_failure(method, str(context.peer()), error))
 
 
 class ServedStream:

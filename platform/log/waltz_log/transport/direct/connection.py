@@ -38,6 +38,7 @@ from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits, PrincipalConnections
 from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
 from waltz_log.transport.direct.received_bytes import ReceivedBytes
+from waltz_log.transport.failed_calls import log_failure, log_violation
 from waltz_log.transport.large_messages import decoder_of
 
 __all__ = ["DirectConnections", "DirectListener", "DirectOrGrpcStream"]
@@ -119,10 +120,12 @@ class _ServedWire(Wire):
         super().__init__(listener.greeted, listener.handshake_s)
         self._listener = listener
         self.ssl_object: ssl.SSLObject | None = None
+        self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.ssl_object = transport.get_extra_info("ssl_object")
+        self.peer = ":".join(map(str, (transport.get_extra_info("peername") or ())[:2]))
         self._listener.connected(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -256,7 +259,7 @@ class DirectListener:
                 await handler(stream)
 
         try:
-            wire.end(await _status_of(method, work()))
+            wire.end(await _status_of(method, work(), wire.peer if isinstance(wire, _ServedWire) else ""))
         finally:
             wire.when_lost = None
 
@@ -281,20 +284,21 @@ def _principal_of(identity: Identity | None) -> str | None:
     return None if identity is None else identity.principal
 
 
-async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
+async def _status_of(method: AnyMethod, work: Awaitable[None], peer: str) -> bytes:
     """Like `grpc.answered`, but for a stream that passes its errors to the caller unchanged."""
     try:
         await work
         return b""
     except WaltzError as error:
+        if isinstance(error, ProtocolViolation):
+            log_violation(method, peer, error)
         return errors.encode(error).encode()
     except asyncio.CancelledError:
         if task_is_cancelled():
             raise
         return errors.encode(ConnectionLost(address="peer", reason="what the call waited for was given up")).encode()
     except Exception as error:
-        log.exception("call failed", method=method.name)
-        return errors.encode(ConnectionLost(address="peer", reason=f"unknown: {type(error).__name__}: {error}")).encode()
+        return errors.encode(ConnectionLost(address="peer", reason=log_failure(method, peer, error))).encode()
 
 
 # ---- the calling end -----------------------------------------------------------------------------------------------------------------------------
