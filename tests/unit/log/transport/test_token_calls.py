@@ -12,11 +12,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.unit.log.security.test_tokens import _Issuer, _settings
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.core.ports import Channel, Coordinator, Listener, Service
 from waltz_log.core.topics.sharding import Shard
-from waltz_log.errors import PermissionDenied, Unavailable
+from waltz_log.errors import NotAllowed, NotAppended, OutcomeUnknown, PermissionDenied, Unavailable
 from waltz_log.security import changing_file, tokens
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.callers import caller
+from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import ReservedAddress
@@ -125,3 +128,58 @@ async def test_a_stream_ends_when_its_key_leaves_the_set_and_no_other_one_does(k
         await untouched.send(pb.ClientMessage())
         assert await untouched.receive() is not None
         await channel.close()
+
+
+class _Redirected:
+    """The network of a client to which the cluster announces the addresses of a network in memory."""
+
+    def __init__(self, network: GrpcNetwork, address: str) -> None:
+        self._network = network
+        self._address = address
+
+    def connect(self, _address: str) -> Channel:
+        return self._network.connect(self._address)
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        raise AssertionError("a client serves nothing")
+
+
+async def test_a_client_appends_on_across_the_ends_of_its_tokens_and_is_refused_without_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    issuer, authority, path = _Issuer(tmp_path / "keys.json"), DevelopmentAuthority(tmp_path / "authority"), tmp_path / "token"
+    cluster = MemoryCluster(partitions=1, storages=1, servers=1)
+    await cluster.start()
+    ((server, _),) = cluster.servers.values()
+    tls = authority.issue("node", "a").model_copy(update={"tokens": _settings(issuer)})
+    listener = await GrpcNetwork(tls=tls).serve("127.0.0.1:0", server.service())
+
+    def renew() -> None:
+        new = path.with_suffix(".new")
+        new.write_text(issuer.sign(exp=time.time() + LASTS_S))
+        new.replace(path)
+
+    async def coordinator() -> Coordinator:
+        return cluster.ensemble.session()
+
+    renew()
+    network = GrpcNetwork(tls=authority.issue("application", "jobs").model_copy(update={"token": path}))
+    client = await WaltzClient.connect_over(coordinator, _Redirected(network, listener.address), ClientSettings(append_timeout_s=20))
+    try:
+        async with asyncio.timeout(40):
+            receipts = []
+            began_s = time.monotonic()
+            while time.monotonic() - began_s < 3 * LASTS_S:
+                receipts.append(await client.append(0, b"%d" % len(receipts)))
+                renew()
+                await asyncio.sleep(0.05)
+            ids = [each.transaction_id for each in receipts]
+            assert ids == list(range(ids[0], ids[0] + len(ids))), "each append is in the log once"
+            assert capsys.readouterr().out.count("call ended with its token") >= 2
+            await asyncio.sleep(LASTS_S + 1)
+            with pytest.raises((NotAllowed, NotAppended, OutcomeUnknown)):
+                await client.append(0, b"too late", timeout_s=3)
+    finally:
+        await client.close()
+        await listener.close()
+        await cluster.stop()
