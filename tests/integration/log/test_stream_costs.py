@@ -24,6 +24,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.call_streams import EOF
 from waltz_log.transport.direct import codec as frames
 from waltz_log.transport.direct.codec import Wire
+from waltz_log.transport.direct.large_frame import BEGUN_BYTES_MAX
 from waltz_log.transport.large_messages import AppendColumns, append_message
 
 KINDS = pytest.mark.parametrize("kind", ["alone", "workers"])
@@ -164,7 +165,7 @@ async def test_frames_that_are_announced_and_not_sent_hold_little_and_give_it_ba
             wire._transport.write(frames.HEAD.pack(frames.MESSAGE, methods.MAX_FRAME_BYTES) + bytes(32 * 1024))
         await asyncio.sleep(1)
         grown = (await node.used()).resident_bytes - before.resident_bytes
-        assert grown < ANNOUNCED * (1 << 20) + (48 << 20), f"grown={grown >> 20} MiB"
+        assert grown < ANNOUNCED * BEGUN_BYTES_MAX + (48 << 20), f"grown={grown >> 20} MiB"
         assert await _direct_port(channel, node) == port, "another principal still gets a connection"
         async with node.channel("application", "trusted-hostile") as hostile:
             assert await _direct_port(hostile, node) == 0, "this one has all it may have"

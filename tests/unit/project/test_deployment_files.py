@@ -195,7 +195,9 @@ def test_a_node_is_asked_whether_it_lives_and_is_ready_where_the_image_answers(n
     if isinstance(settings, StorageSettings):
         assert "/var/lib/waltz" in [mount["mountPath"] for mount in container["volumeMounts"]]
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
-        assert container[probe]["httpGet"] == {"path": path, "port": "http"}
+        interpreter, *options, program = container[probe]["exec"]["command"]
+        assert [interpreter, *options] == ["python", "-I", "-c"]
+        assert f"http://127.0.0.1:{settings.http.probe_port}{path}" in program, "no other pod reaches it"
         assert container[probe]["timeoutSeconds"] == 5
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     parse(container["args"])

@@ -6,7 +6,7 @@ The event loop gives a snapshot of its statistics when it is asked, and does not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
@@ -14,7 +14,7 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.monitoring.http_server import MonitoringHandler, MonitoringServer
 from waltz_log.monitoring.monitored import Finding, Monitored
 from waltz_log.monitoring.readiness import Check, is_ready, report
-from waltz_log.monitoring.settings import HttpSettings
+from waltz_log.monitoring.settings import OFF, HttpSettings
 from waltz_log.security.certificates import Certificates
 
 __all__ = ["serve_http"]
@@ -30,23 +30,35 @@ def serve_http(settings: HttpSettings, monitored: Monitored, certificates: Certi
         raise InvalidSetting(name="http.tls", reason="needs the block `tls` with the files of this node's certificate", nearest=None)
     if settings.clients and not settings.tls:
         raise InvalidSetting(name="http.clients", reason="needs http.tls: without it nothing shows who a client is", nearest=None)
-    if settings.address is None:
-        yield settings
-        return
-    from waltz_log.monitoring.exposition import exposition  # only here: a node without an endpoint does not load prometheus_client
+    with ExitStack() as stack:
+        ports: dict[str, int] = {}
+        if settings.address is not None:
+            ports["port"] = stack.enter_context(_listening(settings, monitored, certificates if settings.tls else None).serving())
+        if settings.probe_port != OFF:
+            probes = HttpSettings(port=settings.probe_port)
+            ports["probe_port"] = stack.enter_context(_listening(probes, monitored, None, name="http.probe_port", metrics=False).serving())
+        yield settings.model_copy(update=ports)
+
+
+def _listening(
+    settings: HttpSettings, monitored: Monitored, certificates: Certificates | None, *, name: str = "http.port", metrics: bool = True
+) -> _Server:
+    exposition: Exposition | None = None
+    if metrics:
+        from waltz_log.monitoring.exposition import exposition  # only here: a node without an endpoint does not load prometheus_client
 
     try:
-        server = _Server(settings, monitored, exposition, certificates if settings.tls else None)
+        return _Server(settings, monitored, exposition, certificates)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no address"
-        advice = "choose another http.host or http.port; port 0 is a free one"
+        advice = f"choose another http.host or {name}; port 0 is a free one"
         raise OSError(f"cannot listen on {settings.address} for http: {reason} ({advice})") from None
-    with server.serving() as port:
-        yield settings.model_copy(update={"port": port})
 
 
 class _Server(MonitoringServer):
-    def __init__(self, settings: HttpSettings, monitored: Monitored, exposition: Exposition, certificates: Certificates | None) -> None:
+    """`exposition` None: it has no metrics."""
+
+    def __init__(self, settings: HttpSettings, monitored: Monitored, exposition: Exposition | None, certificates: Certificates | None) -> None:
         self.monitored = monitored
         self.exposition = exposition
         super().__init__(settings.host, settings.port, _Handler, certificates, probes=True, clients=settings.clients)
@@ -64,6 +76,8 @@ class _Handler(MonitoringHandler):
             self._checks("livez", self._endpoint.monitored.liveness(), query)
         elif path == "/readyz":
             self._checks("readyz", self._endpoint.monitored.find().checks, query)
+        elif self._endpoint.exposition is None:
+            self.send(HTTPStatus.NOT_FOUND, b"not found\n")
         elif path == "/metrics" and not self.is_named():
             self.send(HTTPStatus.FORBIDDEN, b"http.clients does not name this client's certificate\n")
         elif path == "/metrics":

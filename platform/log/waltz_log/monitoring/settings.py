@@ -27,7 +27,13 @@ class HttpSettings(Settings):
         description="Port of the endpoint; 0: a free one, which `waltz cluster status` shows; -1: no endpoint. A node with several workers has one "
         "endpoint, which shows all of them.",
     )
-
+    probe_port: int = Field(
+        default=OFF,
+        ge=OFF,
+        le=65_535,
+        description="Another port for `/livez` and `/readyz` alone, in plain text, at 127.0.0.1: no other machine can keep a probe waiting there. 0: "
+        "a free one; -1: none. Set it where a failed probe restarts the process, and let the probe run a command on this machine.",
+    )
     tls: bool = Field(
         default=False,
         description="Serve HTTPS, with the files of the block `tls` of the node. Set it where other machines reach the endpoint. Probes need no "

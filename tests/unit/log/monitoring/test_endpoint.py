@@ -235,6 +235,18 @@ def test_a_probe_is_answered_while_every_other_place_waits_for_the_event_loop(se
         process.end()
 
 
+def test_the_port_of_probes_is_another_one_of_this_machine_and_has_no_metrics(monitored: Monitored) -> None:
+    with serve_http(HttpSettings(port=-1, probe_port=0), monitored) as settings:
+        assert settings.address is None
+        assert _get(settings.probe_port, "/livez")[0] == 200
+        assert _get(settings.probe_port, "/readyz")[0] == 503
+        assert _get(settings.probe_port, "/metrics")[0] == 404
+        with pytest.raises(OSError, match="probe_port"), serve_http(HttpSettings(probe_port=settings.probe_port), monitored):
+            raise AssertionError("the port is in use")
+    with serve_http(HttpSettings(host="0.0.0.0", port=0, probe_port=0), monitored) as settings:
+        assert settings.port != settings.probe_port
+
+
 def test_a_worker_that_stands_still_is_not_alive(monitored: Monitored, port: int) -> None:
     stuck = {0: 0.0, 1: 0.0}
     monitored.stuck_workers = lambda: stuck

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from waltz_log.transport.direct import codec
+from waltz_log.transport.direct import codec, large_frame
 from waltz_log.transport.direct.codec import HEAD, MESSAGE, PING, Wire
-from waltz_log.transport.direct.large_frame import BEGUN_BYTES_MAX, LargeFrame
+from waltz_log.transport.direct.large_frame import LargeFrame
 from waltz_log.transport.direct.received_bytes import LIMIT_MIN, ReceivedBytes, Share
 from waltz_log.transport.methods import MAX_FRAME_BYTES
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_frame, "BEGUN_BYTES_MAX", MIB)
 
 
 class _Transport(asyncio.Transport):
@@ -69,7 +74,7 @@ async def test_a_frame_that_is_announced_holds_a_mebibyte_and_grows_with_what_ar
     wire, transport = _connected(share)
     frame = HEAD.pack(MESSAGE, MAX_FRAME_BYTES) + bytes(range(256)) * (MAX_FRAME_BYTES // 256)
     _receive(wire, transport, frame[: 64 * 1024])
-    assert share.held == BEGUN_BYTES_MAX
+    assert share.held == MIB
     _receive(wire, transport, frame[64 * 1024 : 3 * MIB])
     assert share.held == 4 * MIB
     _receive(wire, transport, frame[3 * MIB :])
@@ -84,7 +89,7 @@ async def test_a_principal_at_its_limit_is_not_read_until_half_is_returned() -> 
     frame = HEAD.pack(MESSAGE, 2 * MIB) + bytes(2 * MIB)
     received = [_receive(wire, transport, frame) for wire, transport in wires]
     assert [transport.reading for _, transport in wires] == [False, False, False]
-    assert received[2] == BEGUN_BYTES_MAX + HEAD.size, "the third has the beginning of its frame"
+    assert received[2] == MIB + HEAD.size, "the third has the beginning of its frame"
     other = _connected(Share(4 * MIB))
     assert _receive(*other, frame) == len(frame)
     (first, _), (second, second_transport), (third, third_transport) = wires

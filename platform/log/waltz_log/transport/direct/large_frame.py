@@ -5,8 +5,9 @@ from __future__ import annotations
 
 __all__ = ["BEGUN_BYTES_MAX", "LargeFrame"]
 
-BEGUN_BYTES_MAX = 1024 * 1024
-"""The memory that a frame has from its beginning. A larger one gets twice as much each time that this is full, with one copy."""
+BEGUN_BYTES_MAX = 2 * 1024 * 1024
+"""The memory that a frame has from its beginning: that of the largest append frame of a client with the default settings, and its columns. A larger
+one gets twice as much each time that this is full, with one copy."""
 
 
 class LargeFrame:
