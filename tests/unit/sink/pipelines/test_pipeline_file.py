@@ -216,3 +216,65 @@ def test_a_batch_read_gets_the_options_that_mean_something_to_it() -> None:
     assert batch_options(given) == {"cluster": "c", "partitions": "0-1", "minPartitions": "4"}
     with pytest.raises(InvalidSetting):
         batch_options({"partitions": "0"})
+
+
+SECRET = "hunter2-in-the-environment"
+NEEDED = {"STATE": "/s", "CLUSTER": "h:1/w"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trigger: ${HIDDEN}",
+        "trigger: every ${HIDDEN} minutes",
+        "max_retries: ${HIDDEN}",
+        "restart: {attempts: '${HIDDEN}'}",
+        "name: ${HIDDEN}/x",
+        "${HIDDEN}: 1",
+        "dead_letters: {table: '${HIDDEN}', ${HIDDEN}: 2}",
+        "trigger: !!int ${HIDDEN}",
+        'checkpoint: ["${HIDDEN}"]',
+        "spark: {conf: ['${HIDDEN}']}",
+    ],
+)
+@pytest.mark.parametrize("long", [False, True])
+def test_an_error_shows_the_name_of_a_variable_and_never_its_value(write: Write, line: str, *, long: bool) -> None:
+    value = SECRET * 20 if long else SECRET
+    other = "".join(f"{each}\n" for each in GOOD.splitlines() if not each.startswith(line.partition(":")[0]))
+    found = problems(write(f"{other}{line}\n"), HIDDEN=value, **NEEDED)
+    assert found
+    assert "hunter2" not in " ".join(found)
+
+
+def test_values_of_source_options_are_not_shown_either(write: Write) -> None:
+    text = GOOD.replace("partitions: 0-3", "partitions: ${HIDDEN}").replace("{0: 5}", "${HIDDEN}").replace("false", "${HIDDEN}")
+    found = problems(write(text), HIDDEN=SECRET, **NEEDED)
+    assert found
+    assert "hunter2" not in " ".join(found)
+    assert "${HIDDEN}" in " ".join(found)
+
+
+def test_a_number_that_is_out_of_range_is_explained_without_its_value(write: Write) -> None:
+    text = GOOD.replace("maxTransactionsPerTrigger: 1000", "maxTransactionsPerTrigger: ${HIDDEN}")
+    (found,) = problems(write(text), HIDDEN="-31337", **NEEDED)
+    assert "31337" not in found
+
+
+@pytest.mark.parametrize("name", ["DB_PASSWORD", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "API_KEY", "MY_CREDENTIALS"])
+def test_a_variable_whose_name_declares_a_secret_is_not_inserted(write: Write, name: str) -> None:
+    text = GOOD.replace("${STATE}/legs", f"/s/${{{name}}}")
+    found = problems(write(text), **{name: SECRET}, **NEEDED)
+    assert any("declares a secret" in each for each in found)
+    assert "hunter2" not in " ".join(found)
+    assert check_pipeline_file(write(text), {name: SECRET, **NEEDED})[0] is None
+
+
+def test_aliases_repeat_values_within_a_limit_and_never_hold_themselves(write: Write) -> None:
+    landing = "  - &landing\n    decode: {format: bytes}\n    target: {table: /s/tables/one}\n"
+    assert problems(write(f"source: {{cluster: 'h:1/w'}}\ncheckpoint: /s/c\noutputs:\n{landing}"), **NEEDED) == []
+    bomb = "\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)])
+    assert len(bomb) < 637
+    (found,) = problems(write(bomb))
+    assert "more than 20000 nodes" in found
+    (found,) = problems(write("a: &a [*a]"))
+    assert "holds itself" in found
