@@ -33,6 +33,8 @@ KNOWN = {
     "log/waltz_log/security/denied_principals.py: mkdir": "with its mode",
     "log/waltz_log/security/denied_principals.py: open": "a descriptor",
     "log/waltz_log/security/denied_principals.py: os.open": "follows no link, waits for no pipe, and reads a limited number of bytes",
+    "log/waltz_log/security/remembered_rules.py: open": "a descriptor",
+    "log/waltz_log/security/remembered_rules.py: os.open": "creates a file, exclusively, with its mode",
     "spark_source/pyspark_waltz/testing.py: read_text": "a simulated cluster of a test",
     "spark_source/pyspark_waltz/testing.py: write_text": "a simulated cluster of a test",
     "sink/waltz_delta/tables/table_watch.py: read_text": "a file of this job in its checkpoint, through Hadoop",

@@ -13,15 +13,13 @@ from typing import Final
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.rules import ACCESS, CLOSED, AccessRules
+from waltz_log.untrusted_files import RULES, read_bytes
 
 __all__ = ["FILE", "RememberedRules"]
 
 log = get_logger(__name__)
 
 FILE: Final = "access-rules.json"
-
-BYTES_MAX: Final = 2_000_000
-"""Rules are one value of the coordinator, of at most a megabyte."""
 
 
 class RememberedRules:
@@ -33,8 +31,7 @@ class RememberedRules:
     def load(self) -> AccessRules | None:
         """None: the node never enforced rules. `CLOSED` for a file that cannot be read: there were rules."""
         try:
-            with self._path.open("rb") as file:
-                return AccessRules.from_bytes(file.read(BYTES_MAX))
+            return AccessRules.from_bytes(read_bytes(self._path, RULES))
         except FileNotFoundError:
             return None
         except (InvalidSetting, OSError) as error:

@@ -31,6 +31,8 @@ from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
 from waltz_log.journal.export import export_lines
 from waltz_log.security.authority import DevelopmentAuthority
+from waltz_log.security.remembered_rules import FILE
+from waltz_log.security.rules import AccessRules
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.segments.segment_log import SegmentLog
@@ -198,6 +200,11 @@ def checkpoint(place: Path) -> Path:
     return written("0", 'v1\n{"batchWatermarkMs":0}\n{"0":12}\n')(place / "given" / "offsets")
 
 
+def rules(place: Path) -> Path:
+    (place / "given").mkdir()
+    return written(FILE, AccessRules(revision=3).to_bytes())(place / "given")
+
+
 def development(place: Path) -> Path:
     (place / "given").mkdir()
     return written(
@@ -205,7 +212,7 @@ def development(place: Path) -> Path:
     )(place / "given")
 
 
-FIXED_NAMES = ("certificate", "key", "authorities", "checkpoint", "development cluster")
+FIXED_NAMES = ("certificate", "key", "authorities", "checkpoint", "development cluster", "remembered rules")
 """Rows of files that are found by their names in a directory."""
 
 STORAGE_ENDS = (FAILED, USAGE, MACHINE)
@@ -237,6 +244,7 @@ ROWS = [
     Row("checkpoint", checkpoint, called("checkpoint", directory=True), untrusted_files.CHECKPOINT),
     Row("job metrics", written("m.prom", 'waltz_pipeline_rows_total{pipeline="a"} 1\n'), called("job metrics"), untrusted_files.METRICS),
     Row("development cluster", development, called("development cluster", directory=True), untrusted_files.DEVELOPMENT),
+    Row("remembered rules", rules, called("remembered rules", directory=True), untrusted_files.RULES),
     Row("journal export", export, command("journal", "import", "NEW", "--from", "FILE"), untrusted_files.EXPORT),
     Row("log", written("node.log", "started\n"), called("log"), untrusted_files.LOG),
     *storage_row("control file", CONTROL_FILE),

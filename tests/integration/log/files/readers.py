@@ -27,6 +27,8 @@ from waltz_log.exit_codes import USAGE
 from waltz_log.outside_text import printable
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.certificates import Certificates
+from waltz_log.security.remembered_rules import RememberedRules
+from waltz_log.security.rules import CLOSED
 from waltz_log.security.settings import TlsSettings, TokenSettings
 from waltz_log.security.token_file import TokenFile
 from waltz_log.security.tokens import Tokens
@@ -48,6 +50,11 @@ def _bundle(path: str) -> None:
     problems: dict[str, str] = {}
     bundle._settings([Path(path)], problems)
     _report(problems.values())
+
+
+def _rules(directory: str) -> None:
+    if RememberedRules(Path(directory)).load() is CLOSED:
+        raise OSError("remembered rules cannot be read, nothing is permitted without rules")
 
 
 def _log(path: str) -> None:
@@ -72,6 +79,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "development cluster": lambda path: LocalCluster(Path(path), partitions=1),
     "settings in a bundle": _bundle,
     "log": _log,
+    "remembered rules": _rules,
 }
 """Readers that are no command of their own. Each raises `WaltzError` or `OSError`, which commands print as one sentence."""
 
