@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from waltz_log.cli.printing import print_line
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.settings import tls_environment
 from waltz_log.untrusted_files import write_private
@@ -49,14 +50,14 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
         signal.signal(number, asked)
     try:
         with cluster:
-            print(f"cluster  {cluster.cluster}", flush=True)
-            print(f"logs     {cluster.log('server-0').parent}", flush=True)
-            print(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})", flush=True)
+            print_line(f"cluster  {cluster.cluster}")
+            print_line(f"logs     {cluster.log('server-0').parent}")
+            print_line(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})")
             if cluster.secure:
-                print(f"env      {environment_file(cluster)}", flush=True)
-            print(f"ready cluster={cluster.cluster}", flush=True)
+                print_line(f"env      {environment_file(cluster)}")
+            print_line(f"ready cluster={cluster.cluster}")
             while True:
                 name = cluster.wait_ended()
-                print(f"ended {name}: {cluster.last_words(name or '')}", flush=True)
+                print_line(f"ended {name}: {cluster.last_words(name or '')}")
     except _Asked:
-        print("stopped", flush=True)
+        print_line("stopped")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from waltz_log.outside_text import printable
+from waltz_log.outside_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_table"]
+__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_lines", "print_table"]
 
 WIDTH = 200
 """Characters in a line of a table that is not printed on a terminal."""
@@ -35,8 +35,14 @@ def print_item(item: object, output: str) -> None:
     print(json.dumps(item) if output == "json" else f"---\n{_yaml(item)}", end="\n" if output == "json" else "", flush=True)
 
 
-def print_line(text: str) -> None:
-    print(printable(text), flush=True)
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """`file`: standard output if it is None."""
+    print(printable(text), file=file, flush=True)
+
+
+def print_lines(text: str) -> None:
+    """A text of several lines, such as a document."""
+    print(printable_lines(text), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.loggers import get_logger
+from waltz_log.outside_text import printable
 from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
@@ -94,7 +95,7 @@ async def _main(end: socket.socket) -> int:
         await {"server": _serve_partitions, "storage": _serve_storage}[orders.kind](orders, link, stop)
         return OK
     except (WaltzError, OSError) as error:
-        print(f"waltz: worker {orders.worker}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"waltz: worker {orders.worker}: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return exit_code_of(error)
     finally:
         watching.cancel()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from enum import StrEnum
+from pathlib import Path
 
 import pytest
 import yaml
 
-from waltz_log.cli.printing import ROWS_LAID_OUT, plain_table, print_data, print_item, print_table
+import waltz_log
+from waltz_log.cli.printing import ROWS_LAID_OUT, plain_table, print_data, print_item, print_line, print_lines, print_table
 from waltz_log.outside_text import printable
 
 HOSTILE = "name\x1b]0;owned\x07\x1b[2J\u202eab\r\n"
@@ -62,3 +66,41 @@ def test_a_long_table_has_one_line_for_each_row(capsys: pytest.CaptureFixture[st
     assert len(lines) == ROWS_LAID_OUT + 2
     assert lines[4].split() == ["3", printable(HOSTILE), "-"]
     assert plain_table(["a", "bb"], [(1, 2)]) == " a  bb\n 1  2\n"
+
+
+RAW = {
+    "cli/printing.py": "the functions that escape",
+    "cli/checks.py": "runs before the packages are installed, and says sentences of ours",
+    "cli/__main__.py": "a sentence of ours, without the packages that commands need",
+    "cli/main.py": "escapes what it shows of an error",
+    "cli/watching.py": "clears the screen, and escapes what it shows of an error",
+    "cli/topics/lag.py": "escapes what it shows",
+    "cli/topics/subscribers.py": "escapes what it shows",
+    "cli/cluster/drain.py": "escapes what it shows",
+    "cli/transactions/printed_rows.py": "writes payloads to a file as they are, and escapes them for a terminal",
+}
+"""Modules of commands that call `print` or write to a stream themselves, and why they may."""
+
+
+def test_commands_print_text_through_the_functions_that_escape_it() -> None:
+    """Topics, keys, file names and errors come from anywhere. A module that prints by itself must be listed with its reason."""
+    package = Path(waltz_log.__file__).parent
+    found = set()
+    for path in sorted((package / "cli").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write", "typer.echo"):
+                found.add(str(path.relative_to(package)))
+    assert found == set(RAW)
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[2J", "\x1b]0;title\x07", "\x9b2J", "\x9d0;title\x9c", "\u202egnp.exe", "\u2066x", "a\nb", "a\rb", "a\u2028b", "\x00", "\ud800"]
+)
+def test_a_line_holds_nothing_that_a_terminal_obeys(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(f"topic {text}")
+    print_line(f"topic {text}", file=sys.stderr)
+    print_lines(f"topic {text}\nsecond line")
+    print_table(("name",), [(text,)])
+    print_table(("name",), [(text,)] * (ROWS_LAID_OUT + 1))
+    shown = capsys.readouterr()
+    assert all(line.isprintable() for line in (shown.out + shown.err).split("\n"))

@@ -40,7 +40,7 @@ async def _send(address: str, data: bytes) -> list[str]:
     async with grpc.aio.insecure_channel(address) as channel:
         for _ in range(CALLS):
             try:
-                await channel.unary_unary(methods.BOUND.name)(data, timeout=10)
+                await channel.unary_unary(methods.BOUND.name, bytes, bytes)(data, timeout=10)
             except grpc.aio.AioRpcError as error:
                 found.append(str(error.details()))
     return found

@@ -32,7 +32,7 @@ async def grant(address: str, principal: str, operations: str, resources: Sequen
     async with connected(address, timeout_s) as (coordinator, network):
         for rule in rules:
             if not await expect_topics(coordinator, rule):
-                print(f"waltz: {rule.resource} covers no topic yet; it holds for topics that are created later", file=sys.stderr)
+                print_line(f"waltz: {rule.resource} covers no topic yet; it holds for topics that are created later", file=sys.stderr)
         await _expect_newest(coordinator, network)
         before = await read_rules(coordinator)
         after = await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
@@ -71,7 +71,7 @@ async def _confirmed(coordinator: Coordinator, network: Network, rules: AccessRu
     """Whether every node enforces the rules. Names those that do not."""
     lacking = await wait_enforced(coordinator, network, rules, timeout_s)
     for name, why in lacking.items():
-        print(f"waltz: changed in the coordinator, not confirmed by {name}: {why}", file=sys.stderr)
+        print_line(f"waltz: changed in the coordinator, not confirmed by {name}: {why}", file=sys.stderr)
     return not lacking
 
 
@@ -80,7 +80,7 @@ async def listing(address: str, *, output: str, timeout_s: float) -> int:
         found = await read_rules(coordinator) or AccessRules(enforced=False)
         if output == "table" and found.revision:
             for name, why in (await wait_enforced(coordinator, network, found, 0)).items():
-                print(f"waltz: not in force at {name}: {why}", file=sys.stderr)
+                print_line(f"waltz: not in force at {name}: {why}", file=sys.stderr)
     if output != "table":
         print_data(found.model_dump(mode="json"), output)
     elif found.enforced:

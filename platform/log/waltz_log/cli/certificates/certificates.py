@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from waltz_log.cli.printing import print_line
 from waltz_log.errors import InvalidSetting
 from waltz_log.extras import explain_missing
 from waltz_log.security.identity import Role
@@ -24,11 +25,11 @@ def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None
         from waltz_log.security.authority import LOCAL_HOSTS, DevelopmentAuthority
 
     authority = DevelopmentAuthority(directory)
-    print(f"authorities  {authority.certificate}")
+    print_line(f"authorities  {authority.certificate}")
     for role, name in wanted:
         issued = authority.issue(role, name, hosts=tuple(hosts or LOCAL_HOSTS), days=days, serve=serve or None)
-        print(f"certificate  {issued.certificate}")
-        print(f"key          {issued.key}")
+        print_line(f"certificate  {issued.certificate}")
+        print_line(f"key          {issued.key}")
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from waltz_log.cli.printing import print_line
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.ensemble_root import close_ensemble
@@ -30,8 +31,8 @@ async def run(address: str, *, name: str, nodes: list[str], missing: list[str], 
         await coordinator.close()
     for partition, metadata in found.metadata.items():
         members = ", ".join(f"{node} (session {state.session})" for node, state in metadata.replicas.items()) or "empty"
-        print(f"partition {partition}: {members}")
-    print(f"adopted cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+        print_line(f"partition {partition}: {members}")
+    print_line(f"adopted cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
     return OK
 
 

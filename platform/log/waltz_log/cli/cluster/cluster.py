@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
-from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data
+from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data, print_line
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -52,7 +52,7 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
         await close_ensemble(coordinator)
     finally:
         await coordinator.close()
-    print(f"{done} cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+    print_line(f"{done} cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
     return OK
 
 
@@ -70,7 +70,7 @@ async def status(address: str, *, output: str, wait_s: float, complete: bool, ti
 
             show(found, Console(width=None if sys.stdout.isatty() else WIDTH))
             if coordinator.protects and (open_paths := [path for path in ENSEMBLE_NODES if await coordinator.is_open(path)]):
-                print(f"ZooKeeper is open to everyone at {', '.join(open_paths)}: {ADVICE}")
+                print_line(f"ZooKeeper is open to everyone at {', '.join(open_paths)}: {ADVICE}")
         return OK if enough else UNAVAILABLE
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from waltz_log.cli.printing import print_line
 from waltz_log.coordination.cluster import grow_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
@@ -25,11 +26,11 @@ async def run(address: str, partitions: int, *, storages: list[str] | None, repl
         await coordinator.close()
     new = range(before, after.partitions)
     if not new:
-        print(f"nothing to do: {address} has {before} partitions")
+        print_line(f"nothing to do: {address} has {before} partitions")
         return OK
-    print(f"{'would have' if dry_run else 'has'} {after.partitions} partitions, {new[0]} to {new[-1]} new; before: {before}")
+    print_line(f"{'would have' if dry_run else 'has'} {after.partitions} partitions, {new[0]} to {new[-1]} new; before: {before}")
     held = Counter(name for partition in new for name in assignment.replicas[partition])
     for name, count in sorted(held.items()):
-        print(f"{name}: {count} of the new ones")
-    print("topics keep their partitions; applications that spread keys over all of the log by themselves must keep to the old number")
+        print_line(f"{name}: {count} of the new ones")
+    print_line("topics keep their partitions; applications that spread keys over all of the log by themselves must keep to the old number")
     return OK

@@ -21,7 +21,7 @@ async def run(address: str, *, dry_run: bool, timeout_s: float) -> int:
         answers = await ask_nodes(coordinator, GrpcNetwork(), known_values=True)
         for name, answer in answers.items():
             if answer.failed is not None:
-                print(f"waltz: {name} {answer.failed}", file=sys.stderr)
+                print_line(f"waltz: {name} {answer.failed}", file=sys.stderr)
         found = await find_faults(coordinator, {name: each.known for name, each in answers.items() if each.known is not None})
         left = [each for each in found if not await _repaired(coordinator, each, dry_run=dry_run)]
     finally:

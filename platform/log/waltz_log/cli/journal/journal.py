@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final  # Any: keyword arguments that a settings model checks
 
-from waltz_log.cli.printing import cells, print_data, print_item
+from waltz_log.cli.printing import cells, print_data, print_item, print_line
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
@@ -67,11 +67,11 @@ def print_records(directory: Path, *, reclaimed: bool, safe: bool, output: str) 
     with _locked_read_only(directory) as disk:
         found = survey(disk)
         if output == "table":
-            print(HEAD)
+            print_line(HEAD)
         for file in in_order(found):
             for seen in records_of(disk, found, file, earlier=reclaimed):
                 if output == "table":
-                    print(_row(seen, safe))
+                    print_line(_row(seen, safe))
                 else:
                     print_item(_record_fields(file.name, seen, safe), output)
     return OK
@@ -118,10 +118,10 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
     if output != "table":
         print_data(asdict(found), output)
         return OK
-    print(
+    print_line(
         f"checks by {found.check}; {found.living_records:,} living records of {found.living_bytes:,} bytes; highest record id {found.record_id_max}"
     )
-    print(
+    print_line(
         f"transactions in doubt {len(found.prepared)}, open and lost {len(found.failed_transactions)}, lacking records "
         f"{len(found.broken_transactions)}; unhealthy places {found.unhealthy}; files set aside {found.set_aside}"
     )
@@ -148,9 +148,9 @@ def verify(directory: Path, *, output: str) -> int:
                 print_item(asdict(each), output)
             else:
                 place = " ".join(part for part in (each.where, f"offset {each.offset}" if each.offset >= 0 else "") if part)
-                print(f"{'damage' if each.damage else 'note'}: {place}{': ' if place else ''}{each.what}")
+                print_line(f"{'damage' if each.damage else 'note'}: {place}{': ' if place else ''}{each.what}")
     if output == "table":
-        print(f"damaged places: {damaged}, notes: {found - damaged}")
+        print_line(f"damaged places: {damaged}, notes: {found - damaged}")
     return FAILED if damaged else OK
 
 
@@ -164,7 +164,7 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
         lines = export_lines(disk, settings)
         if to is None:
             for line in lines:
-                print(line)
+                print_line(line)
             return OK
         if to.exists():
             raise InvalidRequest(reason=f"{to} is there already")
@@ -179,7 +179,7 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
             half.rename(to)
         finally:
             half.unlink(missing_ok=True)
-    print(f"exported lines={count} to={to}", file=sys.stderr)
+    print_line(f"exported lines={count} to={to}", file=sys.stderr)
     return OK
 
 
@@ -191,7 +191,7 @@ def import_lines(directory: Path, source: Path | None, config: Path | None) -> i
         raise InvalidRequest(reason=f"cannot read {source}: {error.strerror}") from None
     with file, Journal.open(FileSystemDisk(directory), settings) as journal:
         records, transactions = fill(journal, _lines(file, LINE_CHARACTERS + 4 * settings.file_bytes // 3))
-    print(f"imported records={records} transactions={transactions} to={directory}")
+    print_line(f"imported records={records} transactions={transactions} to={directory}")
     return OK
 
 
@@ -220,7 +220,7 @@ def compact(directory: Path, config: Path | None) -> int:
         before = journal.statistics()
         freed = journal.compact()
         after = journal.statistics()
-    print(f"freed files={freed} data_files={before.files_data}->{after.files_data} records={after.records} copied={after.records_compacted}")
+    print_line(f"freed files={freed} data_files={before.files_data}->{after.files_data} records={after.records} copied={after.records_compacted}")
     return OK
 
 
@@ -237,10 +237,9 @@ def measure(directory: Path, seconds: float, *, output: str) -> int:
 
     def progress(timing: BlockTiming) -> None:
         if output == "table":
-            print(
+            print_line(
                 f"{timing.block_bytes:>9,} bytes: {timing.syncs_per_s:>9,.0f} syncs/s, {timing.bytes_per_s / 1e6:>8,.1f} MB/s, "
-                f"median {timing.median_s * 1e3:.3f} ms, 99 of 100 below {timing.slow_s * 1e3:.3f} ms",
-                flush=True,
+                f"median {timing.median_s * 1e3:.3f} ms, 99 of 100 below {timing.slow_s * 1e3:.3f} ms"
             )
 
     try:
@@ -251,5 +250,5 @@ def measure(directory: Path, seconds: float, *, output: str) -> int:
     if output != "table":
         print_data({"timings": [asdict(each) for each in timings], "suggested": asdict(bounds)}, output)
     else:
-        print(f"suggested for group commit: linger_s: {bounds.linger_s}, group_bytes: {bounds.group_bytes}")
+        print_line(f"suggested for group commit: linger_s: {bounds.linger_s}, group_bytes: {bounds.group_bytes}")
     return OK

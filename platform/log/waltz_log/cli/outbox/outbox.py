@@ -145,7 +145,7 @@ def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str |
         if (data is not None or arguments is not None) and len(chosen) != 1:
             raise InvalidRequest(reason="other data or arguments are given to one dead letter at a time")
         for dead in chosen:
-            print(f"dead={dead.dead_id} intent={outbox.retry(dead.dead_id, _edited(dead, data, arguments))}")
+            print_line(f"dead={dead.dead_id} intent={outbox.retry(dead.dead_id, _edited(dead, data, arguments))}")
     return OK
 
 
@@ -171,7 +171,7 @@ def drop(directory: Path, dead_ids: list[int], *, everything: bool) -> int:
     with OutboxDirectory(_writable(directory), WallClock().now_ms()) as outbox:
         for dead in _chosen(outbox, dead_ids, everything):
             outbox.drop(dead.dead_id)
-            print(f"dropped dead={dead.dead_id}")
+            print_line(f"dropped dead={dead.dead_id}")
     return OK
 
 

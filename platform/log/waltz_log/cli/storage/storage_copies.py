@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from waltz_log.cli.printing import print_data
+from waltz_log.cli.printing import print_data, print_line
 from waltz_log.cli.storage.storage_tools import Pacer
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
@@ -34,12 +34,12 @@ def migrate_directory(directory: Path, output: str) -> int:
         print_data(fields | {"last_transaction_ids": done.last_transaction_ids}, output)
         return OK
     if not done.done:
-        print(f"nothing to do: {directory} was migrated before, {JAVA_CONTROL_FILE} is the file it had")
+        print_line(f"nothing to do: {directory} was migrated before, {JAVA_CONTROL_FILE} is the file it had")
         return OK
     for partition, mark in enumerate(done.marks):
         last = done.last_transaction_ids.get(partition, -1)
-        print(f"partition {partition}: session={mark.session} low_water_mark={mark.low_water_mark} last_transaction_id={last}")
-    print(f"migrated {directory}, the original's control file is kept as {JAVA_CONTROL_FILE}")
+        print_line(f"partition {partition}: session={mark.session} low_water_mark={mark.low_water_mark} last_transaction_id={last}")
+    print_line(f"migrated {directory}, the original's control file is kept as {JAVA_CONTROL_FILE}")
     return OK
 
 
@@ -62,9 +62,9 @@ def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: fl
         raise InvalidSetting(name="target", reason=f"is the source itself: {target}", nearest=None)
     done = copy_partition(ReadOnlyFileSystemDisk(source), FileSystemDisk(target), partition, WallClock(), Pacer(mib_per_s))
     if done.last == done.kept:
-        print(f"partition {partition}: nothing to copy, the target is left as it is: known to be clean up to {done.kept}, the source not beyond that")
+        print_line(f"partition {partition}: nothing to copy, the target stays as it is, clean up to {done.kept}, the source not beyond that")
     else:
-        print(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
+        print_line(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
     return OK
 
 
@@ -107,7 +107,7 @@ def _print_manifest(what: str, target: Path, manifest: BackupManifest, output: s
         return
     for partition in manifest.partitions:
         ids = f"{partition.first_transaction_id}..{partition.last_transaction_id}"
-        print(
+        print_line(
             f"partition {partition.partition}: transactions={ids} session={partition.mark.session} clean_up_to={partition.mark.local_low_water_mark}"
         )
-    print(f"{what} {target}: files={len(manifest.files)} bytes={size} linked_bytes={linked} cluster_key={manifest.cluster_key}")
+    print_line(f"{what} {target}: files={len(manifest.files)} bytes={size} linked_bytes={linked} cluster_key={manifest.cluster_key}")

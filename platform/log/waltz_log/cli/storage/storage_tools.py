@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from waltz_log.cli.printing import print_data, print_item
+from waltz_log.cli.printing import print_data, print_item, print_line, print_lines
 from waltz_log.core.formats.backup_manifest import MANIFEST
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.formats.segment_format import DATA, first_id_of
@@ -84,18 +84,18 @@ def _rows(columns: dict[str, int], rows: Iterable[Mapping[str, object]]) -> None
     first = True
     for row in rows:
         if first:
-            print(line(columns))  # not before the first row: if nothing can be shown, only the error on stderr appears
+            print_line(line(columns))  # not before the first row: if nothing can be shown, only the error on stderr appears
             first = False
-        print(line(row[name] for name in columns))
+        print_line(line(row[name] for name in columns))
     if first:
-        print(line(columns))
+        print_line(line(columns))
 
 
 # ---- control file ----------------------------------------------------------------------------------------------------------------------------------
 
 
 def describe(directory: Path) -> int:
-    print(describe_directory(directory).to_json())
+    print_lines(describe_directory(directory).to_json())
     return OK
 
 
@@ -118,8 +118,8 @@ def dump_control_file(directory: Path, partition: int | None, output: str) -> in
     if output != "table":
         print_data(fields, output)
     else:
-        print(f"cluster key {fields['cluster_key']}, {fields['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
-        print(f"format {fields['format']}, starts {'-' if fields['starts'] is None else fields['starts']}")
+        print_line(f"cluster key {fields['cluster_key']}, {fields['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
+        print_line(f"format {fields['format']}, starts {'-' if fields['starts'] is None else fields['starts']}")
         columns = {"partition": 9, "struct": 6, "session": 12, "low_water_mark": 15, "local_low_water_mark": 21, "fence": 12, "state": -8}
         if found.java is not None:
             columns |= {"flags": 6, "sequence": 9}
@@ -283,9 +283,9 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
         _rows(_VERIFY_COLUMNS, rows())
         for row in views():
             held = f"{row['records']} records in {row['bytes']} bytes, {row['findings']} findings"
-            print(f"compacted view {row['topic']}/{row['partition']} up to {row['bound']}: {held}")
+            print_line(f"compacted view {row['topic']}/{row['partition']} up to {row['bound']}: {held}")
         _print_findings(findings, notes)
-        print("ok" if not findings else f"{len(findings)} findings")
+        print_line("ok" if not findings else f"{len(findings)} findings")
     return FAILED if findings else OK
 
 
@@ -303,9 +303,9 @@ def _verify_backup(disk: Disk, mib_per_s: float, output: str) -> int:
     if output != "table":
         print_data({"ok": not findings, "files": len(manifest.files), "findings": [asdict(finding) for finding in findings], "notes": []}, output)
     else:
-        print(f"backup of cluster {manifest.cluster_key}, taken {_time(manifest.taken_time_ms)}, {len(manifest.files)} files")
+        print_line(f"backup of cluster {manifest.cluster_key}, taken {_time(manifest.taken_time_ms)}, {len(manifest.files)} files")
         _print_findings(findings, [])
-        print("ok" if not findings else f"{len(findings)} findings")
+        print_line("ok" if not findings else f"{len(findings)} findings")
     return FAILED if findings else OK
 
 

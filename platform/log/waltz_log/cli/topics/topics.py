@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast  # Any: JSON values, and policies that a model checks
 
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
-from waltz_log.cli.printing import print_data, print_table
+from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
@@ -53,7 +53,7 @@ async def create(
         if contents and (dry_run or any(each.transactions for each in contents)):
             _show_contents(shown, contents, plan.existing)
         topic = shown if dry_run else await create_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
-    print(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
+    print_line(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
     return OK
 
 
@@ -110,10 +110,10 @@ def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing
     print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
     silent = sorted(set(topic.partitions) - {each.partition for each in contents})
     if silent:
-        print(f"no owner of these answers, so nobody knows what they hold: {format_ranges(silent)}")
+        print_line(f"no owner of these answers, so nobody knows what they hold: {format_ranges(silent)}")
     held = sum(each.transactions for each in contents)
     if held and existing == "discard":
-        print(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
+        print_line(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
 
 
 def _date(time_ms: int | None) -> str:
@@ -128,7 +128,7 @@ async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_
         before = (await read_catalogue(coordinator)).find(TopicName.parse(name))
         topic = await change_catalogue(coordinator, lambda catalogue: catalogue.with_policies(before.name, changes), dry_run=dry_run)
     for policy in changes:
-        print(
+        print_line(
             f"{topic.name} {policy}: {getattr(before.policies, policy)} {'would become' if dry_run else 'became'} {getattr(topic.policies, policy)}"
         )
     return OK
@@ -139,7 +139,7 @@ async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) ->
     async with _connected(address, timeout_s) as coordinator:
         topic = await change_catalogue(coordinator, lambda catalogue: catalogue.without(wanted), dry_run=dry_run)
     freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
-    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
+    print_line(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
     return OK
 
 

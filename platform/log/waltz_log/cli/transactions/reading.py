@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from waltz_log.cli.printing import print_line
 from waltz_log.cli.transactions.feeds import merged
 from waltz_log.cli.transactions.printed_rows import Filter, Row, parse_time, printer
 from waltz_log.cli.transactions.transactions import Place, client_settings
@@ -261,4 +262,4 @@ async def _from_what_is_kept(
             if asked or partition is None or positions[partition] != -1 or error.first <= 0:
                 raise
             positions[partition] = error.first - 1
-            print(f"partition {partition} begins at transaction {error.first}: retention removed what came before", file=sys.stderr)
+            print_line(f"partition {partition} begins at transaction {error.first}: retention removed what came before", file=sys.stderr)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from waltz_log.cli.printing import print_line
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
@@ -50,5 +51,5 @@ async def append(address: str, data: str | None, place: Place, *, header: int, d
             else:
                 key = None if place.key is None else os.fsencode(place.key)
                 receipt = await topic.append(line, key=key, partition=place.partition, header=header)
-            print(f"partition={receipt.partition} transaction_id={receipt.transaction_id}", flush=True)
+            print_line(f"partition={receipt.partition} transaction_id={receipt.transaction_id}")
     return OK
