@@ -234,8 +234,8 @@ MEANINGS: dict[str, str] = {
     # ---- transport and coordination
     "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
     "request refused as malformed": (
-        "A peer sent what is no message of the procedure, a name that is too long or not printable, or a message out of turn. Look for a peer of "
-        "another version, or for an attack. `left_out`: lines about the same peer that were not logged before this one."
+        "A peer sent what is no message of the procedure, a name that is too long or not printable, or a message out of turn. Its cause is a peer of "
+        "another version, or an attack. `left_out`: lines about the same peer that were not logged before this one."
     ),
     "coordinator is not protected": "The subject of the certificate is in none of the `tls.coordinator_` lists, so what this process creates in "
     "ZooKeeper is open to every certificate. Name it there.",
