@@ -54,7 +54,7 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
     count, rounds = workload.pipelined // 2, list[dict[str, tuple[float, float]]]()
     plain, charged = (cluster.certificate("application", name) for name in ("bench", "charged"))
     prepare([IN_FLIGHT])
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, tls=cluster.certificate("operator", "bench"))
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator, tls=cluster.certificate("operator", "bench"))
     try:
         async with (
             WaltzClient.open(cluster.cluster, ClientSettings(tls=plain)) as uncharged,

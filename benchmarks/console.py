@@ -55,7 +55,7 @@ PAGES = {
 
 
 def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    with LocalCluster(directory / "console", partitions=PARTITIONS, storages=3, servers=2) as cluster, _console(cluster.cluster) as address:
+    with LocalCluster(directory / "console", partitions=PARTITIONS, storages=3, servers=2) as cluster, _console(cluster.coordinator) as address:
         return asyncio.run(_measure(cluster, address, workload, {**conditions, "partitions": PARTITIONS}))
 
 

@@ -113,7 +113,7 @@ def _blocks(partition: int, count: int) -> Sequence[Block]:
 
 
 async def _through_cluster(cluster: LocalCluster, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    await _make_topic(cluster.cluster)
+    await _make_topic(cluster.coordinator)
     prepare([WINDOW])
     count = max(workload.pipelined // 500, 100)
     found: dict[int, list[Load]] = {IN_MEMORY: [], ON_DISK: []}

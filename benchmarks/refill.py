@@ -55,7 +55,7 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
 
 
 async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, timeout_s=10.0)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator, timeout_s=10.0)
     try:
         async with WaltzClient.open(cluster.cluster) as client:
             await pipelined(client, workload.log // 8, window=WINDOW)
@@ -110,7 +110,7 @@ async def _fill_beside_appends(cluster: LocalCluster, coordinator: Coordinator, 
 async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange, announce: Callable[[str], None] = lambda _: None) -> None:
     for _ in range(TRIES):
         try:
-            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, report=announce)
+            return await change_replicas(coordinator, GrpcNetwork(), cluster.coordinator, change, wait_s=TIMEOUT_S, report=announce)
         except Unavailable:
             await asyncio.sleep(RETRY_S)  # a replica was behind for a moment
     raise RuntimeError(f"the replicas could not be changed: {change}")

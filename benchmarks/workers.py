@@ -111,9 +111,9 @@ async def _by_role(cluster: LocalCluster, workers: int, count: int, conditions: 
 
 async def _spent_s(cluster: LocalCluster) -> dict[tuple[str, int], float]:
     """Processor time of every serving process, by node and worker."""
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
     try:
-        found = asdict(await survey(coordinator, GrpcNetwork(), cluster.cluster))
+        found = asdict(await survey(coordinator, GrpcNetwork(), cluster.coordinator))
     finally:
         await coordinator.close()
     nodes = {f"server-{number}": server for number, server in enumerate(found["servers"])} | {each["name"]: each for each in found["storages"]}

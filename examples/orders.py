@@ -1,4 +1,4 @@
-"""A service that accepts orders over HTTP, also while the log is down: `python examples/orders.py --cluster host:port/root --directory var/orders`.
+"""A service that accepts orders over HTTP, also while the log is down: `python examples/orders.py --cluster host:port --directory var/orders`.
 
     curl -X POST localhost:8080/orders -H 'Idempotency-Key: 7f3a' -d '{"item": "lamp", "quantity": 2}'     202, accepted: on this machine's disk
     curl localhost:8080/orders/7f3a                                                                        placed, once the log has it
@@ -98,7 +98,7 @@ def handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Takes orders over HTTP and delivers them to the log.")
-    parser.add_argument("--cluster", required=True, help="host:port/root")
+    parser.add_argument("--cluster", required=True, help="host:port[,host:port] of log servers")
     parser.add_argument("--directory", type=Path, required=True, help="where accepted orders lie until the log has them")
     parser.add_argument("--partitions", type=int, default=4, help="of the cluster; orders are spread over them")
     parser.add_argument("--listen", default="127.0.0.1:8080", help="host:port; port 0 takes a free one")

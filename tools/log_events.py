@@ -48,6 +48,12 @@ MEANINGS: dict[str, str] = {
     "rules of access are not followed, retrying": (
         "The storage node does not reach the coordinator. It permits what it did before, and hears of no changes. Act if it repeats."
     ),
+    "no log server can be followed, retrying": (
+        "A client reaches no log server that knows the cluster. It goes on with the owners that it knows. Check the servers and the addresses."
+    ),
+    "topic found in the map alone": (
+        "A client looked up a topic while the log servers did not reach the coordinator. The topic may have been deleted in the meantime."
+    ),
     "knowledge of the cluster not confirmed": (
         "The coordinator did not answer. Clients go on with what the server knows, and hear its age. Act if it repeats."
     ),
@@ -283,8 +289,6 @@ MEANINGS: dict[str, str] = {
     "received transactions not confirmed on disk": (
         "`flush` cannot confirm transactions of a `quorum_memory` topic after a change of owner. Read the log from `known_mark` to see which exist."
     ),
-    "assignment watch restarted": "The client reads the owners of partitions again after an error.",
-    "topic watch restarted": "The client reads the topics again after an error.",
     "feed restarted after an error": "The feed of a partition failed. It continues after a pause, without a gap.",
     "on_completion holds up apply": "A completion callback is slow and delays the application of later transactions.",
     "context hook failed": "A method of the application's context raised an error. The transaction is not affected.",

@@ -124,9 +124,9 @@ class Counters:
 
 async def _write_rounds(cluster: LocalCluster) -> float:
     """Since the start, the mean of the replicas."""
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
     try:
-        found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
+        found = await survey(coordinator, GrpcNetwork(), cluster.coordinator)
     finally:
         await coordinator.close()
     rounds = sum(each.write_rounds for node in found.storages if node.statistics is not None for each in node.statistics.partitions)

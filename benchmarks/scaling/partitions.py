@@ -46,9 +46,9 @@ APPEND_TIMEOUT_S = 120.0
 
 
 async def _surveyed(cluster: LocalCluster) -> Survey:
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
     try:
-        return await survey(coordinator, GrpcNetwork(), cluster.cluster)
+        return await survey(coordinator, GrpcNetwork(), cluster.coordinator)
     finally:
         await coordinator.close()
 
@@ -169,7 +169,7 @@ async def _status(cluster: LocalCluster) -> tuple[float, dict[str, Any]]:
     for _ in range(STATUS_ROUNDS):
         began_s = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "waltz_log.cli", "cluster", "status", cluster.cluster, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "waltz_log.cli", "cluster", "status", cluster.coordinator, stdout=asyncio.subprocess.PIPE
         )
         shown, _ = await process.communicate()
         took_s.append(time.perf_counter() - began_s)

@@ -77,7 +77,7 @@ def test_dead_letters_are_replayed_from_the_console_and_their_rows_are_in_the_ta
         done = subprocess.run(ingest, cwd=ROOT, env=spark_environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr
         assert rows(tmp_path / "orders") == [(0, "a", 1)]
-        with console(cluster.cluster, pipeline, spark_environment) as browser:
+        with console(cluster.coordinator, pipeline, spark_environment) as browser:
             letters = "/pipelines/shop/dead-letters"
             wait_for(lambda: "2 to replay" in browser.get(letters).text)
             pipeline.write_text(PIPELINE.format(cluster=cluster.cluster, folder=tmp_path, kind="STRING", select="k, try_cast(n AS INT) AS n"))

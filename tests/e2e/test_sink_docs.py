@@ -25,7 +25,7 @@ def test_every_program_of_the_page_runs(spark: Any, stub: Callable[..., StubClus
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(programs) == 4
     for program in programs:
-        local = program.replace('format("waltz")', 'format("waltz_stub")').replace("10.0.0.5:2181/waltz", cluster.address)
+        local = program.replace('format("waltz")', 'format("waltz_stub")').replace("10.0.0.5:5101", cluster.address)
         exec(compile(local, str(PAGE), "exec"), names)
     read = spark.read.format("delta")
     assert sorted((r.tail, r.leg, r.origin) for r in read.load(f"{tmp_path}/legs").collect()) == [("N0", 1, "JFK"), ("N1", 3, "LAX")]

@@ -29,8 +29,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         for name, value in cluster.variables("operator", "dev").items():
             patch.setenv(name, value)
         for topic in ("shop/orders", "shop/secrets"):
-            assert command_line(["topic", "create", cluster.cluster, topic, "--partitions=1"]) == 0
-        assert command_line(["access", "grant", cluster.cluster, JOB, "read", "shop/orders"]) == 0
+            assert command_line(["topic", "create", cluster.coordinator, topic, "--partitions=1"]) == 0
+        assert command_line(["access", "grant", cluster.coordinator, JOB, "read", "shop/orders"]) == 0
         with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "dev"))) as client:
             for number in range(5):
                 client.topic("shop/orders").append(b"%d" % number, partition=0)
@@ -77,7 +77,7 @@ def test_a_job_reads_what_its_principal_may_read_and_a_revocation_ends_its_query
             time.sleep(0.1)
         for name, value in cluster.variables("operator", "dev").items():
             monkeypatch.setenv(name, value)
-        assert command_line(["access", "revoke", cluster.cluster, JOB]) == 0
+        assert command_line(["access", "revoke", cluster.coordinator, JOB]) == 0
         with pytest.raises(PySparkException, match=f"permission denied: no rule permits {JOB} to read shop/orders"):
             query.awaitTermination(120)
     finally:

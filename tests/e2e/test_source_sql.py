@@ -43,7 +43,7 @@ def test_the_statements_of_the_page_run(sql: Sql, stub: Callable[..., StubCluste
     log.append(0, [b"a%d" % n for n in range(20)])
     log.append(3, [b"b0"])
     shown = [block.text for block in blocks(PAGE.name, PAGE.read_text()) if block.language == "sql"]
-    local = [block.replace("USING waltz", "USING waltz_stub").replace("10.0.0.5:2181/waltz", log.address) for block in shown]
+    local = [block.replace("USING waltz", "USING waltz_stub").replace("10.0.0.5:5101", log.address) for block in shown]
     results = [[sql(statement) for statement in block.split(";\n") if statement] for block in local]
     (catalog, created, counted, read), (view,) = results
     assert (catalog, created, view) == ([("spark.sql.catalog.spark_catalog", "builtin")], [], [])

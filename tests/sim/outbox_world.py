@@ -24,7 +24,6 @@ from waltz_log.client import (
     TransactionContext,
     WaltzClient,
 )
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import NotAppended, OutboxFenced, OutcomeUnknown
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
@@ -89,13 +88,10 @@ class World:
 
     # ---- the services ------------------------------------------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Coordinator:
-        return self.cluster.ensemble.session()
-
     def _outbox(self, service: Service) -> Outbox:
         service.lives += 1
         rng = random.Random(f"{service.name} {service.lives}")
-        outbox = Outbox(service.disk, run_in_place, self.cluster.clock, self._connect, service.network, OUTBOX, CLIENT, rng=rng)
+        outbox = Outbox(service.disk, run_in_place, self.cluster.clock, self.cluster.seeds, service.network, OUTBOX, CLIENT, rng=rng)
         counts: dict[int, int] = {}
 
         def apply(transactions: list[Transaction]) -> None:

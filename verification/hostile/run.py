@@ -78,7 +78,7 @@ class Attacked:
 def grant(cluster: LocalCluster) -> None:
     """The rules: both may append to and read the shared partitions, and the honest client all."""
     for name, resource in (("honest", "log"), ("hostile", f"log:0-{max(PARTITIONS)}")):
-        command = [sys.executable, "-P", "-m", "waltz_log.cli", "access", "grant", cluster.cluster]
+        command = [sys.executable, "-P", "-m", "waltz_log.cli", "access", "grant", cluster.coordinator]
         subprocess.run([*command, f"spiffe://waltz/application/{name}", "append,read", resource], env=cluster.environment("operator"), check=True)
 
 

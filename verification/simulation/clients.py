@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from verification.simulation.history import Attempt, MarkSeen, Seen
 from waltz_log.client import ClientSettings, Lock, Receipt, Transaction, WaltzClient
 from waltz_log.client.owners.owners import Owners
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import (
     CorruptData,
     LockConflict,
@@ -93,7 +92,10 @@ class Actor:
     async def connect(self) -> WaltzClient:
         while True:
             try:
-                return await self.process.connect(SETTINGS, Random(self.rng.random()))
+                client = await self.process.connect(SETTINGS, Random(self.rng.random()))
+                while client.partitions <= self.partition:  # it was added a moment ago
+                    await asyncio.sleep(0.01)
+                return client
             except Unavailable as error:
                 self.announce(f"does not connect: {error}")
                 await asyncio.sleep(0.1)
@@ -229,11 +231,8 @@ def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
 async def open_owners(actor: Actor) -> AsyncIterator[Owners]:
     """A view of the cluster with a new client id, open until the block ends."""
 
-    async def coordinator() -> Coordinator:
-        return actor.process.session()
-
     while True:
-        owners = Owners(coordinator, actor.process.host, SETTINGS, Random(actor.rng.random()))
+        owners = Owners(actor.process.seeds, actor.process.host, SETTINGS, Random(actor.rng.random()))
         try:
             try:
                 await owners.open()

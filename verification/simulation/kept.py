@@ -18,7 +18,6 @@ from waltz_log.client import Lock, Receipt, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
-from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import majority
 from waltz_log.errors import CorruptData, OutOfRange, Unavailable, WaltzError
 from waltz_log.transport import methods
@@ -74,10 +73,7 @@ class KeptTopics:
                 await asyncio.sleep(0.05)
 
     async def _subscribers(self, process: ClientProcess, timeout_s: float) -> Subscribers:
-        async def coordinator() -> Coordinator:
-            return process.session()
-
-        return await Subscribers.connect_over(coordinator, process.host, SETTINGS, timeout_s, rng=Random(self._rng.random()))
+        return await Subscribers.connect_over(process.seeds, process.host, SETTINGS, timeout_s, rng=Random(self._rng.random()))
 
     def _actor(self, process: ClientProcess, partition: int) -> Actor:
         actor = Actor(self._world, process, "kept", Random(self._rng.random()), self._over)

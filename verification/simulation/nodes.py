@@ -17,13 +17,14 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
-from waltz_log.core.ports import Coordinator, Listener
+from waltz_log.core.ports import Listener
 from waltz_log.errors import WaltzError
 from waltz_log.processes.storage import check_start, register
 from waltz_log.security.access import AccessControl
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.links import Links
 from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
@@ -35,6 +36,9 @@ __all__ = ["CLUSTER_KEY", "ClientProcess", "ServerProcess", "SkewedClock", "Stor
 CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 START_MS = 1_600_000_000_000
+
+SEEDS_MAX = 4
+"""Addresses of log servers that clients know, of which some are out of date."""
 
 
 class SkewedClock:
@@ -69,6 +73,8 @@ class Machines(Protocol):
     offload: SlowOffload
     lives: dict[str, int]
     """By address: the life of the storage node that listens there."""
+    server_addresses: list[str]
+    """Where log servers listen, or listened a while ago; the newest last."""
 
     @property
     def log_partitions(self) -> int: ...
@@ -190,6 +196,7 @@ class ServerProcess(_Process):
         server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode(), access=access)
         self.server = server
         await server.start()
+        world.server_addresses[:] = [*world.server_addresses[1 - SEEDS_MAX :], server.address]
 
     async def wait_lost(self) -> None:
         assert self.server is not None
@@ -213,11 +220,13 @@ class ClientProcess(_Process):
         self.died = False
         self._clients: list[WaltzClient] = []
 
-    async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
-        async def coordinator() -> Coordinator:
-            return self.session()
+    @property
+    def seeds(self) -> KnownServers:
+        """As DNS gives them: of every server that was started and not removed, also of one that was killed."""
+        return KnownServers(lambda: self._world.server_addresses)
 
-        client = await WaltzClient.connect_over(coordinator, self.host, settings, rng=rng)
+    async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
+        client = await WaltzClient.connect_over(self.seeds, self.host, settings, rng=rng)
         self._clients.append(client)
         return client
 

@@ -13,7 +13,6 @@ from typing import Any
 from verification.simulation.clients import SETTINGS, Actor, client_kind
 from verification.simulation.history import Attempt, number_of
 from waltz_log.client import Intent, IntentReceipt, Lock, Outbox, OutboxSettings, Transaction, TransactionContext
-from waltz_log.core.ports import Coordinator
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 
@@ -35,11 +34,8 @@ class _Service:
     def outbox(self) -> Outbox:
         actor = self.actor
 
-        async def connect() -> Coordinator:
-            return actor.process.session()
-
         clock = actor.world.clock(actor.name)
-        outbox = Outbox(self.disk, run_in_place, clock, connect, actor.process.host, OUTBOX, SETTINGS, rng=Random(actor.rng.random()))
+        outbox = Outbox(self.disk, run_in_place, clock, actor.process.seeds, actor.process.host, OUTBOX, SETTINGS, rng=Random(actor.rng.random()))
         outbox.follow(actor.partition, self._following())
         outbox.handler("count")(self._count)
         return outbox

@@ -10,7 +10,6 @@ from functools import partial
 from verification.simulation.clients import Actor, client_kind, open_owners
 from waltz_log.client.feed.decode_feed import decode_feed
 from waltz_log.client.owners.owners import Owners
-from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, PermissionDenied, ProtocolViolation, SessionTooOld, Unavailable, WaltzError
 from waltz_log.transport import methods
@@ -54,16 +53,13 @@ async def read_replicas(actor: Actor) -> None:
         key = owners.parameters.key.bytes
         while not actor.over.is_set():
             await actor.pause(0.2)
-            coordinator = owners.coordinator
-            if coordinator is None:
-                continue
             try:
                 bound = await owners.bound(actor.partition, 1.0)
-                node = await coordinator.get(f"{STORAGE_NODES}/{actor.rng.choice(actor.world.replicas[actor.partition])}")
-                if node is None or bound.high_water_mark < 0:
+                addresses = owners.replica_addresses(actor.partition)
+                if not addresses or bound.high_water_mark < 0:
                     continue
                 actor.saw_mark(bound.high_water_mark)
-                await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
+                await _read_range(actor, actor.rng.choice(addresses), bound, key)
             except SessionTooOld:
                 actor.announce("was refused by a replica of an older session")
             except WaltzError as error:

@@ -62,6 +62,7 @@ class World:
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, StorageProcess] = {}
         self.servers: dict[str, ServerProcess] = {}
+        self.server_addresses: list[str] = []
         self.clients: dict[str, ClientProcess] = {}
         self.clocks: dict[str, SkewedClock] = {}
         self.replicas: dict[int, tuple[str, ...]] = {}

@@ -22,6 +22,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "h11": "console",
         "jinja2": "console",
         "jwt": "server",
+        "kazoo": "server",
         "numpy": "server",
         "opentelemetry": "tracing",
         "prometheus_client": "metrics",

@@ -17,7 +17,7 @@ __all__ = ["NodeSettings"]
 class NodeSettings(Settings):
     """The limits of connections hold for each worker of a node."""
 
-    cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
+    cluster: str = Field(description="Address of the coordinator, `host:port[,host:port]/path`.")
     listen: str = Field(default="127.0.0.1:0", description="Address at which clients, servers and peers reach this node. Port 0 means a free one.")
     connections_max: int = Field(
         default=2048,

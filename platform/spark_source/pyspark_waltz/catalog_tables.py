@@ -20,7 +20,7 @@ PREFIX = "option."
 KEY = "waltz.options"
 
 _NO_OPTIONS = (
-    "is required: the address of the cluster, host:port/root; a table has the options of its CREATE TABLE only if the statement lists no columns, "
+    "is required: the addresses of log servers, host:port; a table has the options of its CREATE TABLE only if the statement lists no columns, "
     "because the source supplies them"
 )
 _NO_WITH = (

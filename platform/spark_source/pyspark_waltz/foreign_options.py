@@ -17,11 +17,11 @@ class Instead(NamedTuple):
     nearest: str | None
 
 
-_NO_SERVERS: Final = Instead("is not an option: the cluster is found through its coordinator, not through servers; give host:port/root", "cluster")
+_NO_SERVERS: Final = Instead("is not an option: give the addresses of log servers, host:port[,host:port]", "cluster")
 _KAFKA: Final = "is an option of Kafka's source"
 
 _FOREIGN: Final = {
-    "path": Instead("is not an option: the source has no path; give the address of the cluster, host:port/root", "cluster"),
+    "path": Instead("is not an option: the source has no path; give the addresses of log servers, host:port[,host:port]", "cluster"),
     "bootstrap": _NO_SERVERS,
     "bootstrap.servers": _NO_SERVERS,
     "kafka.bootstrap.servers": _NO_SERVERS,

@@ -56,7 +56,7 @@ _BATCH: Final = frozenset[Use](("batch",))
 _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 
 OPTIONS: Final = (
-    Option("cluster", "required", _ALL, "address of the cluster, `host:port[,host:port]/root`"),
+    Option("cluster", "required", _ALL, "log servers of the cluster, `host:port[,host:port]`; one that answers is enough"),
     Option("mode", "`data`", _ALL, "`metadata`: one row for each log partition, with its marks, owner and replicas"),
     Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`, only those of the topics"),
     Option("topic", "none", _ALL, "topics to read, `namespace/name`, separated by commas; adds the columns `topic` and `key`"),
@@ -145,7 +145,7 @@ class SourceOptions:
         """Raises `InvalidSetting` for the first option that is unknown, missing or unusable."""
         values = _known(options)
         if not values.get("cluster", "").strip():
-            raise InvalidSetting(name="cluster", reason="is required: the address of the cluster, host:port/root", nearest=None)
+            raise InvalidSetting(name="cluster", reason="is required: the addresses of log servers, host:port[,host:port]", nearest=None)
         partitions = parse_partitions(values["partitions"]) if "partitions" in values else None
         starting = parse_positions("startingTransactionIds", values.get("startingTransactionIds", "earliest"), default=EARLIEST)
         ending = parse_positions("endingTransactionIds", values.get("endingTransactionIds", "latest"), default=LATEST)

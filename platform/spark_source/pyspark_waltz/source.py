@@ -28,7 +28,7 @@ from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backw
 from pyspark_waltz.positions import LATEST, Positions, Times
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
 from pyspark_waltz.tasks import LogRange, ViewRange
-from waltz_log.core.cluster_address import parse_address
+from waltz_log.core.cluster_address import parse_servers
 from waltz_log.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class DefaultSource(DataSource):
     connect = staticmethod(_connect)
     """How the driver reaches the cluster. A subclass may replace it (tests do), with its own form of address (`check_address`)."""
 
-    check_address: Callable[[str], object] = staticmethod(parse_address)
+    check_address: Callable[[str], object] = staticmethod(parse_servers)
     """Raises `InvalidSetting` for an address that `connect` could never use, before anything is connected."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -39,7 +39,7 @@ def stop(cluster: LocalCluster, *names: str) -> None:
 def start(cluster: LocalCluster) -> None:
     for name in (*cluster.storage_names, *cluster.server_names):
         cluster.start(name)
-    waltz("cluster", "status", cluster.cluster, "--wait", "60")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60")
 
 
 def directories(cluster: LocalCluster, *names: str) -> list[str]:
@@ -72,7 +72,7 @@ def test_a_zookeeper_restored_from_an_old_snapshot_is_refused_and_then_rebuilt_f
     for change in range(2):  # each restart of a server opens a store session, which the snapshot does not know
         cluster.stop("server-0")
         cluster.start("server-0")
-        waltz("cluster", "status", cluster.cluster, "--wait", "60")
+        waltz("cluster", "status", cluster.coordinator, "--wait", "60")
         data += append(cluster, f"after the snapshot {change}")
 
     stop(cluster)
@@ -84,10 +84,10 @@ def test_a_zookeeper_restored_from_an_old_snapshot_is_refused_and_then_rebuilt_f
         cluster.start(name)
     until(lambda: "coordinator is behind the replicas" in cluster.log("server-0").read_text(), "the server notices")
     older = "the coordinator is older than the replicas"
-    until(lambda: older in refused("cluster", "status", cluster.cluster, "--output", "json"), "the status says why")
+    until(lambda: older in refused("cluster", "status", cluster.coordinator, "--output", "json"), "the status says why")
 
     stop(cluster)
-    adopted = waltz("cluster", "adopt", cluster.cluster, *directories(cluster), "--name", "dev", "--restored")
+    adopted = waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev", "--restored")
     assert "adopted cluster=" in adopted
     start(cluster)
     assert log_of(cluster.cluster) == data
@@ -101,7 +101,7 @@ def test_a_zookeeper_that_lost_everything_is_rebuilt_from_the_nodes(cluster: Loc
     cluster.stop("zookeeper")
     shutil.rmtree(cluster.directory / "zookeeper" / "data")
     cluster.start("zookeeper")
-    waltz("cluster", "adopt", cluster.cluster, *directories(cluster), "--name", "dev")
+    waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev")
     start(cluster)
     data += append(cluster, "after")
     assert log_of(cluster.cluster) == data
@@ -119,7 +119,7 @@ def backed_up_at_different_times(cluster: LocalCluster, folder: Path) -> tuple[l
         waltz("storage", "backup", cluster.directory / name, folder / name)
         cluster.stop("server-0")  # the next backup is of another session
         cluster.start("server-0")
-        waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+        waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
         data += append(cluster, f"after {name}")
     return newest, data
 
@@ -135,14 +135,14 @@ def test_a_replica_set_restored_from_backups_of_different_ages_continues_from_th
     until(lambda: "storage-0" in cluster.ended, "the node ends")
     assert "copy of an earlier state" in cluster.last_words("storage-0")
 
-    waltz("cluster", "adopt", cluster.cluster, *directories(cluster), "--name", "dev", "--restored")
+    waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev", "--restored")
     start(cluster)
     found = log_of(cluster.cluster)
     assert found[: len(newest)] == newest
     assert found == data[: len(found)], "a prefix of the log, not a mixture"
     more = append(cluster, "afterwards")
     assert log_of(cluster.cluster) == found + more
-    waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
 
 
 def test_one_intact_node_and_two_restored_from_older_backups_lose_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_one_intact_node_and_two_restored_from_older_backups_lose_nothing(cluste
     for name in ("storage-0", "storage-1"):
         shutil.rmtree(cluster.directory / name)
         waltz("storage", "restore", tmp_path / "backups" / name, cluster.directory / name, "--keep-session")
-    waltz("cluster", "adopt", cluster.cluster, *directories(cluster), "--name", "dev", "--restored")
+    waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev", "--restored")
     start(cluster)
     assert log_of(cluster.cluster) == data
     data += append(cluster, "afterwards")
@@ -161,28 +161,28 @@ def test_one_intact_node_and_two_restored_from_older_backups_lose_nothing(cluste
 
 def test_two_of_three_nodes_that_are_gone_for_good_are_replaced_from_the_third(cluster: LocalCluster) -> None:
     data = append(cluster, "before")
-    waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
     for name in ("storage-1", "storage-2"):
         cluster.kill(name)
         shutil.rmtree(cluster.directory / name)
-    until(lambda: "unreachable" in refused("cluster", "status", cluster.cluster), "the status shows it")
+    until(lambda: "unreachable" in refused("cluster", "status", cluster.coordinator), "the status shows it")
 
     stop(cluster, "server-0", "storage-0")
-    waltz("cluster", "adopt", cluster.cluster, *directories(cluster, "storage-0"), "--name", "dev", "--restored")
+    waltz("cluster", "adopt", cluster.coordinator, *directories(cluster, "storage-0"), "--name", "dev", "--restored")
     cluster.start("storage-0")
     cluster.start("server-0")
-    waltz("cluster", "status", cluster.cluster, "--wait", "60")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60")
     assert log_of(cluster.cluster) == data
     with replaced(cluster, "storage-1"), replaced(cluster, "storage-2"):
         for name in ("storage-1", "storage-2"):
-            waltz("cluster", "replicas", "add", cluster.cluster, "0", name)
-        waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+            waltz("cluster", "replicas", "add", cluster.coordinator, "0", name)
+        waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
         data += append(cluster, "afterwards")
         cluster.kill("storage-0")  # the new ones are enough
         data += append(cluster, "without the survivor")
         assert log_of(cluster.cluster) == data
         cluster.start("storage-0")
-        waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+        waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
 
 
 # ---- a clock ---------------------------------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_
     cluster = ShiftedCluster(tmp_path / "dev", partitions=2, servers=1, storage_settings=settings, server_settings={"upkeep_s": 1.0})
     cluster.shifts = {"server-0": shift_s, "storage-0": shift_s}
     with cluster:
-        waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", f"retention_ms={retention_s * 1000}")
+        waltz("topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0", "--policy", f"retention_ms={retention_s * 1000}")
         with SyncWaltzClient(cluster.cluster) as client:
             topic = client.topic("shop/orders")
             times = [topic.append(b"x" * 1000, partition=0).append_time_ms for _ in range(20)]
@@ -222,7 +222,7 @@ def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_
         for name in ("storage-0", "server-0"):
             cluster.stop(name)
             cluster.start(name)
-            waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+            waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
         with SyncWaltzClient(cluster.cluster) as client:
             topic = client.topic("shop/orders")
             times += [topic.append(b"y", partition=0).append_time_ms for _ in range(5)]
@@ -237,15 +237,15 @@ def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_
 
 
 def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_of_its_own(cluster: LocalCluster, tmp_path: Path) -> None:
-    waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0")
+    waltz("topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0")
     with SyncWaltzClient(cluster.cluster) as client:
         topic = client.topic("shop/orders")
         for number in range(50):
             topic.append(b"order %d" % number, partition=0)
     waltz("storage", "backup", cluster.directory / "storage-0", tmp_path / "backup")
-    waltz("topic", "delete", cluster.cluster, "shop/orders")
+    waltz("topic", "delete", cluster.coordinator, "shop/orders")
 
-    rescue = cluster.cluster.rpartition("/")[0] + "/rescue"
+    rescue = cluster.coordinator.rpartition("/")[0] + "/rescue"
     waltz("storage", "restore", tmp_path / "backup", tmp_path / "rescue", "--keep-session")
     waltz("cluster", "adopt", rescue, f"storage-0={tmp_path / 'rescue'}", "--name", "rescue")
     node = ["storage", "--cluster", rescue, "--name", "storage-0", "--directory", str(tmp_path / "rescue"), "--listen", "127.0.0.1:0"]
@@ -269,31 +269,31 @@ def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_
 
 
 def _created(cluster: LocalCluster) -> bool:
-    command = [*COMMAND, "topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", "retention_ms=-1"]
+    command = [*COMMAND, "topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0", "--policy", "retention_ms=-1"]
     return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False).returncode == 0
 
 
 def test_a_replica_that_was_removed_by_mistake_is_added_again_while_clients_append(cluster: LocalCluster) -> None:
     data = append(cluster, "before")
-    assert "repeat the command with --force" in refused("cluster", "replicas", "remove", cluster.cluster, "0", "storage-2")
-    waltz("cluster", "replicas", "remove", cluster.cluster, "0", "storage-2", "--force")
+    assert "repeat the command with --force" in refused("cluster", "replicas", "remove", cluster.coordinator, "0", "storage-2")
+    waltz("cluster", "replicas", "remove", cluster.coordinator, "0", "storage-2", "--force")
     data += append(cluster, "with two replicas")
-    waltz("cluster", "replicas", "add", cluster.cluster, "0", "storage-2")
+    waltz("cluster", "replicas", "add", cluster.coordinator, "0", "storage-2")
     cluster.kill("storage-0")
     data += append(cluster, "the returned replica is in the majority")
     assert log_of(cluster.cluster) == data
     cluster.start("storage-0")
-    waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
 
 
 def test_a_node_started_with_replace_by_mistake_keeps_its_data(cluster: LocalCluster) -> None:
     data = append(cluster, "before")
     cluster.stop("storage-1")
     with replaced(cluster, "storage-1"):
-        waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+        waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
         cluster.kill("storage-2")
         data += append(cluster, "the node counts again")
         assert log_of(cluster.cluster) == data
         cluster.start("storage-2")
     cluster.start("storage-1")
-    waltz("cluster", "status", cluster.cluster, "--wait", "60", "--complete")
+    waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")

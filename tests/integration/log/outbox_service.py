@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from waltz_log.client import ClientSettings, Intent, Lock, Outbox, OutboxSettings, Transaction, TransactionContext
-from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.core.ports import Coordinator
+from waltz_log.client.owners.seeds import NamedServers
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.testing.held_network import HeldNetwork
 from waltz_log.transport.grpc import GrpcNetwork
@@ -35,11 +34,8 @@ class WallClock:
 async def serve(cluster: str, directory: Path, accepted: Path, life: str, kill_after_frames: int) -> None:
     network = HeldNetwork(GrpcNetwork())
 
-    async def connect() -> Coordinator:
-        return await ZooKeeperCoordinator.connect(cluster, session_timeout_s=4.0, timeout_s=5.0)
-
     settings = OutboxSettings(bytes_max=8 * 1024 * 1024, file_bytes=256 * 1024, retry_cap_s=0.3, attempts_max=10_000, when_full="block")
-    outbox = Outbox(FileSystemDisk(directory), ThreadOffload(1), WallClock(), connect, network, settings, CLIENT)
+    outbox = Outbox(FileSystemDisk(directory), ThreadOffload(1), WallClock(), NamedServers(cluster), network, settings, CLIENT)
     counts: dict[int, int] = {}
 
     def apply(transactions: list[Transaction]) -> None:

@@ -124,7 +124,7 @@ async def test_appending_before_ready_or_as_a_reader_ends_the_stream(cluster: Lo
     from waltz_log.core import metadata as paths
     from waltz_log.core.metadata import ClusterParameters
 
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, session_timeout_s=4, timeout_s=10)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator, session_timeout_s=4, timeout_s=10)
     node = await coordinator.get(paths.CLUSTER)
     await coordinator.close()
     assert node is not None

@@ -17,7 +17,7 @@ from sqlalchemy import select, text
 from tests.unit.log.client.sql.sql_bank import ACCOUNTS, TABLES, applied, connect_to
 from waltz_log.client import ClientSettings, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, WaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.errors import ClusterUnavailable, LockConflict, NotAppended, OutcomeUnknown
+from waltz_log.errors import InvalidSetting, LockConflict, NotAppended, OutcomeUnknown
 from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(400)
@@ -59,12 +59,11 @@ def test_the_inspector_sees_what_a_client_appended(cluster: LocalCluster) -> Non
         assert [len(addresses) for addresses in inspector.replicas().values()] == [3, 3]
 
 
-def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
-    address = cluster.cluster.rpartition("/")[0] + "/elsewhere"
-    began_s = time.monotonic()
-    with pytest.raises(ClusterUnavailable, match="elsewhere"):
-        SyncWaltzClient(address)
-    assert time.monotonic() - began_s < 20
+def test_the_address_of_the_coordinator_is_refused_with_the_right_kind(cluster: LocalCluster) -> None:
+    zookeeper = cluster.addresses["zookeeper"]
+    for address in (cluster.coordinator, zookeeper):
+        with pytest.raises(InvalidSetting, match="clients need log servers, host:port"):
+            SyncWaltzClient(address, ClientSettings(connect_timeout_s=30))
 
 
 async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_other_client(cluster: LocalCluster) -> None:

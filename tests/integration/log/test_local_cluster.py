@@ -71,21 +71,21 @@ def test_all_processes_run_and_every_partition_is_served(cluster: LocalCluster) 
     kept = json.loads((cluster.directory / "dev.json").read_text())
     assert kept["cluster"] == cluster.cluster
     assert kept["pids"] == cluster.processes
-    found = _status(cluster.cluster)
+    found = _status(cluster.coordinator)
     assert found["complete"]
     assert [each["partition"] for each in found["partitions"]] == [0, 1]
     assert {each["server_id"] for each in found["partitions"]} == {each["server_id"] for each in found["servers"]}, "work is shared"
 
 
 def test_status_is_shown_as_a_table(cluster: LocalCluster) -> None:
-    shown = waltz("cluster", "status", cluster.cluster)
+    shown = waltz("cluster", "status", cluster.coordinator)
     assert shown.returncode == 0
     assert "storage-2" in shown.stdout
 
 
 def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> None:
     def topic(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return waltz("topic", command, cluster.cluster, *arguments)
+        return waltz("topic", command, cluster.coordinator, *arguments)
 
     made = ("shop/orders", "--partitions", "2", "--type", "compaction", "--property", "owner=shop", "--policy", "retention_bytes=1000000")
     assert "would be: shop/orders" in topic("create", *made, "--dry-run").stdout
@@ -115,21 +115,21 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
 def test_a_killed_storage_node_is_reported_and_comes_back(cluster: LocalCluster) -> None:
     cluster.kill("storage-1")
     cluster.wait_ready()
-    found = _status(cluster.cluster)
+    found = _status(cluster.coordinator)
     assert found["ready"]
     assert found["missing"] == "storage nodes that do not answer: storage-1"
     cluster.start("storage-1")
     cluster.wait_ready()
-    assert _status(cluster.cluster)["complete"]
+    assert _status(cluster.coordinator)["complete"]
 
 
 def test_partitions_move_when_a_server_is_killed(cluster: LocalCluster) -> None:
-    before = {each["partition"]: each["generation"] for each in _status(cluster.cluster)["partitions"]}
+    before = {each["partition"]: each["generation"] for each in _status(cluster.coordinator)["partitions"]}
     cluster.kill("server-0")
     cluster.wait_ready()
-    _until(lambda: len(_status(cluster.cluster)["servers"]) == 1)
+    _until(lambda: len(_status(cluster.coordinator)["servers"]) == 1)
     cluster.wait_ready()
-    found = _status(cluster.cluster)
+    found = _status(cluster.coordinator)
     assert {each["server_id"] for each in found["partitions"]} == {found["servers"][0]["server_id"]}
     assert any(each["generation"] > before[each["partition"]] for each in found["partitions"])
     cluster.start("server-0")
@@ -141,7 +141,7 @@ def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluste
 
     def server_id() -> int | None:
         """On a busy machine the session of the other server can end too."""
-        return {each["address"]: each["server_id"] for each in _status(cluster.cluster)["servers"]}.get(address)
+        return {each["address"]: each["server_id"] for each in _status(cluster.coordinator)["servers"]}.get(address)
 
     before = server_id()
     assert before is not None
@@ -156,19 +156,19 @@ def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluste
 
 
 def test_a_killed_zookeeper_costs_no_session(cluster: LocalCluster) -> None:
-    before = _status(cluster.cluster)["servers"]
+    before = _status(cluster.coordinator)["servers"]
     cluster.kill("zookeeper")
     cluster.start("zookeeper")
     cluster.wait_ready()
-    assert {each["server_id"] for each in _status(cluster.cluster)["servers"]} == {each["server_id"] for each in before}
+    assert {each["server_id"] for each in _status(cluster.coordinator)["servers"]} == {each["server_id"] for each in before}
 
 
 def test_a_cluster_is_created_once(cluster: LocalCluster) -> None:
-    again = waltz("cluster", "create", cluster.cluster, "--name", "dev", "--partitions", "2", "--storages", "a,b,c")
+    again = waltz("cluster", "create", cluster.coordinator, "--name", "dev", "--partitions", "2", "--storages", "a,b,c")
     assert again.returncode == 2
     assert "there is a cluster already: name=dev" in again.stderr
     assert again.stderr.count("\n") == 1
-    assert waltz("cluster", "create", cluster.cluster, "--name", "x", "--partitions", "9", "--storages", "a", "--if-missing").returncode == 0
+    assert waltz("cluster", "create", cluster.coordinator, "--name", "x", "--partitions", "9", "--storages", "a", "--if-missing").returncode == 0
 
 
 def test_a_second_cluster_in_the_same_directory_is_refused(cluster: LocalCluster) -> None:
@@ -187,7 +187,7 @@ def test_a_directory_of_another_shape_is_refused(cluster: LocalCluster, tmp_path
 class TestStorageNodeRefuses:
     @pytest.fixture
     def settings(self, cluster: LocalCluster, tmp_path: Path) -> dict[str, Any]:
-        return {"cluster": cluster.cluster, "name": "storage-9", "directory": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
+        return {"cluster": cluster.coordinator, "name": "storage-9", "directory": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
 
     def _run(self, settings: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
         """One that is to be refused; where it is not, the timeout says so."""
@@ -211,7 +211,7 @@ class TestStorageNodeRefuses:
     def test_a_directory_of_another_cluster(self, cluster: LocalCluster, settings: dict[str, Any]) -> None:
         with self._serving(settings):
             pass
-        other = cluster.cluster.replace("/waltz/dev", "/waltz/other")
+        other = cluster.coordinator.replace("/waltz/dev", "/waltz/other")
         assert waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
         refused = self._run(settings | {"cluster": other})
         assert refused.returncode == 4
@@ -254,7 +254,7 @@ class TestStorageNodeRefuses:
 
 @pytest.mark.parametrize("kind", ["server", "storage"])
 def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: LocalCluster, kind: str, tmp_path: Path) -> None:
-    address = cluster.cluster.replace("/waltz/dev", "/nobody/here")
+    address = cluster.coordinator.replace("/waltz/dev", "/nobody/here")
     start = time.monotonic()
     more = ["--name", "storage-0", "--directory", str(tmp_path)] if kind == "storage" else []
     refused = _node(kind, "--cluster", address, *more)
@@ -267,7 +267,7 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
 def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def reported_by(*arguments: str) -> tuple[int, str]:
         of_cluster = arguments[0] in ("cluster", "topic")
-        done = waltz(*arguments[:2], cluster.cluster, *arguments[2:]) if of_cluster else waltz(*arguments)
+        done = waltz(*arguments[:2], cluster.coordinator, *arguments[2:]) if of_cluster else waltz(*arguments)
         return done.returncode, done.stdout + done.stderr
 
     at = cluster.cluster
@@ -278,7 +278,7 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalClu
         assert (code, "waltz cluster grow --partitions 5" in reported) == (2, True)
         code, reported = reported_by("cluster", "grow", "--partitions", "5", "--dry-run")
         assert (code, reported.splitlines()[0]) == (0, "would have 5 partitions, 2 to 4 new; before: 2")
-        assert len(_status(at)["partitions"]) == 2
+        assert len(_status(cluster.coordinator)["partitions"]) == 2
         assert reported_by("cluster", "grow", "--partitions", "5")[0] == 0
         assert "nothing to do" in reported_by("cluster", "grow", "--partitions", "5")[1]
         assert reported_by("cluster", "grow", "--partitions", "4")[0] == 2

@@ -56,9 +56,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 async def _endpoints(cluster: LocalCluster) -> dict[str, str]:
     """Name and `host:port` of each process that answers, as a status call shows them."""
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
     try:
-        found = await survey(coordinator, GrpcNetwork(), cluster.cluster)
+        found = await survey(coordinator, GrpcNetwork(), cluster.coordinator)
     finally:
         await coordinator.close()
     addresses = {f"server-{number}": each.statistics.http for number, each in enumerate(found.servers) if each.answers}

@@ -38,7 +38,7 @@ async def _append_on(client: WaltzClient, done: asyncio.Event) -> int:
 async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_path: Path) -> None:
     settings = {"checkpoint_transactions": CHECKPOINT_TRANSACTIONS, "transaction_cache_bytes": 1 << 20}
     with LocalCluster(tmp_path / "cluster", partitions=1, storages=4, servers=1, server_settings=settings) as cluster:
-        coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, timeout_s=10.0)
+        coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator, timeout_s=10.0)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(coordinator.close)
             client = await stack.enter_async_context(WaltzClient.open(cluster.cluster))
@@ -50,7 +50,7 @@ async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_p
             done, reported = asyncio.Event(), list[str]()
             appending = asyncio.ensure_future(_append_on(client, done))
             before = (await _metadata(coordinator)).session
-            await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, ReplicaChange(0, add=added), wait_s=100.0, report=reported.append)
+            await change_replicas(coordinator, GrpcNetwork(), cluster.coordinator, ReplicaChange(0, add=added), wait_s=100.0, report=reported.append)
             after = await _metadata(coordinator)
             done.set()
             assert await appending > 0

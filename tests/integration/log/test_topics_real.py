@@ -39,10 +39,10 @@ def until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
 def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_of_each_key(tmp_path: Path) -> None:
     small = {"segment_bytes": 8192, "disk_warn_free_bytes": 0, "disk_refuse_free_bytes": 0}
     with LocalCluster(tmp_path, partitions=1, servers=1, session_timeout_s=2, storage_settings=small, server_settings={"upkeep_s": 0.2}) as cluster:
-        waltz("topic", "create", cluster.cluster, "shop/prices", "--partitions", "1", "--type", "compaction", "--policy", "retention_bytes=0")
+        waltz("topic", "create", cluster.coordinator, "shop/prices", "--partitions", "1", "--type", "compaction", "--policy", "retention_bytes=0")
 
         def described() -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(waltz("topic", "describe", cluster.cluster, "shop/prices", "--output", "json"))["partitions"][0]
+            found: dict[str, Any] = json.loads(waltz("topic", "describe", cluster.coordinator, "shop/prices", "--output", "json"))["partitions"][0]
             return found
 
         with SyncSubscribers(cluster.cluster) as subscribers, SyncWaltzClient(cluster.cluster) as client:
@@ -54,9 +54,9 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
             place = described()
             assert (place["first_retained"], place["held_by"]) == (0, "subscriber reports")
             assert place["subscribers"]["reports"]["lag_transactions"] == VALUES
-            (reported,) = json.loads(waltz("subscribers", "list", cluster.cluster, "--output", "json"))
+            (reported,) = json.loads(waltz("subscribers", "list", cluster.coordinator, "--output", "json"))
             assert reported["partitions"][0]["lag_transactions"] == VALUES
-            assert "reports" in waltz("topic", "describe", cluster.cluster, "shop/prices")
+            assert "reports" in waltz("topic", "describe", cluster.coordinator, "shop/prices")
             subscribers.report("reports", {0: VALUES - 1})
             until(lambda: described()["first_retained"] > VALUES // 2)
             os.kill(cluster.processes["storage-1"], signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
                 if record.transaction_id == VALUES - 1:
                     break
             assert latest == {b"k%d" % (n % KEYS): b"%d" % n for n in range(VALUES - KEYS, VALUES)}
-        assert "removed: reports" in waltz("subscribers", "remove", cluster.cluster, "reports")
+        assert "removed: reports" in waltz("subscribers", "remove", cluster.coordinator, "reports")
         assert (tmp_path / "storage-0" / "shop" / "prices" / "0" / "metadata").exists()
     for name in ("storage-0", "storage-1", "storage-2"):
         assert "compacted view shop/prices/0 up to 300" in waltz("storage", "verify", tmp_path / name)

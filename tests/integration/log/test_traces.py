@@ -136,7 +136,7 @@ def test_the_guide_works_as_it_stands(cluster: LocalCluster, spans: Collector, t
     page = (ROOT / "docs" / "guides" / "traces.md").read_text()
     node = yaml.safe_load(blocks(page, "settings")["node"])
     assert ServerSettings(cluster="here:1/x", **node).tracing == StorageSettings(name="a", directory=tmp_path, cluster="here:1/x", **node).tracing
-    program = blocks(page, "program")["application"].replace("127.0.0.1:2181/waltz/dev", cluster.cluster)
+    program = blocks(page, "program")["application"].replace("127.0.0.1:5101", cluster.cluster)
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=120, check=True)
     own = [json.loads(line) for line in (tmp_path / "spans.json").read_text().splitlines()]
     assert [span["name"] for span in own] == ["waltz.append", "place order"]

@@ -35,9 +35,9 @@ Json = dict[str, Any]
 
 
 async def _status(cluster: LocalCluster) -> Json:
-    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
     try:
-        return asdict(await survey(coordinator, GrpcNetwork(), cluster.cluster))
+        return asdict(await survey(coordinator, GrpcNetwork(), cluster.coordinator))
     finally:
         await coordinator.close()
 
@@ -318,7 +318,7 @@ def _livez(cluster: LocalCluster) -> int:
 
 def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
     async def run() -> None:
-        coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+        coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator)
         try:
             grown, _ = await grow_cluster(coordinator, PARTITIONS + 2)
         finally:

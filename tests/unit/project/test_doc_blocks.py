@@ -188,7 +188,7 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
         return []
     path = folder / "pipeline.yaml"
     path.write_text(text)
-    return list(check_pipeline_file(path, {"WALTZ_DATA": "/lake", "CLUSTER": "127.0.0.1:2181/waltz"})[1])
+    return list(check_pipeline_file(path, {"WALTZ_DATA": "/lake", "CLUSTER": "127.0.0.1:5101"})[1])
 
 
 def test_a_wrong_setting_is_found(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_program_of_the_journal_runs(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_programs_of_topics_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with InMemoryCluster(partitions=4) as cluster:
-            coordinator = await cluster.coordinator()
+            coordinator = cluster.ensemble.session()
             for name, log_partitions, keyed in (("orders", (0, 1), True), ("clicks", (2, 3), False)):
                 rules: dict[str, Any] = {
                     "type": "regular",
@@ -226,7 +226,7 @@ def test_the_programs_of_topics_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 await change_catalogue(coordinator, partial(Catalogue.with_new, name=TopicName("shop", name), **rules))
 
             async def connect(address: str) -> Subscribers:
-                return await Subscribers.connect_over(cluster.coordinator, cluster.network)
+                return await Subscribers.connect_over(cluster.seeds, cluster.network)
 
             monkeypatch.setattr(Subscribers, "connect", connect)
             names: dict[str, Any] = {"client": await cluster.client()}

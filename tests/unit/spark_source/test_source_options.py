@@ -12,13 +12,13 @@ from waltz_log.errors import InvalidSetting
 
 
 def parse(**options: str) -> SourceOptions:
-    return SourceOptions.parse({"cluster": "127.0.0.1:2181/waltz", **options})
+    return SourceOptions.parse({"cluster": "127.0.0.1:5101", **options})
 
 
 def test_every_option_is_read_whatever_its_case() -> None:
     found = SourceOptions.parse(
         {
-            "cluster": " 127.0.0.1:2181/waltz ",
+            "cluster": " 127.0.0.1:5101 ",
             "partitions": "7, 0-2",
             "startingtransactionids": '{"0": 17, "1": -2, "7": -1}',
             "ENDINGTRANSACTIONIDS": '{"0": 20}',
@@ -29,7 +29,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
             "fetchtimeoutms": "1500",
         }
     )
-    assert found.cluster == "127.0.0.1:2181/waltz"
+    assert found.cluster == "127.0.0.1:5101"
     assert found.partitions == (0, 1, 2, 7)
     assert [found.starting.of(p) for p in (0, 1, 2, 7)] == [17, EARLIEST, EARLIEST, LATEST]
     assert [found.ending.of(p) for p in (0, 1)] == [20, LATEST]
@@ -89,8 +89,8 @@ def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
         ({"maxTriggerDelay": "5s"}, "does nothing without minTransactionsPerTrigger"),
         ({"minTransactionsPerTrigger": "5", "maxTransactionsPerTrigger": "4"}, "is above maxTransactionsPerTrigger=4"),
         ({"partitions": "0", "startingTransactionIdsByTimestamp": '{"1": 0}'}, "names partition 1, which option partitions leaves out"),
-        ({"bootstrap": "h:1"}, "found through its coordinator"),
-        ({"bootstrap.servers": "h:1"}, "found through its coordinator"),
+        ({"bootstrap": "h:1"}, "give the addresses of log servers"),
+        ({"bootstrap.servers": "h:1"}, "give the addresses of log servers"),
         ({"tls.caFile": "/ca.pem"}, "TLS is set by the environment variables"),
         ({"TLS": "true"}, "TLS is set by the environment variables"),
         ({"kafka.ssl.truststore.location": "/x"}, "TLS is set by the environment variables"),

@@ -12,7 +12,7 @@ from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
 from pyspark_waltz.source import DefaultSource
 from waltz_log.errors import InvalidSetting
 
-CLUSTER = "127.0.0.1:2181/waltz"
+CLUSTER = "127.0.0.1:5101"
 
 
 def created(**options: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_a_query_cannot_add_options_of_its_own() -> None:
     with pytest.raises(InvalidSetting, match=r"partitions cannot be in WITH \(...\) of a query"):
         queried(schema, {"partitions": "0"})
     with pytest.raises(InvalidSetting, match=r"cluster cannot be in WITH"):
-        queried(schema, {"cluster": "other:2181/waltz"})
+        queried(schema, {"cluster": "other:5101"})
 
 
 def test_a_table_with_columns_of_its_own_has_no_options() -> None:
@@ -87,9 +87,9 @@ def test_without_a_cluster_there_are_no_columns() -> None:
         DefaultSource({"clustr": CLUSTER}).schema()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:2181", "127.0.0.1/waltz", "127.0.0.1:2181/", ":2181/waltz", "h:1,h/waltz", "h:99999/w"])
-def test_an_address_without_host_port_or_root_is_refused_before_anything_is_connected(address: str) -> None:
-    with pytest.raises(InvalidSetting, match=r"cluster has no (root path|host and port): .*, wanted host:port"):
+@pytest.mark.parametrize("address", ["127.0.0.1:2181/waltz", "127.0.0.1", "http://127.0.0.1:5101", ":5101", "h:1,h", "h:99999", "::1:5101"])
+def test_an_address_that_is_none_of_log_servers_is_refused_before_anything_is_connected(address: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"cluster (has (no host and port|a scheme)|is the address of a coordinator): .*host:port"):
         DefaultSource({"cluster": address})
-    with pytest.raises(InvalidSetting, match=r"cluster has no (root path|host and port)"):
+    with pytest.raises(InvalidSetting, match=r"cluster (has (no host and port|a scheme)|is the address of a coordinator)"):
         DefaultSource(created(cluster=address))

@@ -51,6 +51,7 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
     try:
         with cluster:
             print_line(f"cluster  {cluster.cluster}")
+            print_line(f"coordinator {cluster.coordinator}")
             print_line(f"logs     {cluster.log('server-0').parent}")
             print_line(f"metrics  {cluster.targets_file} ({', '.join(sorted(cluster.http_addresses.values()))})")
             if cluster.secure:

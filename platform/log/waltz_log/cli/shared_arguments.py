@@ -9,10 +9,24 @@ import typer
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Cluster", "ClusterOption", "Config", "DryRun", "Every", "LogLevel", "Output", "Timeout", "Watch", "checked_every", "checked_output"]
+__all__ = [
+    "Cluster",
+    "ClusterOption",
+    "Config",
+    "DryRun",
+    "Every",
+    "LogLevel",
+    "Output",
+    "Servers",
+    "Timeout",
+    "Watch",
+    "checked_every",
+    "checked_output",
+]
 
-Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
-ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")]
+Cluster = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
+Servers = Annotated[str, typer.Argument(metavar="CLUSTER", help="Log servers of the cluster: host:port[,host:port].")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Address of the coordinator: host:port[,host:port]/path.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two rounds of --watch.")]

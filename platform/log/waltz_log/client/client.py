@@ -32,7 +32,8 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.feed import feed_batches
 from waltz_log.client.feed.fetching import checked_ids, fetch_transactions
 from waltz_log.client.inspection.time_positions import position_at
-from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import NamedServers, Seeds
 from waltz_log.client.topics.topic import TopicHandle
 from waltz_log.client.topics.topic_directory import TopicDirectory
 from waltz_log.client.transactions.admission import Admission
@@ -43,7 +44,7 @@ from waltz_log.client.transactions.submitting import Submitting
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactions.transactional import transactional
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.ports import Network
 from waltz_log.core.status.client_statistics import ClientPartitionStatistics, ClientStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName
@@ -90,29 +91,19 @@ class WaltzClient:
 
     @classmethod
     async def connect(cls, cluster: str, settings: ClientSettings | None = None) -> Self:
-        """Connects to the cluster at `host:port[,host:port]/root`. Raises `ClusterUnavailable`, which names the address, if no cluster answers
-        within `connect_timeout_s`."""
-        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+        """Connects to the cluster with log servers at `host:port[,host:port]`; one that answers is enough. Raises `ClusterUnavailable`, which names
+        the address, if none answers within `connect_timeout_s`, and `InvalidSetting` for what is no address of log servers."""
         from waltz_log.transport.grpc import GrpcNetwork
 
         chosen = settings or ClientSettings()
-
-        async def coordinator() -> Coordinator:
-            return await ZooKeeperCoordinator.connect(
-                cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s, tls=chosen.tls
-            )
-
-        return await cls.connect_over(coordinator, GrpcNetwork(tls=chosen.tls), chosen)
+        return await cls.connect_over(NamedServers(cluster), GrpcNetwork(tls=chosen.tls), chosen)
 
     @classmethod
-    async def connect_over(
-        cls, coordinator: ConnectCoordinator, network: Network, settings: ClientSettings | None = None, *, rng: random.Random | None = None
-    ) -> Self:
-        """Connects over any coordinator and network, such as those of a test. `coordinator` makes a session; it is called again when a session has
-        ended."""
+    async def connect_over(cls, seeds: Seeds, network: Network, settings: ClientSettings | None = None, *, rng: random.Random | None = None) -> Self:
+        """Connects over any addresses and network, such as those of a test."""
         chosen = settings or ClientSettings()
         chance = rng or random.Random()
-        owners = Owners(coordinator, network, chosen, chance)
+        owners = Owners(seeds, network, chosen, chance)
         await owners.open()
         try:
             return cls(owners, chosen, chance)
@@ -123,7 +114,7 @@ class WaltzClient:
     @classmethod
     @asynccontextmanager
     async def open(cls, cluster: str, settings: ClientSettings | None = None) -> AsyncIterator[Self]:
-        """`async with WaltzClient.open("host:port/root") as client:`"""
+        """`async with WaltzClient.open("host:port") as client:`"""
         client = await cls.connect(cluster, settings)
         async with client:
             yield client
@@ -153,7 +144,6 @@ class WaltzClient:
         for followers in self._followers.values():
             for follower in list(followers):
                 await follower.close()
-        await self._topics.close()
         await self._owners.close()
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------

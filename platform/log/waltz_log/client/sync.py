@@ -26,7 +26,7 @@ from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.feed.fetching import checked_ids
-from waltz_log.client.owners.owners import ConnectCoordinator
+from waltz_log.client.owners.seeds import Seeds
 from waltz_log.client.sync_follower import SyncFollower, blocking_decorator
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transactions.context import Context
@@ -55,17 +55,17 @@ class _Handover(NamedTuple):
 
 
 class SyncWaltzClient:
-    """A client for code that blocks: `with SyncWaltzClient("host:port/root") as client:`. The methods are those of `WaltzClient`. All threads of a
+    """A client for code that blocks: `with SyncWaltzClient("host:port") as client:`. The methods are those of `WaltzClient`. All threads of a
     process may use it."""
 
     def __init__(self, cluster: str, settings: ClientSettings | None = None) -> None:
         self._begin(lambda: WaltzClient.connect(cluster, settings))
 
     @classmethod
-    def connect_over(cls, coordinator: ConnectCoordinator, network: Callable[[], Network], settings: ClientSettings | None = None) -> Self:
-        """Connects over any coordinator and network, which are made in the client's own thread."""
+    def connect_over(cls, seeds: Seeds, network: Callable[[], Network], settings: ClientSettings | None = None) -> Self:
+        """Connects over any addresses and network; the network is made in the client's own thread."""
         self = cls.__new__(cls)
-        self._begin(lambda: WaltzClient.connect_over(coordinator, network(), settings))
+        self._begin(lambda: WaltzClient.connect_over(seeds, network(), settings))
         return self
 
     def _begin(self, connect: Callable[[], Coroutine[Any, Any, WaltzClient]]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["ConsoleSettings"]
 class ConsoleSettings(Settings):
     """Settings of the console."""
 
-    cluster: str = Field(description="Connection string of the cluster: host:port[,host:port]/path.")
+    cluster: str = Field(description="Address of the coordinator: host:port[,host:port]/path.")
     tls: TlsSettings | None = Field(
         default=None,
         description="Serve HTTPS to browsers that present a certificate: readers and operators see the pages, and operators act. The same files "

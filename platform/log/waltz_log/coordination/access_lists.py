@@ -1,8 +1,8 @@
 """Access control lists of ZooKeeper: who may read and change each node of a cluster.
 
-With TLS, ZooKeeper knows a client by the subject of its certificate. Without TLS, nodes and operators can share a secret
-(`WALTZ_ZOOKEEPER_SECRET`), and every other client may do what `core.coordinator_rights` grants to clients. Without either, every process that reaches
-ZooKeeper may do everything.
+Nodes and operators may do everything. Applications and readers may do nothing: they use log servers alone. With TLS, ZooKeeper knows a client
+by the subject of its certificate. Without TLS, nodes and operators can share a secret (`WALTZ_ZOOKEEPER_SECRET`). Without either, every process that
+reaches ZooKeeper may do everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple  # Any: kazoo has no types
 
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
-from waltz_log.core.coordinator_rights import Rights, client_rights
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import subject_of
@@ -26,27 +25,20 @@ log = get_logger(__name__)
 SECRET: Final = "WALTZ_ZOOKEEPER_SECRET"
 USER: Final = "waltz"
 
-_PERMISSIONS: Final[Mapping[Rights, int]] = {"read": Permissions.READ}
-
 
 class AccessLists(NamedTuple):
-    """`writers`, `clients`: as ZooKeeper identifies them; without writers every client may do everything. `secret`: proves that this process is a
-    writer; None: it needs no proof, or has none."""
+    """`writers`: as ZooKeeper identifies them; without any, every client may do everything. `secret`: proves that this process is a writer; None: it
+    needs no proof, or has none."""
 
     writers: tuple[Id, ...]
-    clients: tuple[Id, ...]
     secret: str | None = None
 
     def __repr__(self) -> str:
-        return f"AccessLists(writers={len(self.writers)}, clients={len(self.clients)})"  # the secret is left out
+        return f"AccessLists(writers={len(self.writers)})"  # the secret is left out
 
-    def of(self, path: str) -> list[Any]:
-        """The list of a node that this process creates."""
-        if not self.writers:
-            return list(OPEN_ACL_UNSAFE)
-        rights = client_rights(path)
-        granted = [] if rights == "none" else [ACL(_PERMISSIONS[rights], each) for each in self.clients]
-        return [*(ACL(Permissions.ALL, each) for each in self.writers), *granted]
+    def of_nodes(self) -> list[Any]:
+        """The list of each node that this process creates."""
+        return [ACL(Permissions.ALL, each) for each in self.writers] or list(OPEN_ACL_UNSAFE)
 
     def of_ensemble(self) -> list[Any]:
         """The list of a node that ZooKeeper itself creates. Every client may read it: the tools of ZooKeeper do."""
@@ -69,19 +61,19 @@ def access_lists(tls: TlsSettings | None, environment: Mapping[str, str] = os.en
         return _by_subject(tls)
     secret = environment.get(SECRET)
     if not secret:
-        return AccessLists((), ())
+        return AccessLists(())
     if ":" in secret or len(secret) < 16:
         raise InvalidSetting(name=SECRET, reason="must have at least 16 characters and no colon", nearest=None)
-    return AccessLists((Id("digest", make_digest_acl_credential(USER, secret)),), (Id("world", "anyone"),), secret)
+    return AccessLists((Id("digest", make_digest_acl_credential(USER, secret)),), secret)
 
 
 def _by_subject(tls: TlsSettings) -> AccessLists:
     subject = subject_of(tls)
-    if subject is not None and subject not in (*tls.coordinator_writers, *tls.coordinator_clients):
+    if subject is not None and subject not in tls.coordinator_writers:
         log.warning(
             "coordinator is not protected",
             subject=subject,
-            advice="name the subjects of the nodes' and operators' certificates in tls.coordinator_writers, the others in tls.coordinator_clients",
+            advice="name the subjects of the nodes' and operators' certificates in tls.coordinator_writers",
         )
-        return AccessLists((), ())
-    return AccessLists(tuple(Id("x509", each) for each in tls.coordinator_writers), tuple(Id("x509", each) for each in tls.coordinator_clients))
+        return AccessLists(())
+    return AccessLists(tuple(Id("x509", each) for each in tls.coordinator_writers))

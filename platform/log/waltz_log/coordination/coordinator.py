@@ -36,7 +36,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 
 from waltz_log.coordination.access_lists import access_lists, open_to_everyone
 from waltz_log.coordination.secure_connection import SecureConnections
-from waltz_log.core.cluster_address import parse_address
+from waltz_log.core.cluster_address import parse_coordinator
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, PermissionDenied
@@ -74,7 +74,7 @@ class ZooKeeperCoordinator:
     """Created by `connect`. All methods must be called on the event loop of `connect`."""
 
     def __init__(self, address: str, session_timeout_s: float, timeout_s: float, tls: TlsSettings | None) -> None:
-        hosts, self._root = parse_address(address)
+        hosts, self._root = parse_coordinator(address)
         self._address = address
         self._tls = tls
         self._hosts = hosts
@@ -287,7 +287,7 @@ class ZooKeeperCoordinator:
         full = self._full(path)
         expect_fits(path, data)
         answer = await self._call(
-            lambda: self._client.create_async(full, data, acl=self._lists.of(path), ephemeral=ephemeral, makepath=True),
+            lambda: self._client.create_async(full, data, acl=self._lists.of_nodes(), ephemeral=ephemeral, makepath=True),
             NodeExistsError,
             NoChildrenForEphemeralsError,
             NoAuthError,

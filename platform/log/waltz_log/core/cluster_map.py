@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, ReplicaAssignment, StorageNodeEntry
-from waltz_log.core.node_address import announced_addresses, announced_name
+from waltz_log.core.metadata import Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import ProtocolViolation, WaltzError
 
@@ -297,25 +296,26 @@ def parameters_items(found: ClusterParameters) -> dict[str, bytes]:
 
 def assignment_items(found: Assignment) -> dict[str, bytes]:
     """What clients need of it. Servers that own nothing are included: any of them answers."""
-    owners = {f"p/{partition}": _dump([each.server_id, each.generation]) for partition, each in found.partitions.items()}
-    names = {f"n/{server}": _dump(name) for server, address in found.addresses.items() if (name := announced_name(address))}
-    return owners | names | {f"s/{server}": _dump([address, *found.workers.get(server, ())]) for server, address in found.addresses.items()}
+    fields = json.loads(found.to_bytes())
+    workers, principals = fields.get("workers", {}), fields.get("principals", {})
+    items = {f"p/{partition}": _dump(owned) for partition, owned in fields["partitions"].items()}
+    servers = ((server, [address, workers.get(server, []), principals.get(server, "")]) for server, address in fields["addresses"].items())
+    return items | {f"s/{server}": _dump(facts) for server, facts in servers}
 
 
 def _assignment_of(items: Mapping[str, bytes]) -> Assignment:
-    partitions: dict[int, Ownership] = {}
-    addresses: dict[int, str] = {}
-    workers: dict[int, tuple[str, ...]] = {}
+    fields: dict[str, dict[str, object]] = {"partitions": {}, "addresses": {}, "workers": {}, "principals": {}}
     for name, value in items.items():
         kind, _, number = name.partition("/")
         if kind == "s":
-            announced = items.get(f"n/{number}")
-            addresses[int(number)], *own = announced_addresses(json.loads(value), None if announced is None else json.loads(announced))
+            fields["addresses"][number], own, principal = json.loads(value)
             if own:
-                workers[int(number)] = tuple(own)
-        elif kind != "n":
-            partitions[_partition(name)] = Ownership(*json.loads(value))
-    return Assignment(partitions, addresses, workers)
+                fields["workers"][number] = own
+            if principal:
+                fields["principals"][number] = principal
+        else:
+            fields["partitions"][str(_partition(name))] = json.loads(value)
+    return Assignment.from_bytes(_dump(fields))
 
 
 def replicas_items(found: ReplicaAssignment) -> dict[str, bytes]:

@@ -51,7 +51,7 @@ class SyncIntentReceipt:
 
 
 class SyncOutbox:
-    """An outbox for code that blocks: `with SyncOutbox(directory, "host:port/root") as outbox:`. The methods are those of `Outbox`. All threads of
+    """An outbox for code that blocks: `with SyncOutbox(directory, "host:port") as outbox:`. The methods are those of `Outbox`. All threads of
     a process may use it. Register handlers before `start`."""
 
     def __init__(

@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import traced_appends
-from waltz_log.client.owners.owners import ConnectCoordinator
+from waltz_log.client.owners.seeds import NamedServers, Seeds
 from waltz_log.client.transactions.follow import Apply
-from waltz_log.core.ports import Clock, Coordinator, Disk, Network, Offload
+from waltz_log.core.ports import Clock, Disk, Network, Offload
 from waltz_log.errors import InvalidRequest, JournalFull, OutboxFull, TransactionTooLarge, WaltzError
 from waltz_log.outbox.calls import Handler
 from waltz_log.outbox.engine import Engine
@@ -39,21 +39,21 @@ FILE_MARGIN_BYTES = 4096
 
 class Outbox:
     """A durable outbox: accepts intents on the local disk, and forwards them to the log exactly once. `async with Outbox.open(directory,
-    "host:port/root") as outbox:`. It belongs to one event loop; its directory belongs to one process."""
+    "host:port") as outbox:`. It belongs to one event loop; its directory belongs to one process."""
 
     def __init__(
         self,
         disk: Disk,
         offload: Offload,
         clock: Clock,
-        connect: ConnectCoordinator,
+        seeds: Seeds,
         network: Network,
         settings: OutboxSettings | None = None,
         client_settings: ClientSettings | None = None,
         *,
         rng: random.Random | None = None,
     ) -> None:
-        """Over any disk, coordinator and network; `start` it, and `close` it."""
+        """Over any disk, addresses and network; `start` it, and `close` it."""
         self._clock = clock
         self._settings = settings or OutboxSettings()
         self._client_settings = client_settings or ClientSettings()
@@ -61,7 +61,7 @@ class Outbox:
         self._followed: dict[int, Followed] = {}
         chance, chosen = rng or random.Random(), self._client_settings
         self._traced = traced_appends() if chosen.tracing else None
-        dependencies = OutboxDependencies(connect, network, chosen, self._settings, self._handlers, self._followed, chance, self._traced)
+        dependencies = OutboxDependencies(seeds, network, chosen, self._settings, self._handlers, self._followed, chance, self._traced)
         self._engine = Engine(disk, offload, clock, dependencies)
 
     # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
@@ -88,18 +88,14 @@ class Outbox:
     @classmethod
     def over(cls, directory: Path | str, cluster: str, settings: OutboxSettings | None = None, client_settings: ClientSettings | None = None) -> Self:
         """An outbox that is not started, so that handlers can be registered first. Use it as a context manager, or `start` and `close` it."""
-        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
         from waltz_log.filesystem import FileSystemDisk, ThreadOffload
         from waltz_log.transport.grpc import GrpcNetwork
 
         chosen = client_settings or ClientSettings()
 
-        async def coordinator() -> Coordinator:
-            return await ZooKeeperCoordinator.connect(
-                cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s, tls=chosen.tls
-            )
-
-        return cls(FileSystemDisk(Path(directory)), ThreadOffload(1), _WallClock(), coordinator, GrpcNetwork(tls=chosen.tls), settings, chosen)
+        return cls(
+            FileSystemDisk(Path(directory)), ThreadOffload(1), _WallClock(), NamedServers(cluster), GrpcNetwork(tls=chosen.tls), settings, chosen
+        )
 
     def handler(self, name: str) -> Callable[[H], H]:
         """Registers a function for `Intent.call(name, ...)`: `handler(tx, arguments)` appends through `tx`."""

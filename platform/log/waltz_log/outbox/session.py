@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
-from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import Seeds
 from waltz_log.client.transactions.follow import Apply, Follower
 from waltz_log.core.ports import Network
 from waltz_log.loggers import get_logger
@@ -47,7 +48,7 @@ class Followed:
 class OutboxDependencies(NamedTuple):
     """The components and settings that an outbox uses."""
 
-    connect: ConnectCoordinator
+    seeds: Seeds
     network: Network
     client_settings: ClientSettings
     settings: OutboxSettings
@@ -68,7 +69,7 @@ class Session:
         self._ledger = ledger
         self._writer = writer
         self._listener = listener
-        self._owners = Owners(dependencies.connect, dependencies.network, dependencies.client_settings, dependencies.rng)
+        self._owners = Owners(dependencies.seeds, dependencies.network, dependencies.client_settings, dependencies.rng)
         self._lanes: dict[int, Lane] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

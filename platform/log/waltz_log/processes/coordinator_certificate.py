@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from waltz_log.core.cluster_address import parse_address
+from waltz_log.core.cluster_address import parse_coordinator
 from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
 from waltz_log.security.settings import TlsSettings, chosen_tls
@@ -32,7 +32,7 @@ class CoordinatorCertificate:
     def __init__(self, address: str, tls: TlsSettings | None, now_s: Callable[[], float] = time.monotonic) -> None:
         chosen = chosen_tls(tls)
         self._certificates = None if chosen is None else Certificates(chosen)
-        self._hosts = parse_address(address)[0].split(",")
+        self._hosts = parse_coordinator(address)[0].split(",")
         self._now_s = now_s
         self._expires_s: dict[str, float] = {}
         """By host."""

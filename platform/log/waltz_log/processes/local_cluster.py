@@ -148,6 +148,7 @@ class LocalCluster:
     def _write(self) -> None:
         kept = {
             "cluster": self.cluster,
+            "coordinator": self.coordinator,
             "partitions": self.partitions,
             "storages": self.storages,
             "servers": self.servers,
@@ -161,7 +162,12 @@ class LocalCluster:
 
     @property
     def cluster(self) -> str:
-        """The connection string; known after `open`."""
+        """The addresses of the log servers, for everything that uses the cluster; known after `open`."""
+        return ",".join(self.addresses[name] for name in self.server_names if name in self._ports)
+
+    @property
+    def coordinator(self) -> str:
+        """The address of the coordinator, for nodes and for commands of operators; known after `open`."""
         return f"{HOST}:{self._ports['zookeeper']}/waltz/{NAME}"
 
     @property
@@ -252,9 +258,9 @@ class LocalCluster:
         if marker.exists():
             return
         arguments = ["--name", NAME, "--partitions", str(self.partitions), "--storages", ",".join(self.storage_names)]
-        done = self._waltz("cluster", "create", self.cluster, *arguments, "--replication", str(min(REPLICATION, self.storages)), "--if-missing")
+        done = self._waltz("cluster", "create", self.coordinator, *arguments, "--replication", str(min(REPLICATION, self.storages)), "--if-missing")
         if done.returncode != 0:
-            raise ClusterUnavailable(address=self.cluster, reason=done.stderr.strip() or f"cluster create: exit code {done.returncode}")
+            raise ClusterUnavailable(address=self.coordinator, reason=done.stderr.strip() or f"cluster create: exit code {done.returncode}")
         marker.touch()
 
     def _waltz(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -272,7 +278,7 @@ class LocalCluster:
         """Returns when every partition accepts appends and, if all processes run, all of them answer. Raises `ClusterUnavailable` after `timeout_s`,
         or as soon as a process has ended by itself."""
         gone = self.ended
-        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
+        command = [*WALTZ, "cluster", "status", self.coordinator, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
         environment = self.environment("operator")
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -286,12 +292,12 @@ class LocalCluster:
                         fresh = [name for name in self.ended if name not in gone]
                         if fresh:
                             raise ClusterUnavailable(
-                                address=self.cluster, reason=f"{fresh[0]} ended while starting: {self._processes.last_words(fresh[0])}"
+                                address=self.coordinator, reason=f"{fresh[0]} ended while starting: {self._processes.last_words(fresh[0])}"
                             ) from None
             finally:
                 waiting.kill()
         if waiting.returncode != 0:
-            error = ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
+            error = ClusterUnavailable(address=self.coordinator, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
             for name in (*self.server_names, *self.storage_names):  # the directory, and the logs in it, may be gone when the error is read
                 error.add_note(f"---- end of the log of {name}\n{self._processes.log_tail(name)}")
             raise error
@@ -338,7 +344,7 @@ class LocalCluster:
         return self._ports[name]
 
     def _configure(self, kind: str, name: str, port: int) -> Path:
-        settings: dict[str, Any] = {"cluster": self.cluster, "listen": f"{HOST}:{port}"}
+        settings: dict[str, Any] = {"cluster": self.coordinator, "listen": f"{HOST}:{port}"}
         if kind == "storage":
             settings |= {"name": name, "directory": str(self.directory / name)} | self._storage_settings
         else:

@@ -73,13 +73,9 @@ class TlsSettings(Settings):
     )
     coordinator_writers: tuple[str, ...] = Field(
         default=("CN=node,O=waltz", "CN=operator,O=waltz", "CN=zookeeper,O=waltz"),
-        description="Subjects of the certificates of nodes, operators and ZooKeeper, as RFC 4514 writes them. ZooKeeper lets them change everything. "
-        "Choose the same for all nodes. If this process's own subject is in neither list, its nodes in ZooKeeper are not protected.",
-    )
-    coordinator_clients: tuple[str, ...] = Field(
-        default=("CN=application,O=waltz", "CN=reader,O=waltz"),
-        description="Subjects of the certificates of applications and readers. ZooKeeper shows them what clients need, and lets them keep "
-        "subscribers and outboxes. Choose the same for all nodes.",
+        description="Subjects of the certificates of nodes, operators and ZooKeeper, as RFC 4514 writes them. ZooKeeper lets them do everything, and "
+        "no other client anything. Choose the same for all nodes. If this process's own subject is not among them, its nodes in ZooKeeper are not "
+        "protected.",
     )
 
 

@@ -30,6 +30,7 @@ from waltz_log.security.rules import AccessRules
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.links import Links
 from waltz_log.testing.memory_coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
@@ -109,11 +110,12 @@ class MemoryCluster:
 
     async def connect(self, settings: ClientSettings | None = None, *, seed: int = 0, host: str = "client") -> WaltzClient:
         """A client of this cluster, on that host. Close it before the cluster stops."""
+        return await WaltzClient.connect_over(self.seeds, self.network.host(host), settings, rng=random.Random(seed))
 
-        async def coordinator() -> Coordinator:
-            return self.ensemble.session()
-
-        return await WaltzClient.connect_over(coordinator, self.network.host(host), settings, rng=random.Random(seed))
+    @property
+    def seeds(self) -> KnownServers:
+        """The addresses of the servers that run at the time of use. `connect_over` of a client or an outbox needs it and `network`."""
+        return KnownServers(lambda: [server.address for server, _ in self.servers.values()])
 
     async def create_topic(
         self,

@@ -96,12 +96,12 @@ class InMemoryCluster(MemoryCluster):
 
     async def client(self, settings: ClientSettings | None = None) -> WaltzClient:
         """A client that meets the planned faults."""
-        client = await connect_injected(self.coordinator, self.network, self.faults, settings)
+        client = await connect_injected(self.seeds, self.network, self.faults, settings)
         self._clients.append(client)
         return client
 
     async def coordinator(self) -> Coordinator:
-        """A session. `connect_over` of a client or an outbox needs it and `network`."""
+        """A session of the coordinator, for the functions of operators."""
         return self.ensemble.session()
 
     async def _rival(self) -> WaltzClient:

@@ -19,6 +19,7 @@ from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, Ou
 from waltz_log.client.append.bulk import BulkAppend
 from waltz_log.client.append.rows import Rows
 from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import Seeds
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import CallMethod, Channel, Listener, Network, ReadMethod, Receiver, Request, Response, Service, Stream, StreamMethod
@@ -154,10 +155,8 @@ def _draft(rows: Rows, row: int) -> Draft:
     return Draft(bytes(rows.bodies(row, row + 1)[0]), headers if isinstance(headers, int) else headers[0], write, read, append, rows.mark)
 
 
-async def connect_injected(
-    coordinator: Callable[[], Awaitable[Any]], network: Network, faults: Faults, settings: ClientSettings | None
-) -> InjectedClient:
-    client = await InjectedClient.connect_over(coordinator, InjectedNetwork(network, faults), settings)
+async def connect_injected(seeds: Seeds, network: Network, faults: Faults, settings: ClientSettings | None) -> InjectedClient:
+    client = await InjectedClient.connect_over(seeds, InjectedNetwork(network, faults), settings)
     client.faults = faults
     return client
 

@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal
 from uuid import UUID
 
@@ -20,11 +21,15 @@ from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
-from waltz_log.core.ports import Coordinator, Listener, Network, Service
+from waltz_log.core.ports import Coordinator, Listener, Network, Sender, Service
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
+from waltz_log.security.access import AccessControl
+from waltz_log.server.directory.directory import Directory
+from waltz_log.server.directory.followers import Followers
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import message_of
-from waltz_log.transport.methods import BOUND, CLIENT_ID, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
+from waltz_log.transport.methods import BOUND, CLIENT_ID, CONFIRM, FOLLOW, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
 
 __all__ = ["Break", "Refuse", "ScriptedCluster", "ScriptedLog", "ScriptedServer"]
 
@@ -147,12 +152,22 @@ class ScriptedCluster:
         self._address = address
         self._time_ms = 1_600_000_000_000
         self.client_ids = 0
+        self._directory = Directory(coordinator, AccessControl(enforced=False))
+        self.followers = Followers(self._directory, self.parameters.key.bytes, 1000, Random(1))
+        self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         for server in self.servers:
             await server.listen(self._address)
         await self.coordinator.create(CLUSTER, self.parameters.to_bytes())
         await self.coordinator.create(ASSIGNMENT, self._assignment().to_bytes())
+        await self._directory.read()
+        self._following = asyncio.ensure_future(self._directory.run())
+
+    @property
+    def seeds(self) -> KnownServers:
+        """Those that listen."""
+        return KnownServers(lambda: [server.address for server in self.servers if server.listener is not None])
 
     def _assignment(self) -> Assignment:
         return Assignment(dict(self.owner), {server.server_id: server.address for server in self.servers if server.listener is not None})
@@ -176,6 +191,9 @@ class ScriptedCluster:
         return self._time_ms
 
     async def stop(self) -> None:
+        if self._following is not None and not self._following.done():
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         for log in self.logs:
             log.gate.set()
             for mounted in list(log.mounted):
@@ -207,6 +225,8 @@ class ScriptedServer:
             CLIENT_ID.served_by(self.client_id),
             RESOLVE.served_by(self.resolve),
             TRANSACTIONS.served_by(self.transactions),
+            FOLLOW.served_by(self.follow),
+            CONFIRM.served_by(self.confirm),
         ]
         self.listener = await self.cluster.network.serve(address, service)
 
@@ -220,6 +240,14 @@ class ScriptedServer:
         if self.cluster.owner[partition].server_id != self.server_id:
             raise NotOwner(partition=partition, reason="assigned elsewhere")
         return self.cluster.logs[partition]
+
+    # ---- the cluster -----------------------------------------------------------------------------------------------------------------------------
+
+    async def follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
+        await self.cluster.followers.follow(request, stream)
+
+    async def confirm(self, request: pb.ConfirmRequest) -> pb.ConfirmResponse:
+        return await self.cluster.followers.confirm()
 
     # ---- streams -------------------------------------------------------------------------------------------------------------------------------
 

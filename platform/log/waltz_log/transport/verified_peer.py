@@ -21,6 +21,7 @@ from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.identity import Identity
 from waltz_log.security.peers import expect_node, handshake_refusal, refused
+from waltz_log.transport.given_name import given_name
 
 __all__ = ["VERIFY_TIMEOUT_S", "VerifiedPeer", "host_and_port", "verify_peer", "verify_peer_blocking"]
 
@@ -62,7 +63,9 @@ async def verify_peer(address: str, certificates: Certificates) -> VerifiedPeer:
     pem, context = certificates.current(), certificates.peer_context()
     try:
         async with asyncio.timeout(VERIFY_TIMEOUT_S):
-            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port, ssl=context)
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, host, port, ssl=context, server_hostname=given_name(address) or host
+            )
     except ssl.SSLError as error:
         raise refused(address, handshake_refusal(error)) from None
     except TimeoutError:
@@ -82,7 +85,7 @@ def verify_peer_blocking(address: str, certificates: Certificates, timeout_s: fl
     try:
         with (
             socket.create_connection((host, port), timeout_s) as plain,
-            context.wrap_socket(plain, server_hostname=host) as connection,
+            context.wrap_socket(plain, server_hostname=given_name(address) or host) as connection,
         ):
             return _verified(address, certificates, pem, connection, connection.getpeername())
     except ssl.SSLError as error:
@@ -98,4 +101,4 @@ def _verified(address: str, certificates: Certificates, pem: Pem, connection: ss
         raise refused(address, f"{identity.principal} does not serve gRPC there")
     ip, port = reached[:2]
     target = f"ipv6:[{ip.replace('%', '%25')}]:{port}" if ":" in ip else f"ipv4:{ip}:{port}"
-    return VerifiedPeer(pem, identity, ssl.DER_cert_to_PEM_cert(certificate).encode(), target, host_and_port(address)[0])
+    return VerifiedPeer(pem, identity, ssl.DER_cert_to_PEM_cert(certificate).encode(), target, given_name(address) or host_and_port(address)[0])

@@ -189,7 +189,7 @@ def _parser(job: str, upsert: bool) -> JobParser:
             metavar="FILE",
             help="a pipeline file or a directory of them, instead of the arguments for source and table; may be repeated",
         )
-    parser.add_argument("--cluster", **text, help="address of the cluster, host:port/root")
+    parser.add_argument("--cluster", **text, help="log servers of the cluster, host:port[,host:port]")
     parser.add_argument("--table", **text, help="path of the Delta table; the first batch creates it")
     parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; can be deleted, because the table has its own marks")
     if upsert:

@@ -18,8 +18,11 @@ MISUSES = {
     "read {here}": "--topic or --partition is required",
     "append {here} x --key k": "--key is for topics: --topic namespace/name",
     "append {here} x --partition 0 --delete": "--delete wants --key, and no data",
-    "read nowhere --partition 0": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
-    "cluster status nowhere": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
+    "read nowhere --partition 0": "cluster has no host and port: 'nowhere', wanted host:port[,host:port] of log servers",
+    "read zk:2181/waltz --partition 0": "cluster is the address of a coordinator: 'zk:2181/waltz', clients need log servers, host:port[,host:port]; "
+    "only nodes and operators use `coordinator`",
+    "cluster status log1:5101": "coordinator has no root path, as addresses of log servers have none: 'log1:5101', "
+    "wanted host:port[,host:port]/root of ZooKeeper",
     "cluster status {here} --output tabel": "--output is table, json or yaml, not 'tabel' (did you mean table?)",
     "server": "cluster is required",
     "server --cluster {here} --log-level infos": "infos: no such log level (did you mean info?)",
@@ -62,4 +65,4 @@ def test_a_setting_out_of_bounds_says_what_it_must_be_and_what_it_was() -> None:
 def test_a_call_with_a_wrong_argument_says_it_in_a_sentence() -> None:
     with pytest.raises(InvalidRequest) as refused:
         SyncWaltzClient("nowhere")
-    assert str(refused.value) == "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root"
+    assert str(refused.value) == "cluster has no host and port: 'nowhere', wanted host:port[,host:port] of log servers"

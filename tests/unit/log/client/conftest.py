@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.core.ports import Coordinator
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster
@@ -35,14 +34,11 @@ async def cluster(ensemble: MemoryEnsemble, network: MemoryNetwork) -> AsyncIter
 
 
 @pytest.fixture
-async def connect(cluster: ScriptedCluster, ensemble: MemoryEnsemble, network: MemoryNetwork) -> AsyncIterator[Callable[..., Awaitable[WaltzClient]]]:
+async def connect(cluster: ScriptedCluster, network: MemoryNetwork) -> AsyncIterator[Callable[..., Awaitable[WaltzClient]]]:
     made: list[WaltzClient] = []
 
-    async def coordinator() -> Coordinator:
-        return ensemble.session()
-
     async def connect(**settings: Any) -> WaltzClient:
-        client = await WaltzClient.connect_over(coordinator, network, ClientSettings(**(FAST | settings)))
+        client = await WaltzClient.connect_over(cluster.seeds, network, ClientSettings(**(FAST | settings)))
         made.append(client)
         return client
 

@@ -9,7 +9,6 @@ from contextlib import aclosing
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ConnectionLost, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.scripted_server import Break, ScriptedCluster
@@ -31,12 +30,9 @@ async def cluster(request: pytest.FixtureRequest, ensemble: MemoryEnsemble) -> A
 
 
 @pytest.fixture
-async def client(cluster: ScriptedCluster, ensemble: MemoryEnsemble) -> AsyncIterator[WaltzClient]:
-    async def coordinator() -> Coordinator:
-        return ensemble.session()
-
+async def client(cluster: ScriptedCluster) -> AsyncIterator[WaltzClient]:
     settings = ClientSettings(retry_base_s=0.001, retry_cap_s=0.01, append_timeout_s=10, frame_bytes=4096)
-    async with await WaltzClient.connect_over(coordinator, GrpcNetwork(), settings) as made:
+    async with await WaltzClient.connect_over(cluster.seeds, GrpcNetwork(), settings) as made:
         yield made
 
 

@@ -44,7 +44,7 @@ def test_the_programs_on_the_page_run(number: int, monkeypatch: pytest.MonkeyPat
                 async with made:
                     yield made
 
-            coordinator = await cluster.coordinator()
+            coordinator = cluster.ensemble.session()
             orders: dict[str, Any] = {"type": "regular", "partitions": 1, "pool": range(3), "log_partitions": (2,), "now_ms": 1, "keyed": True}
             await change_catalogue(coordinator, lambda found: found.with_new(TopicName("shop", "orders"), **orders))
             monkeypatch.setattr(WaltzClient, "open", open)

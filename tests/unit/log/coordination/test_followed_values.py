@@ -202,7 +202,8 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
     await made.start()
     await made.create_topic("shop/orders", log_partitions=(0,))
     rule = Rule(principal=_identity("application-good").principal, operations=(Operation.READ, Operation.APPEND), resource="shop/orders")
-    await made.change_access(lambda found: found.granted(rule))
+    elsewhere = Rule(principal=_identity("application-bad").principal, operations=(Operation.READ,), resource="log:1")
+    await made.change_access(lambda found: found.granted(rule).granted(elsewhere))
     try:
         yield made
     finally:
@@ -284,12 +285,12 @@ async def test_a_fresh_node_of_a_cluster_that_had_rules_permits_nothing(cluster:
     server, node = cluster.servers["server-0"][0], cluster.storages["storage-0"][0]
     assert (server.statistics().rules, node.statistics().rules) == (("closed",), ("closed",))
     assert RULES.path in (server.statistics().refused_values or {})
-    good = await cluster.connect(ClientSettings(append_timeout_s=2.0), host="application-good")
     with pytest.raises(PermissionDenied):
-        await (await good.topic("shop/orders")).append(b"never", partition=0)
+        await cluster.connect(ClientSettings(append_timeout_s=2.0), host="application-good")
     known = AccessRules(revision=max(0, newest_revision(await ask_nodes(operator, cluster.network.host("operator-tools")))[0]))
     reset = await replace_rules(operator, AccessRules(enforced=False), [known])
     assert await wait_enforced(operator, cluster.network.host("operator-tools"), reset, 10) == {}
+    good = await cluster.connect(ClientSettings(append_timeout_s=2.0), host="application-good")
     await (await good.topic("shop/orders")).append(b"roles alone decide", partition=0)
     await good.close()
 

@@ -23,6 +23,7 @@ from waltz_log.core.cluster_map import (
     topic_items,
 )
 from waltz_log.core.metadata import Assignment, ClusterParameters, HandedOver, Ownership, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.node_address import NodeAddress, announced_name
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation
@@ -124,7 +125,7 @@ def test_a_difference_that_overlaps_what_is_known_is_applied() -> None:
 
 def test_removals_are_explicit_and_a_whole_state_replaces() -> None:
     map = ClusterMap()
-    map.apply(0, [whole("assignment", 1, {"p/0": b"[1,1]", "s/1": b'["a:1"]'})])
+    map.apply(0, [whole("assignment", 1, {"p/0": b"[1,1]", "s/1": b'["a:1",[],""]'})])
     map.apply(0, [MapPart("assignment", 1, 2, {})])
     assert map.assignment.partitions
     map.apply(0, [whole("assignment", 2, {})])
@@ -230,7 +231,7 @@ def test_values_survive_the_way() -> None:
     parameters = ClusterParameters("shop", KEY, 3, 7)
     assignment = Assignment(
         {0: Ownership(1, 4), 1: Ownership(None, 2)},
-        {1: "a:1", 2: "b:1"},
+        {1: NodeAddress("a:1", "spiffe://waltz/node/a"), 2: "b:1"},
         {2: ("b:2", "b:3")},
         {0: HandedOver((2,), 1)},
         {0: "a:1"},
@@ -252,6 +253,7 @@ def test_values_survive_the_way() -> None:
     )
     assert map.parameters == parameters
     assert map.assignment == Assignment(assignment.partitions, assignment.addresses, assignment.workers)
+    assert announced_name(map.assignment.addresses[1]) == "spiffe://waltz/node/a"
     assert map.replicas == replicas
     assert map.node("x") == entry
     assert map.node("y") is None

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from waltz_log.client import ClientSettings, Outbox, OutboxSettings, Transaction
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.held_network import HeldNetwork
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
-FAST = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0, close_timeout_s=1.0)
+FAST = ClientSettings(connect_timeout_s=0.5, retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0, close_timeout_s=1.0)
 SMALL: dict[str, Any] = {"file_bytes": 64 * 1024, "bytes_max": 1024 * 1024, "retry_base_s": 0.01, "retry_cap_s": 0.2}
 
 
@@ -27,15 +27,18 @@ class Bench:
         self.network = HeldNetwork(self.cluster.network)
         self.reachable = True
 
-    async def _connect(self) -> Coordinator:
+    @property
+    def seeds(self) -> KnownServers:
+        return KnownServers(self._addresses)
+
+    def _addresses(self) -> list[str]:
         if not self.reachable:
-            await asyncio.sleep(0.05)
             raise ClusterUnavailable(address="memory", reason="away")
-        return self.cluster.ensemble.session()
+        return [server.address for server, _ in self.cluster.servers.values()]
 
     def outbox(self, disk: SimulatedDisk, seed: int = 0, client_settings: ClientSettings = FAST, **settings: Any) -> Outbox:
         chosen = OutboxSettings(**(SMALL | settings))
-        return Outbox(disk, run_in_place, self.cluster.clock, self._connect, self.network, chosen, client_settings, rng=random.Random(seed))
+        return Outbox(disk, run_in_place, self.cluster.clock, self.seeds, self.network, chosen, client_settings, rng=random.Random(seed))
 
     async def log(self, partition: int) -> list[Transaction]:
         """All that is in the log."""

@@ -15,7 +15,6 @@ import pytest
 
 from waltz_log.cli.main import run
 from waltz_log.client import Intent, Outbox, OutboxSettings
-from waltz_log.core.ports import Coordinator
 from waltz_log.exit_codes import OK
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
@@ -147,11 +146,8 @@ def test_an_outbox_of_today_delivers_what_it_had_accepted(node: Path, tmp_path: 
     async def scenario() -> None:
         cluster = await _restarted(node)
 
-        async def coordinator() -> Coordinator:
-            return cluster.ensemble.session()
-
         disk = FileSystemDisk(tmp_path / "outbox")
-        outbox = Outbox(disk, run_in_place, cluster.clock, coordinator, cluster.network, OutboxSettings(file_bytes=64 * 1024))
+        outbox = Outbox(disk, run_in_place, cluster.clock, cluster.seeds, cluster.network, OutboxSettings(file_bytes=64 * 1024))
         await outbox.start()
         (receipt,) = await outbox.submit([Intent.data(3, b"new")])
         await receipt.outcome()

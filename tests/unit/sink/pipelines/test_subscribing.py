@@ -10,7 +10,7 @@ from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_log.errors import InvalidRequest, OutOfRange, Unavailable
 
-JOB = ("--cluster", "127.0.0.1:2181/waltz", "--table", "/lake/orders", "--checkpoint", "/lake/checkpoints/orders")
+JOB = ("--cluster", "127.0.0.1:5101", "--table", "/lake/orders", "--checkpoint", "/lake/checkpoints/orders")
 
 
 class Registry:

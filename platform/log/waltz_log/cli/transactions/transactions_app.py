@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Output, checked_output
+from waltz_log.cli.shared_arguments import Cluster, Output, Servers, checked_output
 from waltz_log.cli.transactions.printed_rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
@@ -28,7 +28,7 @@ Format = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
 
 
 def append(
-    cluster: Cluster,
+    cluster: Servers,
     data: Annotated[str | None, typer.Argument(help="Text to append. Without it, each line of standard input becomes a transaction.")] = None,
     topic: TopicOption = None,
     key: Key = None,
@@ -46,7 +46,7 @@ def append(
 
 
 def read(
-    cluster: Cluster,
+    cluster: Servers,
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
@@ -73,7 +73,7 @@ def read(
 
 
 def tail(
-    cluster: Cluster,
+    cluster: Servers,
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,

@@ -1,4 +1,4 @@
-"""Settings of a client. Values only; the coordinator, the network and the randomness are separate arguments of the client."""
+"""Settings of a client. Values only; the addresses, the network and the randomness are separate arguments of the client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ class ClientSettings(Settings):
     """Settings of a client. A limit per partition applies to each partition to which the client appends."""
 
     connect_timeout_s: float = Field(default=10.0, gt=0, description="How long to wait for the cluster before `ClusterUnavailable`.")
-    session_timeout_s: float = Field(
-        default=10.0,
-        ge=0.5,
-        description="Timeout of the coordinator session. A client keeps nothing in it, so a short timeout only causes more traffic.",
-    )
     append_timeout_s: float = Field(
         default=30.0, gt=0, description="Default deadline of an append, including all its retries. Choose it longer than a change of owner."
     )
@@ -100,7 +95,7 @@ class ClientSettings(Settings):
     )
     tls: TlsSettings | None = Field(
         default=None,
-        description="Mutual TLS to the cluster and its coordinator. The variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and "
+        description="Mutual TLS to the cluster. The variables `WALTZ_TLS_CERTIFICATE`, `WALTZ_TLS_KEY` and "
         "`WALTZ_TLS_AUTHORITIES` give the files too, for commands and Spark.",
     )
     principal: str | None = Field(

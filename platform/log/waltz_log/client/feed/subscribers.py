@@ -15,8 +15,9 @@ from typing import Self
 
 from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.owners.owners import ConnectCoordinator, Owners
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import NamedServers, Seeds
+from waltz_log.core.ports import Network
 from waltz_log.core.topics.subscribers import Subscriber, subscriber_path
 from waltz_log.errors import InvalidRequest, ProtocolViolation
 from waltz_log.security.settings import TlsSettings
@@ -35,27 +36,24 @@ class Subscribers:
 
     @classmethod
     async def connect(cls, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None) -> Self:
-        """Connects to the cluster at `host:port[,host:port]/root`. Raises `ClusterUnavailable` after `timeout_s` seconds."""
-        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+        """Connects to the cluster with log servers at `host:port[,host:port]`. Raises `ClusterUnavailable` after `timeout_s` seconds."""
         from waltz_log.transport.grpc import GrpcNetwork
 
-        async def coordinator() -> Coordinator:
-            return await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s, tls=tls)
-
-        return await cls.connect_over(coordinator, GrpcNetwork(tls=tls), ClientSettings(tls=tls), timeout_s)
+        settings = ClientSettings(tls=tls, connect_timeout_s=timeout_s)
+        return await cls.connect_over(NamedServers(cluster), GrpcNetwork(tls=tls), settings, timeout_s)
 
     @classmethod
     async def connect_over(
         cls,
-        coordinator: ConnectCoordinator,
+        seeds: Seeds,
         network: Network,
         settings: ClientSettings | None = None,
         timeout_s: float = 10.0,
         *,
         rng: random.Random | None = None,
     ) -> Self:
-        """Connects over any coordinator and network, such as those of a test."""
-        owners = Owners(coordinator, network, settings or ClientSettings(), rng or random.Random())
+        """Connects over any addresses and network, such as those of a test."""
+        owners = Owners(seeds, network, settings or ClientSettings(), rng or random.Random())
         await owners.open()
         return cls(owners, timeout_s)
 

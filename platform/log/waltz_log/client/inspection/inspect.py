@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.inspection.locating import Place, Question, locate, read_replica_addresses
+from waltz_log.client.inspection.locating import Place, Question, locate
 from waltz_log.client.inspection.recent_traces import TracedTransaction, recent_traces
 from waltz_log.client.inspection.view_ends import view_ends
-from waltz_log.client.owners.owners import ConnectCoordinator, Owners
-from waltz_log.coordination.topics import read_catalogue
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import NamedServers, Seeds
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.ports import Network
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND
 
 __all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]
-
-T = TypeVar("T")
 
 PAUSE_S = 0.1
 """Between two questions to owners that do not answer for a partition yet."""
@@ -45,7 +43,7 @@ class PartitionBound:
 
 
 class ClusterInspector:
-    """`with ClusterInspector("host:port/root") as cluster:`. Every call returns or raises within `timeout_s`."""
+    """`with ClusterInspector("host:port") as cluster:`. Every call returns or raises within `timeout_s`."""
 
     def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
         def network() -> Network:
@@ -53,33 +51,26 @@ class ClusterInspector:
 
             return GrpcNetwork()
 
-        async def coordinator() -> Coordinator:
-            from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-
-            return await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s)
-
-        self._begin(coordinator, network, cluster, timeout_s)
+        self._begin(NamedServers(cluster), network, timeout_s)
 
     @classmethod
-    def connect_over(cls, coordinator: ConnectCoordinator, network: Network, address: str = "memory", timeout_s: float = 10.0) -> Self:
-        """Over any coordinator and network."""
+    def connect_over(cls, seeds: Seeds, network: Network, timeout_s: float = 10.0) -> Self:
+        """Over any addresses and network."""
         self = cls.__new__(cls)
-        self._begin(coordinator, lambda: network, address, timeout_s)
+        self._begin(seeds, lambda: network, timeout_s)
         return self
 
-    def _begin(self, coordinator: ConnectCoordinator, network: Callable[[], Network], address: str, timeout_s: float) -> None:
-        self._connect = coordinator
-        self._address = address
+    def _begin(self, seeds: Seeds, network: Callable[[], Network], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._background = Background()
         try:
-            self._owners = self._background.call(self._open(network))
+            self._owners = self._background.call(self._open(seeds, network))
         except BaseException:
             self._background.close()
             raise
 
-    async def _open(self, network: Callable[[], Network]) -> Owners:
-        owners = Owners(self._connect, network(), ClientSettings(connect_timeout_s=self._timeout_s), random.Random())
+    async def _open(self, seeds: Seeds, network: Callable[[], Network]) -> Owners:
+        owners = Owners(seeds, network(), ClientSettings(connect_timeout_s=self._timeout_s), random.Random())
         await owners.open()
         return owners
 
@@ -156,14 +147,15 @@ class ClusterInspector:
         return self._background.call(self._locate(questions))
 
     async def _locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
-        return await locate(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, questions, self._timeout_s)
+        return await locate(self._owners.call_channel, self._owners.replicas(), self.parameters.key.bytes, questions, self._timeout_s)
 
     def catalogue(self) -> Catalogue:
         """The topics there are now; their partitions are known here when it returns."""
         return self._background.call(self._catalogue())
 
     async def _catalogue(self) -> Catalogue:
-        found = await self._of_coordinator(read_catalogue)
+        await self._owners.confirm(self._timeout_s)
+        found = self._owners.catalogue
         await self._owners.reach(max((each for topic in found.topics.values() for each in topic.partitions), default=0))
         return found
 
@@ -173,7 +165,7 @@ class ClusterInspector:
         return self._background.call(self._view_ends(sessions, principal))
 
     async def _view_ends(self, sessions: Mapping[int, int], principal: str) -> dict[int, dict[str, int]]:
-        return await view_ends(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, sessions, principal, self._timeout_s)
+        return await view_ends(self._owners.call_channel, self._owners.replicas(), self.parameters.key.bytes, sessions, principal, self._timeout_s)
 
     def recent_traces(self, ranges: Mapping[int, tuple[int, int]], count_max: int, principal: str = "") -> list[TracedTransaction]:
         """The newest traced appends among ranges of transaction ids, first and last, by partition; `count_max` of each. An owner that does not answer
@@ -182,17 +174,4 @@ class ClusterInspector:
 
     def replicas(self) -> dict[int, list[str]]:
         """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""
-        return self._background.call(self._replicas())
-
-    async def _replicas(self) -> dict[int, list[str]]:
-        return await self._of_coordinator(lambda coordinator: read_replica_addresses(coordinator, self._address))
-
-    async def _of_coordinator(self, read: Callable[[Coordinator], Awaitable[T]]) -> T:
-        coordinator = self._owners.coordinator
-        if coordinator is not None:
-            return await read(coordinator)
-        coordinator = await self._connect()
-        try:
-            return await read(coordinator)
-        finally:
-            await coordinator.close()
+        return self._owners.replicas()

@@ -11,13 +11,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
-from waltz_log.core.ports import Channel, Coordinator
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, Unavailable, WaltzError
+from waltz_log.core.ports import Channel
+from waltz_log.errors import ClusterKeyMismatch, OutOfRange, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import LOCATE
 
-__all__ = ["Place", "Question", "locate", "read_replica_addresses"]
+__all__ = ["Place", "Question", "locate"]
 
 PAUSE_S = 0.1
 """After each round in which no replica of a partition could answer."""
@@ -100,16 +99,3 @@ async def _ask(
         await asyncio.sleep(min(PAUSE_S, max(0.0, deadline - loop.time())))
     told = "; ".join(f"{address}: {reason}" for address, reason in said.items()) or "no replica is registered"
     raise Unavailable(reason=f"no replica could locate it: partition={partition} {told}")
-
-
-async def read_replica_addresses(coordinator: Coordinator, address: str = "coordinator") -> dict[int, list[str]]:
-    """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out. Raises
-    `ClusterUnavailable` with the cluster's `address` if no replicas are assigned."""
-    node = await coordinator.get(REPLICAS)
-    if node is None:
-        raise ClusterUnavailable(address=address, reason="no replicas are assigned")
-    assigned = ReplicaAssignment.from_bytes(node.data).replicas
-    names = sorted({name for held in assigned.values() for name in held})
-    entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
-    nodes = {name: StorageNodeEntry.from_bytes(entry.data) for name, entry in zip(names, entries, strict=True) if entry is not None}
-    return {partition: [nodes[name].address_for(partition) for name in held if name in nodes] for partition, held in sorted(assigned.items())}

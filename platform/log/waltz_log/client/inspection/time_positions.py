@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from waltz_log.client.inspection.locating import Question, locate, read_replica_addresses
+from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.client.owners.owners import Owners
-from waltz_log.errors import ClusterUnavailable
 
 __all__ = ["position_at"]
 
@@ -15,10 +14,7 @@ async def position_at(owners: Owners, partition: int, time_ms: int, timeout_s: f
     bound = await owners.bound(partition, timeout_s)
     if bound.high_water_mark < bound.first_transaction_id:
         return bound.high_water_mark + 1
-    coordinator = owners.coordinator
-    if coordinator is None:
-        raise ClusterUnavailable(address="coordinator", reason="session is being replaced")
-    addresses = await read_replica_addresses(coordinator)
     question = Question(bound.session, bound.high_water_mark, times_ms=(time_ms,))
+    addresses = {partition: owners.replica_addresses(partition)}
     found = await locate(owners.call_channel, addresses, owners.parameters.key.bytes, {partition: question}, timeout_s)
     return found[partition].positions[0]

@@ -1,76 +1,62 @@
 """The client's view of the cluster: the owner of each partition, and the channels to the owners.
 
-It follows the assignment in the coordinator. A lost coordinator session is replaced; until then the last assignment is used, because owners can
-continue without it. There are two channels to each server, one for streams and one for calls (Client-Server Communication). It never decides the
-outcome of an append: an owner's address is only where to ask.
+It follows the cluster at a log server (`following`). While none answers, the last map is used, because owners can continue without ZooKeeper. There
+are two channels to each server, one for streams and one for calls (Client-Server Communication). It never decides the outcome of an append: an
+owner's address is only where to ask.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters
+from waltz_log.client.owners.following import Following
+from waltz_log.client.owners.seeds import Seeds
+from waltz_log.core.cluster_map import TOPICS_SOURCE
+from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.node_address import announced_name
-from waltz_log.core.ports import CallMethod, Channel, Coordinator, Network, Request, Response
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
-from waltz_log.loggers import get_logger
+from waltz_log.core.ports import CallMethod, Channel, Network, Request, Response
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import BOUND, CLIENT_ID
+from waltz_log.transport.methods import BOUND, CLIENT_ID, CONFIRM
 
-__all__ = ["ConnectCoordinator", "Owners"]
-
-log = get_logger(__name__)
-
-ConnectCoordinator: TypeAlias = Callable[[], Awaitable[Coordinator]]
-"""Makes a coordinator session; called again where the last one was used up."""
+__all__ = ["Owners"]
 
 
 class Owners:
     """Made, then `open`ed; `close` ends its one task and all channels."""
 
-    def __init__(self, connect: ConnectCoordinator, network: Network, settings: ClientSettings, rng: random.Random) -> None:
-        self._connect = connect
+    def __init__(self, seeds: Seeds, network: Network, settings: ClientSettings, rng: random.Random) -> None:
+        self._seeds = seeds
         self._network = network
         self._settings = settings
         self._rng = rng
-        self._coordinator: Coordinator | None = None
-        self._parameters: ClusterParameters | None = None
-        self._assignment = Assignment()
-        self._version: int | None = None
+        self._following = Following(seeds, network, settings, rng, self._map_changed)
         self._changed = asyncio.Event()
         self._streams: dict[str, Channel] = {}
         self._calls: dict[str, Channel] = {}
+        self._retired: set[asyncio.Task[None]] = set()
+        """Closing channels to servers that are gone."""
         self._sessions_seen: dict[int, int] = {}
         """Of each partition that was asked for its bound, the newest store session that has answered."""
         self._tickets: dict[int, str] = {}
         """By client id, of those that this process uses."""
-        self._watcher: asyncio.Task[None] | None = None
+        self._topic_listeners: list[Callable[[Catalogue], None]] = []
         self._closed = False
 
     async def open(self) -> None:
-        """Raises `ClusterUnavailable` if there is no cluster."""
-        self._coordinator = await self._connect()
-        try:
-            found = await self._coordinator.get(CLUSTER, latest=True)
-            if found is None:
-                raise ClusterUnavailable(address=getattr(self._coordinator, "address", "coordinator"), reason="no cluster there")
-            self._parameters = ClusterParameters.from_bytes(found.data)
-            await self._read_assignment(self._coordinator)
-        except BaseException:
-            await self._coordinator.close()
-            raise
-        self._watcher = asyncio.create_task(self._watch(), name="waltz assignment watch")
+        """Raises `ClusterUnavailable` if no log server answers in time, and what `Following.open` does."""
+        await self._following.open()
 
     @property
     def parameters(self) -> ClusterParameters:
-        if self._parameters is None:
+        if not self._following.key:
             raise InvalidRequest(reason="the client is not open")
-        return self._parameters
+        return self._following.map.parameters
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -82,19 +68,57 @@ class Owners:
         """The principal that the client states; empty: none."""
         return self._settings.principal or ""
 
+    # ---- the map ---------------------------------------------------------------------------------------------------------------------------------
+
     @property
-    def coordinator(self) -> Coordinator | None:
-        """The session in use; None while it is being replaced."""
-        return self._coordinator
+    def catalogue(self) -> Catalogue:
+        """The topics that this client may see, as far as known."""
+        return self._following.map.catalogue
+
+    def on_topics(self, listener: Callable[[Catalogue], None]) -> None:
+        """Calls the listener with each new catalog."""
+        self._topic_listeners.append(listener)
+
+    def replica_addresses(self, partition: int) -> list[str]:
+        """The addresses of the storage nodes that hold the partition. Nodes that never registered are left out."""
+        map = self._following.map
+        entries = [map.node(name) for name in map.replicas.replicas.get(partition, ())]
+        return [entry.address_for(partition) for entry in entries if entry is not None]
+
+    def replicas(self) -> dict[int, list[str]]:
+        """`replica_addresses` of every partition. Raises `ClusterUnavailable` if no replicas are assigned."""
+        assigned = self._following.map.replicas.replicas
+        if not assigned:
+            raise ClusterUnavailable(address=self._seeds.text, reason="no replicas are assigned")
+        return {partition: self.replica_addresses(partition) for partition in assigned}
+
+    async def confirm(self, timeout_s: float) -> None:
+        """Returns when the map has everything that any process wrote before the call. Raises `Unavailable` if that is not known in time, as while
+        the servers do not reach the coordinator."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        answer = await self.call_any(CONFIRM, pb.ConfirmRequest(cluster_key=self.parameters.key.bytes), timeout_s=timeout_s)
+        wanted = {each.source: each.version for each in answer.versions}
+        while not self._following.map.holds(answer.epoch, wanted):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise Unavailable(reason=f"the state of the cluster did not arrive within {timeout_s:g} s")
+            await self.wait_changed(left)
+
+    def _map_changed(self, sources: set[str]) -> None:
+        if TOPICS_SOURCE in sources:
+            for listener in self._topic_listeners:
+                listener(self.catalogue)
+        self._wake()
+        self._retire({address: announced_name(address) for address in self._following.map.assignment.every_address})
 
     # ---- the assignment ------------------------------------------------------------------------------------------------------------------------
 
     def address(self, partition: int) -> str | None:
         """The address of the partition's owner, as far as known. None: it has no owner now."""
-        return self._assignment.address_of(partition)
+        return self._following.map.assignment.address_of(partition)
 
     def generation(self, partition: int) -> int:
-        owned = self._assignment.partitions.get(partition)
+        owned = self._following.map.assignment.partitions.get(partition)
         return 0 if owned is None else owned.generation
 
     async def wait_changed(self, timeout_s: float) -> None:
@@ -120,48 +144,9 @@ class Owners:
         while not self._closed and self.address(partition) in (None, address) and self.generation(partition) == generation:
             await self._changed.wait()
 
-    async def _read_assignment(self, coordinator: Coordinator) -> None:
-        node = await coordinator.get(ASSIGNMENT)
-        self._version = None if node is None else node.version
-        try:
-            self._assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolViolation(reason=f"the assignment cannot be read: {type(error).__name__}: {error}") from None
-        if self._parameters is not None and self._parameters.partitions <= max(self._assignment.partitions, default=-1):
-            await self._grow(coordinator)
-        self._wake()
-        await self._drop_channels({address: announced_name(address) for address in self._assignment.every_address})
-
-    async def _grow(self, coordinator: Coordinator) -> None:
-        """Partitions were added to the log while this view of it was open. If another cluster answers at the address now, its owners refuse the
-        cluster key."""
-        found = await coordinator.get(CLUSTER)
-        grown = None if found is None else ClusterParameters.from_bytes(found.data)
-        if grown is not None and grown.key == self.parameters.key:
-            self._parameters = grown
-
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    async def _watch(self) -> None:
-        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
-        while True:
-            coordinator = self._coordinator
-            try:
-                if coordinator is None:
-                    coordinator = self._coordinator = await self._connect()
-                    await self._read_assignment(coordinator)
-                backoff.reset()
-                await coordinator.wait_changed(ASSIGNMENT, self._version)
-                await self._read_assignment(coordinator)
-            except WaltzError as error:
-                # The session is used up or the ensemble away. The last assignment stays good until another is known.
-                log.info("assignment watch restarted", reason=str(error))
-                if coordinator is not None:
-                    self._coordinator = None
-                    await coordinator.close()
-                await asyncio.sleep(backoff.next_s())
 
     async def next_client_id(self) -> int:
         """An id that no client had before, from a log server. Raises `PermissionDenied` for a principal that may not append, `QuotaExceeded`,
@@ -181,7 +166,7 @@ class Owners:
         return self._tickets.get(client_id, "")
 
     async def reach(self, partition: int) -> None:
-        """Returns when it is known here that the log has the partition, which was seen in the coordinator. Raises `Unavailable`."""
+        """Returns when it is known here that the log has the partition, which a topic has. Raises `Unavailable`."""
         deadline = asyncio.get_running_loop().time() + self._settings.request_timeout_s
         while partition >= self.parameters.partitions:
             if asyncio.get_running_loop().time() >= deadline:
@@ -213,12 +198,14 @@ class Owners:
         if self._closed:
             raise InvalidRequest(reason="the client is closed")
 
-    async def _drop_channels(self, keep: Mapping[str, str | None]) -> None:
+    def _retire(self, keep: Mapping[str, str | None]) -> None:
         """`keep`: by address the name of the node there. A channel expects the name that was announced when it was made."""
         for channels in (self._streams, self._calls):
             gone = [name for name, channel in channels.items() if name not in keep or keep[name] != announced_name(channel.address)]
             for address in gone:
-                await channels.pop(address).close()
+                closing = asyncio.get_running_loop().create_task(channels.pop(address).close())
+                self._retired.add(closing)
+                closing.add_done_callback(self._retired.discard)
 
     async def ask(
         self,
@@ -260,7 +247,6 @@ class Owners:
         last: WaltzError = Unavailable(reason="no log server is known")
         while True:
             addresses = self._server_addresses()
-            self._rng.shuffle(addresses)
             for at, address in enumerate(addresses):
                 left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s) / (len(addresses) - at))
                 try:
@@ -275,8 +261,10 @@ class Owners:
             await self.wait_changed(min(backoff.next_s(), left))
 
     def _server_addresses(self) -> list[str]:
-        """Of the log servers that are known, in any order that depends on nothing but them."""
-        return sorted(set(self._assignment.addresses.values()))
+        """Of every log server in random order, but the one that is followed first: it answered last."""
+        found = sorted(set(self._following.map.assignment.addresses.values()))
+        self._rng.shuffle(found)
+        return sorted(found, key=lambda address: address != self._following.server)
 
     async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
         """How far the partition is committed, as its owner knows it. An owner that was replaced and does not know it yet may answer with an older
@@ -293,11 +281,6 @@ class Owners:
     async def close(self) -> None:
         self._closed = True
         self._wake()
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None
-        await self._drop_channels({})
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator is not None:
-            await coordinator.close()
+        await self._following.close()
+        self._retire({})
+        await asyncio.gather(*self._retired, return_exceptions=True)

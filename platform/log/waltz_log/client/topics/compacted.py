@@ -19,9 +19,7 @@ from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.topic_records import TopicFeed, TopicRecord
-from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
-from waltz_log.core.ports import Coordinator
-from waltz_log.errors import ClusterUnavailable, NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.errors import NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import READ_VIEW
@@ -94,7 +92,7 @@ class ViewReader:
         while True:
             bound = await self._owners.bound(self._partition, max(0.001, deadline - loop.time()))
             said: dict[str, str] = {}
-            for address in await self._replicas():
+            for address in self._replicas():
                 try:
                     async with aclosing(self._read(address, bound, position)) as pages:
                         async for page in pages:
@@ -117,15 +115,9 @@ class ViewReader:
                 raise Unavailable(reason=f"no replica serves the compacted view: partition={self._partition} {told}")
             await asyncio.sleep(self._backoff.next_s())
 
-    async def _replicas(self) -> list[str]:
+    def _replicas(self) -> list[str]:
         """Addresses, each partition's in another order, so that readers spread over the nodes."""
-        coordinator = self._owners.coordinator
-        if coordinator is None:
-            return []
-        try:
-            found = await _addresses(coordinator, self._partition)
-        except ClusterUnavailable:
-            return []
+        found = self._owners.replica_addresses(self._partition)
         start = self._partition % max(1, len(found))
         return found[start:] + found[:start]
 
@@ -155,10 +147,3 @@ class ViewReader:
                 await stream.cancel()
         finally:
             await channel.close()
-
-
-async def _addresses(coordinator: Coordinator, partition: int) -> list[str]:
-    node = await coordinator.get(REPLICAS)
-    names = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(partition, ())
-    entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
-    return [StorageNodeEntry.from_bytes(entry.data).address_for(partition) for entry in entries if entry is not None]

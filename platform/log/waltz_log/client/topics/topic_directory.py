@@ -1,7 +1,6 @@
-"""Names of topics to what they are, as the catalogue says: asked once for each name, watched from then on.
+"""Names of topics to what they are, as the map of the cluster says, confirmed when a name is looked up.
 
-A topic never changes what it is, so the only news of one that matters is that it was deleted; a later topic of the same name is another topic. A
-watch that is interrupted begins again; until then the last known holds.
+A topic never changes what it is, so the only news of one that matters is that it was deleted; a later topic of the same name is another topic.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.compacted import ViewReader
-from waltz_log.core.ports import Coordinator, Node
-from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
+from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
-from waltz_log.errors import ClusterUnavailable, TopicDeleted, WaltzError
+from waltz_log.errors import ClusterUnavailable, TopicDeleted, Unavailable
 from waltz_log.loggers import get_logger
 
 __all__ = ["KnownTopic", "TopicDirectory"]
@@ -44,61 +42,31 @@ class TopicDirectory:
         self._settings = settings
         self._rng = rng
         self._known: dict[TopicName, KnownTopic] = {}
-        self._version: int | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        owners.on_topics(self._changed)
 
     async def find(self, name: TopicName) -> KnownTopic:
-        """Raises `NoSuchTopic`, `ClusterUnavailable`."""
+        """A topic that is known is found while the coordinator is away. Raises `NoSuchTopic`, also for a topic of which this client may do nothing,
+        and `ClusterUnavailable` if it is not known whether there is one."""
         try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
-                catalogue = await self._read(await self._coordinator(), latest=True)
-        except TimeoutError:
-            reason = f"no answer about topics within {self._settings.request_timeout_s:g} s"
-            raise ClusterUnavailable(address="coordinator", reason=reason) from None
-        topic = catalogue.find(name)
+            await self._owners.confirm(self._settings.request_timeout_s)
+        except Unavailable as error:
+            if name not in self._owners.catalogue.topics:
+                raise ClusterUnavailable(address="log servers", reason=f"the topics are not known for certain: {error}") from None
+            log.info("topic found in the map alone", topic=str(name), reason=str(error))
+        topic = self._owners.catalogue.find(name)
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = KnownTopic(topic)
         await self._owners.reach(max(topic.partitions))
-        if self._watcher is None:
-            self._watcher = asyncio.create_task(self._watch(), name="waltz topics watch")
         return known
 
     def view_reader(self, log_partition: int) -> ViewReader:
         """Of the partition's compacted view."""
         return ViewReader(log_partition, self._owners, self._settings, Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng))
 
-    async def _coordinator(self) -> Coordinator:
-        """Once there is one: a session that was used up is being replaced."""
-        while (coordinator := self._owners.coordinator) is None:
-            await self._owners.wait_changed(self._settings.retry_cap_s)
-        return coordinator
-
-    async def _read(self, coordinator: Coordinator, *, latest: bool = False) -> Catalogue:
-        node: Node | None = await coordinator.get(CATALOGUE, latest=latest)
-        self._version = None if node is None else node.version
-        catalogue = Catalogue() if node is None else Catalogue.from_bytes(node.data)
+    def _changed(self, catalogue: Catalogue) -> None:
         for name, known in list(self._known.items()):
             now = catalogue.topics.get(name)
             if now is None or now.identity != known.topic.identity or now.partitions != known.topic.partitions:
                 known.deleted.set()
                 del self._known[name]
-        return catalogue
-
-    async def _watch(self) -> None:
-        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
-        while True:
-            try:
-                coordinator = await self._coordinator()
-                await coordinator.wait_changed(CATALOGUE, self._version)
-                await self._read(coordinator)
-                backoff.reset()
-            except WaltzError as error:
-                log.info("topic watch restarted", reason=str(error))
-                await asyncio.sleep(backoff.next_s())
-
-    async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None

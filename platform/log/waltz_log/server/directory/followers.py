@@ -17,7 +17,7 @@ from typing import Final
 from waltz_log.core.cluster_map import TOPICS_SOURCE, MapPart, chunks, is_behind
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import Sender
-from waltz_log.errors import ConnectionLost, QuotaExceeded, Unavailable
+from waltz_log.errors import ClusterUnavailable, ConnectionLost, QuotaExceeded, Unavailable
 from waltz_log.security.callers import caller
 from waltz_log.server.directory.directory import Directory, View
 from waltz_log.transport import waltz_pb2 as pb
@@ -42,6 +42,9 @@ SENDING_MAX: Final = 32
 """Followers that are sent a first answer at once: the transport copies each answer, of up to megabytes. Others wait in line."""
 
 RETRY_S: Final = 5.0
+
+CONFIRM_S: Final = 2.0
+"""For a read of the coordinator that clients wait for."""
 
 SHARED_MAX: Final = 64
 """Answers with different cursors that are kept until the next change."""
@@ -168,9 +171,13 @@ class Followers:
     # ---- confirmation ----------------------------------------------------------------------------------------------------------------------------
 
     async def confirm(self) -> pb.ConfirmResponse:
-        """Raises `ClusterUnavailable`."""
+        """Raises `ClusterUnavailable` if the coordinator does not answer soon: the client then asks another server."""
         self._directory.expect_member()
-        await self._directory.confirm()
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                await self._directory.confirm()
+        except TimeoutError:
+            raise ClusterUnavailable(address="coordinator", reason=f"no answer within {CONFIRM_S:g} s") from None
         found = self._directory.versions(await self._directory.view(caller()))
         versions = [pb.MapVersion(source=source, version=version) for source, version in sorted(found.items())]
         return pb.ConfirmResponse(epoch=self._directory.epoch, versions=versions)

@@ -32,7 +32,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 async def traced(cluster: InMemoryCluster, partition: int, transaction_id: int, **options: Any) -> TransactionTrace:
-    return await transaction_trace.trace(await cluster.coordinator(), cluster.network, "memory", partition, transaction_id, **options)
+    return await transaction_trace.trace(cluster.ensemble.session(), cluster.network, "memory", partition, transaction_id, **options)
 
 
 async def append(client: WaltzClient, *data: bytes) -> None:
@@ -145,7 +145,7 @@ async def test_a_topic_that_names_its_readers_shows_a_trace_to_them_alone(cluste
 async def shown(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], lookup: Callable[..., TableVersion] | None, output: str) -> str:
     capsys.readouterr()
     options: dict[str, Any] = {"table": None if lookup is None else "tables/t", "lookup": lookup, "output": output, "principal": None}
-    assert await command.show(await cluster.coordinator(), cluster.network, "memory", 0, 0, **options, timeout_s=5.0) == 0
+    assert await command.show(cluster.ensemble.session(), cluster.network, "memory", 0, 0, **options, timeout_s=5.0) == 0
     return capsys.readouterr().out
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, Draft, Receipt, SyncWaltzClient, WaltzClient
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
@@ -151,14 +151,18 @@ async def test_a_timeout_may_be_infinite(client: WaltzClient) -> None:
 def test_the_blocking_client_ends_appends_the_same_way() -> None:
     network, ensemble = MemoryNetwork(), MemoryEnsemble()
 
-    async def coordinator() -> Coordinator:
-        return ensemble.session()
+    cluster: list[ScriptedCluster] = []
 
-    async def start() -> None:
-        await ScriptedCluster(network, ensemble.session()).start()
+    async def resolve() -> list[str]:
+        if not cluster:  # in the loop of the first caller
+            cluster.append(ScriptedCluster(network, ensemble.session()))
+            await cluster[0].start()
+        return list(await cluster[0].seeds.resolve())
 
+    seeds = KnownServers(list)
+    seeds.resolve = resolve  # type: ignore[method-assign]
     settings = ClientSettings(connect_timeout_s=0.5, close_timeout_s=0.01)
-    client = SyncWaltzClient.connect_over(_started(start, coordinator), lambda: network, settings)
+    client = SyncWaltzClient.connect_over(seeds, lambda: network, settings)
     with pytest.raises(NotAppended):
         client.append(0, b"x", timeout_s=0)
     with pytest.raises(NotAppended):
@@ -168,19 +172,6 @@ def test_the_blocking_client_ends_appends_the_same_way() -> None:
             call(0, b"x", timeout_s=-1)
     assert client.append(0, b"x", timeout_s=float("inf")).transaction_id == 0
     client.close()
-
-
-def _started(start: Callable[[], Awaitable[None]], coordinator: Callable[[], Awaitable[Coordinator]]) -> Callable[[], Awaitable[Coordinator]]:
-    """A coordinator whose cluster starts in the loop of the first caller."""
-    started: list[bool] = []
-
-    async def connect() -> Coordinator:
-        if not started:
-            started.append(True)
-            await start()
-        return await coordinator()
-
-    return connect
 
 
 # ---- fence ---------------------------------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from waltz_log.client import Draft, Lock, Receipt, WaltzClient
-from waltz_log.core.ports import Coordinator
+from waltz_log.client import ClientSettings, Draft, Lock, Receipt, WaltzClient
 from waltz_log.errors import (
     ClusterKeyMismatch,
     ClusterUnavailable,
@@ -23,7 +22,7 @@ from waltz_log.errors import (
     TransactionTooLarge,
     Unavailable,
 )
-from waltz_log.testing.memory_coordinator import MemoryEnsemble
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
 from waltz_log.transport import waltz_pb2 as pb
@@ -160,11 +159,11 @@ async def test_an_append_that_the_log_could_never_accept_is_refused_before_it_is
 
 
 async def test_nothing_is_there_to_connect_to(network: MemoryNetwork) -> None:
-    async def empty() -> Coordinator:
-        return MemoryEnsemble().session()
-
-    with pytest.raises(ClusterUnavailable):
-        await WaltzClient.connect_over(empty, network)
+    settings = ClientSettings(connect_timeout_s=0.1)
+    with pytest.raises(ClusterUnavailable, match=r"no log server answers within 0\.1 s; the last error: .*no log server runs"):
+        await WaltzClient.connect_over(KnownServers(list), network, settings)
+    with pytest.raises(ClusterUnavailable, match="connection refused: address=gone:1"):
+        await WaltzClient.connect_over(KnownServers(lambda: ["gone:1"]), network, settings)
 
 
 async def test_a_client_gets_its_id_from_a_log_server_at_its_first_append(connect: Connect) -> None:
@@ -516,14 +515,14 @@ async def test_a_close_that_is_cancelled_ends_everything_all_the_same(connect: C
     if at == "flush":
         cluster.logs[0].gate.clear()
     else:
-        end = client._topics.close
+        end = client._owners.close
 
         async def slow() -> None:
             ending.set()
             await going_on.wait()
             await end()
 
-        client._topics.close = slow  # type: ignore[method-assign]
+        client._owners.close = slow  # type: ignore[method-assign]
     future = await client.append_nowait(0, b"x")
     await until(lambda: cluster.logs[0].frames == 1)
     closing = asyncio.create_task(client.close())
@@ -540,7 +539,7 @@ async def test_a_close_that_is_cancelled_ends_everything_all_the_same(connect: C
     assert isinstance(future.exception(), OutcomeUnknown if at == "flush" else type(None))
     cluster.logs[0].gate.set()
     await until(lambda: not {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()})
-    assert client._owners.coordinator is None
+    assert client._owners._following._task is None
 
 
 async def test_an_append_that_got_room_just_as_the_client_ended_fails(connect: Connect, cluster: ScriptedCluster) -> None:
@@ -564,12 +563,15 @@ async def test_the_bound_comes_from_the_owner(client: WaltzClient, cluster: Scri
     assert await client.high_water_mark(1) == 0
 
 
-async def test_a_lost_coordinator_session_is_replaced(connect: Connect, cluster: ScriptedCluster, ensemble: MemoryEnsemble) -> None:
+async def test_a_lost_server_is_followed_elsewhere(connect: Connect, cluster: ScriptedCluster, network: MemoryNetwork) -> None:
     client = await connect()
-    session = client._owners.coordinator
-    ensemble.expire(session)  # type: ignore[arg-type]
-    await cluster.move(0, 2)
+    followed = client._owners._following.server
+    assert followed is not None
+    other = next(server for server in cluster.servers if server.address != followed)
+    network.cut(followed)
+    await cluster.move(0, other.server_id)
     assert (await client.append(0, b"")).transaction_id == 0
+    await until(lambda: client._owners._following.server == other.address)
 
 
 async def test_a_trimmed_log_is_mounted_where_it_begins(connect: Connect, client: WaltzClient, cluster: ScriptedCluster) -> None:

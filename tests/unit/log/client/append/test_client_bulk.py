@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from waltz_log.client import Appended, BulkColumns, ClientSettings, Draft, Lock, LockConflict, NotInLog, Receipt, WaltzClient
 from waltz_log.client.base import arrow
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidBatch, InvalidRequest, NotAppended, OutcomeUnknown, TransactionTooLarge
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
@@ -352,11 +351,8 @@ def test_rows_and_single_appends_come_out_as_they_went_in(entries: list[int | No
         cluster = ScriptedCluster(network, ensemble.session(), partitions=1)
         await cluster.start()
 
-        async def coordinator() -> Coordinator:
-            return ensemble.session()
-
         options = ClientSettings(frame_bytes=4096, max_pending=300, retry_base_s=0.001, retry_cap_s=0.002)
-        client = await WaltzClient.connect_over(coordinator, network, options, rng=random.Random(seed))
+        client = await WaltzClient.connect_over(cluster.seeds, network, options, rng=random.Random(seed))
         cluster.logs[0].faults.extend([Break(rng.choice(["before", "after"])) if at in breaks else None for at in range(6)])
         bulk = client.bulk(0)
         expected: list[bytes] = []

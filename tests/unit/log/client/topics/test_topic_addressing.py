@@ -28,7 +28,6 @@ from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.topics.topic_names import partition_of_key
 from waltz_log.errors import EnvelopeBroken, InvalidBatch, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
-from waltz_log.testing.memory_coordinator import MemoryCoordinator
 
 FAST = ClientSettings(retry_base_s=0.001, retry_cap_s=0.05, append_timeout_s=20.0)
 
@@ -170,15 +169,16 @@ async def test_all_users_of_a_deleted_topic_learn_of_it(cluster: InMemoryCluster
     assert (await anew.append(b"anew", partition=0)).transaction_id == 0
 
 
-async def test_a_deletion_is_reported_also_after_the_watching_session_ended(cluster: InMemoryCluster) -> None:
+async def test_a_deletion_is_reported_also_after_the_followed_server_died(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 2)
     client = await cluster.client(FAST)
     topic = await client.topic("shop/orders")
     waiting = asyncio.create_task(first_of(topic.feed(), 1))
-    session = client._owners.coordinator
-    assert isinstance(session, MemoryCoordinator)
-    cluster.ensemble.expire(session)
+    followed = client._owners._following.server
+    (name,) = [name for name, (server, _) in cluster.servers.items() if server.address == followed]
+    await cluster.kill_server(name)
     await cluster.delete_topic("shop/orders")
+    await cluster.start_server(name)
     with pytest.raises(TopicDeleted):
         await waiting
 
@@ -187,11 +187,11 @@ async def test_one_that_was_deleted_and_made_again_unseen_is_another_topic(clust
     await create(cluster, "shop/orders", 2)
     client = await cluster.client(FAST)
     topic = await client.topic("shop/orders")
-    watcher = topic._directory._watcher
-    assert watcher is not None
-    watcher.cancel()  # as one whose session is just being replaced
+    following = client._owners._following
+    await following.close()  # as one whose server was just lost
     await cluster.delete_topic("shop/orders")
     await create(cluster, "shop/orders", 2)
+    await following.open()
     assert (await client.topic("shop/orders")).log_partitions == (2, 3)
     with pytest.raises(TopicDeleted):
         await topic.append(b"x")
@@ -202,9 +202,7 @@ async def test_a_handle_that_does_not_know_of_the_deletion_fetches_nothing_more(
     topic = await (await cluster.client(FAST)).topic("shop/orders")
     receipt = await topic.append(b"x")
     assert [each.value for each in await topic.fetch(0, [receipt.transaction_id])] == [b"x"]
-    watcher = topic._directory._watcher
-    assert watcher is not None
-    watcher.cancel()
+    await topic._directory._owners._following.close()
     await cluster.delete_topic("shop/orders")
     with pytest.raises(TopicDeleted):
         async with asyncio.timeout(10):
@@ -313,10 +311,11 @@ async def test_entries_after_the_end_of_a_call_are_reported_as_not_in_the_log(cl
     await create(cluster, "shop/orders", 2, keyed=True)
     topic = await (await cluster.client(FAST)).topic("shop/orders")
     await topic.append(b"v", key=b"warm")
+    client = await cluster.client(ClientSettings(max_pending=4, append_timeout_s=0.2, retry_cap_s=0.05))
+    handle = await client.topic("shop/orders")
     await cluster.kill_server("server-0")
     entries = [(b"%d" % n, b"v") for n in range(40)]
-    client = await cluster.client(ClientSettings(max_pending=4, append_timeout_s=0.2, retry_cap_s=0.05))
-    done = await (await client.topic("shop/orders")).append_bulk(entries)
+    done = await handle.append_bulk(entries)
     assert done.committed == 0
     assert [failure.position + at for failure in done.failed for at in range(failure.length)] == list(range(40))
     assert all(isinstance(failure.error, NotAppended) for failure in done.failed)

@@ -387,7 +387,7 @@ def test_a_stale_handle_of_a_deleted_topic_cannot_append_to_the_next_topic_or_re
         await stale.append(b"old")
         feed = stale.feed(0)
         assert (await anext(feed)).value == b"old"
-        await deaf._topics.close()  # its watch is over
+        await deaf._owners._following.close()  # it hears of nothing any more
         await cluster.delete_topic("shop/orders")
         await _free(cluster)
         await cluster.create_topic("shop/orders", 1)

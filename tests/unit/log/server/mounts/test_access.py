@@ -73,7 +73,7 @@ async def create(cluster: InMemoryCluster, name: str = "shop/secret", **properti
     def change(catalogue: Catalogue) -> Any:
         return catalogue.with_new(TopicName.parse(name), type="regular", partitions=1, pool=range(3), now_ms=0, properties=properties)
 
-    await change_catalogue(await cluster.coordinator(), change)
+    await change_catalogue(cluster.ensemble.session(), change)
 
 
 async def known(cluster: InMemoryCluster, partition: int = 0) -> None:
@@ -151,7 +151,7 @@ async def test_a_range_of_a_topics_partitions_has_readers_and_writers_of_its_own
         properties = {"0:allow-append": "writer", "0:allow-read": "reader", "1:allow-append": "other"}
         return catalogue.with_new(TopicName.parse("shop/secret"), type="regular", partitions=2, pool=range(3), now_ms=0, properties=properties)
 
-    await change_catalogue(await cluster.coordinator(), change)
+    await change_catalogue(cluster.ensemble.session(), change)
     await known(cluster)
     await known(cluster, 1)
     found = {}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, Receipt, WaltzClient
-from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidSetting, OutcomeUnknown, QuotaExceeded
 from waltz_log.server.base.quotas import Quotas
 from waltz_log.server.base.settings import QuotaSettings, ServerSettings
@@ -183,10 +182,7 @@ def test_two_clients_of_one_principal_share_its_quota() -> None:
 
 def test_an_outbox_over_its_quota_appends_each_intent_once_and_in_order() -> None:
     async def work(cluster: MemoryCluster) -> None:
-        async def coordinator() -> Coordinator:
-            return cluster.ensemble.session()
-
-        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, coordinator, cluster.network)
+        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, cluster.seeds, cluster.network)
         await outbox.start()
         bodies = [b"%d" % number for number in range(200)]
         receipts = await outbox.submit([Intent.data(0, body) for body in bodies])

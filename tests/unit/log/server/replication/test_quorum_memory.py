@@ -11,7 +11,6 @@ import pytest
 
 from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, WaltzClient
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import resolve
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
@@ -348,10 +347,7 @@ def test_a_flush_says_what_it_cannot_know() -> None:
 
 def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
     async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
-        async def coordinator() -> Coordinator:
-            return cluster.ensemble.session()
-
-        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, coordinator, cluster.network, client_settings=BY_NUMBER)
+        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, cluster.seeds, cluster.network, client_settings=BY_NUMBER)
         await outbox.start()
         (receipt,) = await outbox.submit(Intent.data(0, b"owed"))
         await receipt.outcome()

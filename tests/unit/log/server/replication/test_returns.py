@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
+from waltz_log.client import WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment
 from waltz_log.errors import OutcomeUnknown
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 BOUND_S = 1.0
@@ -95,7 +98,7 @@ def test_a_server_started_again_at_its_address_does_not_wait_for_its_dead_coordi
         settings = ServerSettings(cluster="memory/test", listen="server-0:7000")
         first = LogServer(settings, sessions[0], cluster.network, cluster.clock, owner_secret=b"secret")
         await first.start()
-        client = await cluster.connect()
+        client = await WaltzClient.connect_over(KnownServers(lambda: [settings.listen]), cluster.network, rng=Random(0))
         await client.append(0, b"before")
         await first.abort()  # its session is still there
         second = LogServer(settings, sessions[1], cluster.network, cluster.clock, owner_secret=b"secret")

@@ -20,7 +20,6 @@ from waltz_log.coordination.subscribers import read_retained, register_subscribe
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.formats.wal_records import WalRecord
-from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import decide
 from waltz_log.core.topics.catalogue import HOUR_MS, Policies, Topic
 from waltz_log.core.topics.subscribers import Subscriber
@@ -346,10 +345,7 @@ async def test_a_deposed_owner_trims_nothing() -> None:
 
 
 async def subscribers_of(cluster: MemoryCluster) -> Subscribers:
-    async def coordinator() -> Coordinator:
-        return cluster.ensemble.session()
-
-    return await Subscribers.connect_over(coordinator, cluster.network.host("subscriber"))
+    return await Subscribers.connect_over(cluster.seeds, cluster.network.host("subscriber"))
 
 
 @in_virtual_time
