@@ -12,6 +12,7 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
+from verification.simulation.maps_seen import MapsSeen
 from verification.simulation.mix import Mix
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.access import AccessFollower
@@ -73,6 +74,7 @@ class Machines(Protocol):
     offload: SlowOffload
     lives: dict[str, int]
     """By address: the life of the storage node that listens there."""
+    maps_seen: MapsSeen
     server_addresses: list[str]
     """Where log servers listen, or listened a while ago; the newest last."""
 
@@ -227,6 +229,7 @@ class ClientProcess(_Process):
 
     async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
         client = await WaltzClient.connect_over(self.seeds, self.host, settings, rng=rng)
+        self._world.maps_seen.watch(self.name, client._owners._following)
         self._clients.append(client)
         return client
 

@@ -139,7 +139,7 @@ class RestoredCoordinator:
             await world.stop_storage(name)
         found = adopt({name: describe(world.disks[name]) for name in storages})
         # What it writes without comparing, it writes while no other writer exists.
-        observer, world.ensemble.observer = world.ensemble.observer, lambda path, data, expected, version: None
+        observer, world.ensemble.observer = world.ensemble.observer, lambda path, data, expected, version: world.map_written(path, data)
         while await world.coordinator.children(SERVERS):  # of one that was killed, until its session ends
             await asyncio.sleep(0.1)
         await adopt_cluster(world.coordinator, name="test", found=found, restored=True)

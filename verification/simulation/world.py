@@ -13,6 +13,7 @@ from typing import Any
 
 from verification.simulation.history import Acknowledgment, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
 from verification.simulation.identities import RULES, identity_of
+from verification.simulation.maps_seen import MapsSeen
 from verification.simulation.mix import Mix
 from verification.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from verification.simulation.refill_checkers import FillsSeen
@@ -79,6 +80,7 @@ class World:
         self.grow: Callable[[Random], Awaitable[None]] | None = None
         """Adds a partition, in runs that may grow."""
         self.upkeep_seen = UpkeepSeen(self.history)
+        self.maps_seen = MapsSeen(self.history, some_topics=mix.access)
         self.fills_seen = FillsSeen(self.history.replicas_opened)
         self.resolved: dict[int, asyncio.Event] = {}
         """By partition: set when a recovery has decided. A task that waits for the next one sets it there."""
@@ -124,6 +126,11 @@ class World:
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
+        self.map_written(path, data)
+
+    def map_written(self, path: str, data: bytes) -> None:
+        stored = self.ensemble.get(path)
+        self.maps_seen.written(path, data, 0 if stored is None else stored.changed)
 
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
         if event == "high-water mark resolved" and facts["partition"] in self.resolved:
