@@ -21,7 +21,6 @@ from pydantic import TypeAdapter
 
 from verification.hostile import exhausting, forging, prying
 from verification.hostile.target import Hostile, Target
-from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.security.settings import TlsSettings
 
@@ -39,12 +38,14 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         exhausting.ask_for_equal_bounds,
         exhausting.send_many_locks,
         exhausting.leave_feeds_unread,
+        exhausting.leave_followers_unread,
         exhausting.send_bombs,
         exhausting.announce_frames,
         exhausting.hold_offers,
         exhausting.hold_handshakes,
         prying.flood_the_audit_log,
         prying.read_foreign_data,
+        prying.write_foreign_entries,
         prying.write_to_the_coordinator,
     )
 }
@@ -90,10 +91,9 @@ async def _main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     hostile = Hostile(target, tls, Random(target.victim))
-    async with WaltzClient.open(target.cluster, ClientSettings(tls=tls)) as client:
-        hostile.own_id = client.client_id
-        attacker = Attacker(hostile)
-        await attacker.run(target.seconds)
+    await hostile.get_id()
+    attacker = Attacker(hostile)
+    await attacker.run(target.seconds)
     await hostile.close()
     print(json.dumps({"tried": attacker.tried, "failed": attacker.failed, "breaches": attacker.breaches}))
 

@@ -17,8 +17,8 @@ from waltz_log.errors import WaltzError
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.direct.codec import GREETING, HEAD, VERSION
-from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, credentials_of
-from waltz_log.transport.methods import BOUND, MAX_FRAME_BYTES, MOUNT, SERVER_DIRECT, MountStream
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
+from waltz_log.transport.methods import BOUND, FOLLOW, MAX_FRAME_BYTES, MOUNT, SERVER_DIRECT, MountStream
 
 __all__ = [
     "announce_frames",
@@ -26,6 +26,7 @@ __all__ = [
     "hold_handshakes",
     "hold_offers",
     "leave_feeds_unread",
+    "leave_followers_unread",
     "send_bombs",
     "send_many_locks",
 ]
@@ -51,13 +52,11 @@ async def ask_for_equal_bounds(hostile: Hostile) -> list[str]:
 
 async def send_many_locks(hostile: Hostile) -> list[str]:
     """One frame of records without data, with as many locks as fit into a frame."""
-    if hostile.own_id is None:
-        return []
     partition = hostile.rng.choice(hostile.target.shared)
     stream = hostile.server().open(MOUNT)
     try:
         async with asyncio.timeout(WAIT_S):
-            await stream.send(hostile.mounting(partition, hostile.own_id, hostile.next_mount_sequence()))
+            await stream.send(hostile.mounting_as_itself(partition))
             answer = await stream.receive()
             if answer is None or not answer.HasField("mounted"):
                 return []
@@ -90,13 +89,28 @@ async def leave_feeds_unread(hostile: Hostile) -> list[str]:
     return []
 
 
+async def leave_followers_unread(hostile: Hostile) -> list[str]:
+    """Follows the cluster many times, from the beginning and from a version of the future, and reads nothing."""
+    receivers = []
+    try:
+        for number in range(FEEDS):
+            versions = [pb.MapVersion(source="assignment", version=1 << 60)] if number % 2 else []
+            receivers.append(hostile.server().read(FOLLOW, pb.FollowRequest(cluster_key=hostile.key, versions=versions)))
+        await asyncio.sleep(HELD_S)
+    finally:
+        for receiver in receivers:
+            await receiver.cancel()
+    return []
+
+
 async def send_bombs(hostile: Hostile) -> list[str]:
     """Calls whose messages are small only while they are compressed."""
     pem = Certificates(hostile.tls).current()
+    credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
     bomb = pb.ClientMessage(mount=pb.MountRequest(topic="x" * BOMB_BYTES)).SerializeToString()
     answered = 0
     for address in (*hostile.target.servers, *hostile.target.storages):
-        async with grpc.aio.secure_channel(address, credentials_of(pem), options=CHANNEL_OPTIONS, compression=grpc.Compression.Gzip) as channel:
+        async with grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS, compression=grpc.Compression.Gzip) as channel:
             call = channel.unary_unary(SERVER_DIRECT.name, request_serializer=bytes, response_deserializer=bytes)
 
             async def send(call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = call) -> int:
@@ -133,9 +147,7 @@ async def _direct_connections(hostile: Hostile, count: int, mount: pb.ClientMess
 
 async def announce_frames(hostile: Hostile) -> list[str]:
     """Frames of the largest size are announced and never sent."""
-    if hostile.own_id is None:
-        return []
-    mount = hostile.mounting(hostile.rng.choice(hostile.target.shared), hostile.own_id, hostile.next_mount_sequence())
+    mount = hostile.mounting_as_itself(hostile.rng.choice(hostile.target.shared))
     opening = mount.SerializeToString()
     async with _direct_connections(hostile, ANNOUNCED, mount) as writers:
         for writer in writers:
@@ -149,9 +161,7 @@ async def announce_frames(hostile: Hostile) -> list[str]:
 
 async def hold_offers(hostile: Hostile) -> list[str]:
     """Asks for as many direct connections as a server offers, and uses none."""
-    if hostile.own_id is None:
-        return []
-    mount = hostile.mounting(hostile.target.shared[0], hostile.own_id, hostile.next_mount_sequence())
+    mount = hostile.mounting_as_itself(hostile.target.shared[0])
     for _ in range(OFFERS):
         with suppress(WaltzError):
             await hostile.server().call(SERVER_DIRECT, mount, timeout_s=WAIT_S)

@@ -24,7 +24,8 @@ async def mount_as_the_victim(hostile: Hostile) -> list[str]:
     partition = hostile.rng.choice(hostile.target.shared)
     client_id = hostile.rng.choice((hostile.target.victim, hostile.target.victim, 1, 2, 3))
     first = hostile.rng.choice((0, 1, 1000, 100_000))
-    mounted, committed = await _append(hostile, partition, client_id, [b"forged %d" % number for number in range(FORGED)], first)
+    bodies = [b"forged %d" % number for number in range(FORGED)]
+    mounted, committed = await _append(hostile, partition, client_id, bodies, first, ticket=hostile.wrong_ticket())
     if committed:
         return [f"appended under the id of client {client_id}: partition={partition} transactions={committed}"]
     return [f"mounted under the id of client {client_id}: partition={partition}"] if mounted else []
@@ -33,7 +34,7 @@ async def mount_as_the_victim(hostile: Hostile) -> list[str]:
 async def fence_the_victim(hostile: Hostile) -> list[str]:
     """Mounts without appending, as a process does that continues what another one left."""
     partition = hostile.rng.choice(hostile.target.shared)
-    mount = hostile.mounting(partition, hostile.target.victim, NEWEST_MOUNT, appends_nothing=True)
+    mount = hostile.mounting(partition, hostile.target.victim, NEWEST_MOUNT, appends_nothing=True, ticket=hostile.wrong_ticket())
     answer = await _first_answer(hostile, mount)
     return [] if answer is None else [f"fenced client {hostile.target.victim}: partition={partition}"]
 
@@ -44,26 +45,27 @@ async def resolve_for_the_victim(hostile: Hostile) -> list[str]:
     request = pb.ResolveRequest(
         partition=partition, client_id=victim, first_sequence=0, last_sequence=1 << 30, since=-1, cluster_key=hostile.key, search_ms=100
     )
+    request.ticket = hostile.wrong_ticket()
     return [] if await hostile.refused(RESOLVE, request) else [f"resolved the appends of client {victim}: partition={partition}"]
 
 
 async def append_wrong_checksums(hostile: Hostile) -> list[str]:
     """A frame whose closing checksums are wrong so that a checksum of the whole frame does not change, under the hostile client's own id."""
     partition = hostile.rng.choice(hostile.target.shared)
-    own = hostile.own_id
-    if own is None:
-        return []
     bodies = [b"cancels %d" % (number % 10) for number in range(128)]
-    _, committed = await _append(hostile, partition, own, bodies, hostile.next_sequences(len(bodies)), wrong=True)
+    first = hostile.next_sequences(len(bodies))
+    _, committed = await _append(hostile, partition, hostile.own_id, bodies, first, ticket=hostile.own_ticket, wrong=True)
     return [f"appended records with wrong checksums: partition={partition}"] if committed else []
 
 
-async def _append(hostile: Hostile, partition: int, client_id: int, bodies: list[bytes], first: int, *, wrong: bool = False) -> tuple[bool, int]:
+async def _append(
+    hostile: Hostile, partition: int, client_id: int, bodies: list[bytes], first: int, *, ticket: str, wrong: bool = False
+) -> tuple[bool, int]:
     """Whether the mount was accepted, and how many transactions were committed."""
     stream = hostile.server().open(MOUNT)
     try:
         async with asyncio.timeout(WAIT_S):
-            await stream.send(hostile.mounting(partition, client_id, hostile.next_mount_sequence()))
+            await stream.send(hostile.mounting(partition, client_id, hostile.next_mount_sequence(), ticket=ticket))
             answer = await stream.receive()
             if answer is None or not answer.HasField("mounted"):
                 return False, 0

@@ -17,13 +17,18 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from verification.hostile.target import SUBSCRIBER
 from waltz_log.client import ClientSettings, NotAppended, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.security.settings import TlsSettings
 
 __all__ = ["PARTITIONS", "Honest", "Outcomes", "body"]
 
 PARTITIONS: Final = (0, 1)
 """Of the log; the hostile client may append to them too."""
+
+REGISTERED: Final = 2
+"""The log partition of its subscriber."""
 
 PER_TICK_S: Final = 0.01
 
@@ -113,6 +118,9 @@ async def _main() -> None:
 
     settings = ClientSettings(tls=TlsSettings.model_validate(plan.tls), append_timeout_s=60.0)
     async with WaltzClient.open(plan.cluster, settings) as client:
+        await client.append(REGISTERED, b"first")  # a client gets its id with its first append
+        async with await Subscribers.connect(plan.cluster, tls=settings.tls) as subscribers:
+            await subscribers.register(SUBSCRIBER, {REGISTERED: -1})
         print(json.dumps({"client_id": client.client_id}), flush=True)
         watching = asyncio.ensure_future(watch())
         outcomes = await _Appending(plan, client).run(attacked)

@@ -10,12 +10,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from verification.hostile.target import Hostile
+from verification.hostile.target import SUBSCRIBER, Hostile
 from waltz_log.errors import WaltzError
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import BOUND, LOCATE, READ, RESOLVE, TRACES, TRANSACTIONS
+from waltz_log.transport.methods import BOUND, LOCATE, OUTBOX, READ, RESOLVE, SUBSCRIBERS, TRACES, TRANSACTIONS
 
-__all__ = ["flood_the_audit_log", "read_foreign_data", "write_to_the_coordinator"]
+__all__ = ["flood_the_audit_log", "read_foreign_data", "write_foreign_entries", "write_to_the_coordinator"]
 
 CONTROL_BYTES: Final = 2_600_000
 NODES: Final = 8
@@ -62,6 +62,22 @@ async def read_foreign_data(hostile: Hostile) -> list[str]:
             found.append("a storage node located in a foreign partition")
         except WaltzError:
             continue
+    return found
+
+
+async def write_foreign_entries(hostile: Hostile) -> list[str]:
+    """The outbox record of the victim, with and without a ticket, and a subscriber of the honest client."""
+    found: list[str] = []
+    for action in (pb.OutboxRequest.ACTION_READ, pb.OutboxRequest.ACTION_WRITE, pb.OutboxRequest.ACTION_ADOPT):
+        request = pb.OutboxRequest(cluster_key=hostile.key, action=action, client_id=hostile.target.victim, ticket=hostile.wrong_ticket())
+        request.version = hostile.rng.choice((0, 1, 2))
+        request.record.epoch, request.record.nonce = 1 << 20, "hostile"
+        if not await hostile.refused(OUTBOX, request):
+            found.append(f"the outbox record of client {hostile.target.victim} was served: action={action}")
+    for remove in (pb.SubscribersRequest.ACTION_REPORT, pb.SubscribersRequest.ACTION_REMOVE):
+        subscriber = pb.SubscribersRequest(cluster_key=hostile.key, action=remove, name=SUBSCRIBER, partitions=bytes(4), marks=(9).to_bytes(8, "big"))
+        if not await hostile.refused(SUBSCRIBERS, subscriber):
+            found.append(f"a subscriber of another principal was changed: action={remove}")
     return found
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Any  # messages of any method, and their fields
+from typing import Any, Final  # Any: messages of any method, and their fields
 
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_records
 from waltz_log.core.ports import CallMethod, Channel
 from waltz_log.errors import WaltzError
@@ -14,10 +15,14 @@ from waltz_log.security.settings import TlsSettings
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.methods import CLIENT_ID
 
-__all__ = ["Hostile", "Target"]
+__all__ = ["SUBSCRIBER", "WAIT_S", "Hostile", "Target"]
 
-WAIT_S = 5.0
+WAIT_S: Final = 5.0
+
+SUBSCRIBER: Final = "honest-reports"
+"""Registered by the honest client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,9 @@ class Hostile:
         self.target = target
         self.tls = tls
         self.rng = rng
-        self.own_id: int | None = None
-        """The id of the hostile client itself."""
+        self.own_id = 0
+        """A client id of the hostile client itself; 0 before `get_id`."""
+        self.own_ticket = ""
         self._network = GrpcNetwork(tls=tls)
         self._channels: dict[str, Channel] = {}
         self._mount_sequence = 1
@@ -62,6 +68,17 @@ class Hostile:
 
     def server(self) -> Channel:
         return self.channel(self.rng.choice(self.target.servers))
+
+    async def get_id(self) -> None:
+        """Asks for a client id of its own."""
+        given = await self.server().call(CLIENT_ID, pb.ClientIdRequest(cluster_key=self.key), timeout_s=WAIT_S)
+        self.own_id, self.own_ticket = given.client_id, given.ticket
+
+    def wrong_ticket(self) -> str:
+        """None, its own, or its own with one character changed."""
+        own = self.own_ticket
+        at = self.rng.randrange(len(own)) if own else 0
+        return self.rng.choice(("", own, own[:at] + self.rng.choice("0A-") + own[at + 1 :]))
 
     def next_mount_sequence(self) -> int:
         self._mount_sequence += 1
@@ -84,10 +101,13 @@ class Hostile:
         mount.MergeFrom(pb.MountRequest(**fields))
         return pb.ClientMessage(mount=mount)
 
+    def mounting_as_itself(self, partition: int) -> pb.ClientMessage:
+        return self.mounting(partition, self.own_id, self.next_mount_sequence(), ticket=self.own_ticket)
+
     def frame(self, generation: int, partition: int, client_id: int, first_sequence: int, bodies: Iterable[bytes]) -> pb.AppendFrame:
         data = list(bodies)
         records = encode_records(client_id, generation, partition, first_sequence, [0] * len(data), data)
-        lengths = b"".join((len(each) + 40).to_bytes(4, "big") for each in data)
+        lengths = b"".join((len(each) + RECORD_OVERHEAD_BYTES).to_bytes(4, "big") for each in data)
         marks = (-1).to_bytes(8, "big", signed=True) * len(data)
         return pb.AppendFrame(generation=generation, lengths=lengths, marks=marks, records=records)
 
