@@ -90,7 +90,7 @@ MEANINGS: dict[str, str] = {
     "cluster not surveyed": "The console could not read the state of the cluster. Pages show the last state that they know, with its age.",
     "page failed": "A page of the console could not be made because of a defect; the log has the trace. The console goes on.",
     "pages left out": "Pages of another package are not shown, because what it needs is not installed.",
-    "replay ended": "A replay of dead letters that the console ran ended; `last_line` is the end of its output.",
+    "replay ended": "A replay of dead letters that the console ran ended. The page of the pipeline's dead letters shows the end of its output.",
     "survey failed": "The console could not read what the cluster reported, because of a defect or a newer version; the log has the trace.",
     # ---- log server: ownership
     "server started": "The log server is registered and can own partitions.",

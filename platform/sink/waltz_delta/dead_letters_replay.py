@@ -35,6 +35,7 @@ from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.settings import LandingSettings
 from waltz_delta.tables.table import is_table
 from waltz_log.errors import InvalidSetting
+from waltz_log.outside_text import printable
 
 __all__ = ["Replayed", "replay", "replay_dead_letters"]
 
@@ -184,7 +185,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     for each in reports:
         print(f"{'would land' if found.dry_run else 'landed'} table={each.table} landed={each.landed} still={each.still} waiting={each.waiting}")
         for reason, count in each.reasons.items():
-            print(f"  {count} {reason}")
+            print(printable(f"  {count} {reason}"))
     if not reports:
         print("no dead letters")
     return None

@@ -19,6 +19,7 @@ from pyspark_waltz.errors import DataLost
 from waltz_delta.errors import KeyMoved, Undecodable, UnsupportedDelta
 from waltz_log.errors import WaltzError
 from waltz_log.exit_codes import FAILED, OK, REFUSED, USAGE
+from waltz_log.outside_text import printable
 
 __all__ = ["Failure", "run_job"]
 
@@ -67,7 +68,7 @@ def run_job(name: str, arguments: Sequence[str], run: Callable[[Sequence[str]], 
         return 130
     except Exception as error:
         failure = Failure.of(error)
-        print(f"{name}: {failure.line}", file=sys.stderr, flush=True)
+        print(printable(f"{name}: {failure.line}"), file=sys.stderr, flush=True)
         if "--verbose" in arguments:
             traceback.print_exc()
         return failure.code

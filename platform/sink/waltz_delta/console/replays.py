@@ -99,8 +99,7 @@ async def _follow(replay: Replay, pipeline: str) -> None:
     if rest:
         replay.lines.append(_text(rest))
     replay.exit_code = await replay.process.wait()
-    last = replay.lines[-1] if replay.lines else ""
-    log.warning("replay ended", pipeline=pipeline, exit_code=replay.exit_code, last_line=last)
+    log.warning("replay ended", pipeline=pipeline, exit_code=replay.exit_code)  # without its output, which may quote payloads
 
 
 def _text(line: bytes) -> str:

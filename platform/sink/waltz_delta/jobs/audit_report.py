@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from waltz_delta.jobs.audit_compare import Counted, Density, Difference
+from waltz_log.outside_text import printable
 
 __all__ = ["Audited", "print_report"]
 
@@ -77,9 +78,9 @@ def print_report(audited: Sequence[Audited], output: str, shown: int) -> None:
             report.add_row(str(partition), f"{found.first}-{found.last}", f"{found.transactions:,}", *rows, verdict)
         console.print(report)
         for note in each.notes:
-            console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(f"  note: {note}"), markup=False, highlight=False, soft_wrap=True)
         for difference in each.differences[:shown]:
-            console.print(f"  {difference}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(f"  {difference}"), markup=False, highlight=False, soft_wrap=True)
         if len(each.differences) > shown:
             console.print(f"  and {len(each.differences) - shown} more", markup=False, highlight=False)
         if not each.differences:

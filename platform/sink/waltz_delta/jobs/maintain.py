@@ -36,6 +36,7 @@ from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 from waltz_delta.tables.table import is_table
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED
+from waltz_log.outside_text import printable
 
 __all__ = ["Maintained", "Needs", "maintain", "maintain_table", "needs_of"]
 
@@ -346,4 +347,4 @@ def _print_report(done: Maintained, *, dry_run: bool) -> None:
         what = f"{done.vacuumed:,} files would be removed" if dry_run else "old files removed"
         print(f"{done.table}: {what}, kept for {done.retained_hours:.1f} h ({done.because})", flush=True)
     for warning in done.warnings:
-        print(f"{done.table}: warning: {warning}", flush=True)
+        print(printable(f"{done.table}: warning: {warning}"), flush=True)

@@ -38,6 +38,7 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.extras import explain_missing
+from waltz_log.outside_text import printable
 
 __all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
 
@@ -76,7 +77,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: Metr
         alone = len(pipelines) == 1
 
         def notify(name: str, line: str) -> None:
-            print(f"{job}: {line}" if alone else f"{job}: {name}: {line}", file=sys.stderr, flush=True)
+            print(printable(f"{job}: {line}" if alone else f"{job}: {name}: {line}"), file=sys.stderr, flush=True)
 
         stack.enter_context(Subscribing(board, pipelines, notify))
         runs = [PipelineRun(spark, settings, board, stop, notify, ready=_print_ready, done=_print_line) for settings in pipelines]
@@ -238,7 +239,7 @@ def _print_ready(settings: PipelineSettings) -> None:
 
 
 def _print_line(line: str) -> None:
-    print(line, flush=True)
+    print(printable(line), flush=True)
 
 
 def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:
