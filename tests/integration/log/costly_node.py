@@ -7,6 +7,7 @@ A busy machine makes everything last longer, and makes no callback need more pro
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import sys
@@ -95,6 +96,7 @@ async def _serve(directory: Path, kind: str, given: dict[str, Any], loop: _Loop)
             longest_s = loop.longest()
             gc.collect()
             await asyncio.sleep(0.05)
+            ctypes.CDLL(None).malloc_trim(0)  # free memory that the allocator has not returned yet belongs to no request
             print(json.dumps({"resident_bytes": _resident_bytes(), "longest_s": longest_s}), flush=True)
             loop.longest()
         await asyncio.gather(*(each.close() for each in listeners))

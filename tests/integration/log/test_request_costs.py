@@ -197,7 +197,10 @@ class Node:
         tls = self.authority.find(role, name) or self.authority.issue(role, name)
         pem = Certificates(tls).current()
         credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
-        sending = [each for each in CHANNEL_OPTIONS if "compression" not in each[0]]
+        sending = [
+            *(each for each in CHANNEL_OPTIONS if "compression" not in each[0]),
+            ("grpc.http2.bdp_probe", 0),
+        ]  # it buffers no more than it must
         channel = grpc.aio.secure_channel(self.address, credentials, options=sending, **options)
         try:
             yield channel
@@ -282,6 +285,20 @@ async def _largest(node: Node, callers: dict[str, tuple[str, str]]) -> list[str]
 async def test_no_procedure_costs_more_memory_or_time_than_its_limits_say(tmp_path: Path, kind: str) -> None:
     async with serving(tmp_path, kind) as node:
         assert await _largest(node, {who: CALLERS[who] for who in ("without a role", "with every rule")}) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["alone", "workers"])
+async def test_a_caller_without_a_role_is_refused_before_its_request_is_received(tmp_path: Path, kind: str) -> None:
+    """It sends none: a node that waited for it would not answer."""
+    async with serving(tmp_path, kind) as node, node.channel("stranger", "ada") as channel:
+
+        async def refused(method: AnyMethod) -> str:
+            call = channel.stream_stream(method.name)(timeout=15)
+            await call.code()
+            return str(await call.details())
+
+        assert all("PermissionDenied" in each for each in await asyncio.gather(*map(refused, METHODS)))
 
 
 @pytest.mark.long
