@@ -33,12 +33,15 @@ class _NoOwners:
     def __init__(self) -> None:
         self.parameters = type("Parameters", (), {"partitions": 1})()
 
+    def on_topics(self, _: object) -> None:
+        """There are none."""
+
 
 def _client() -> tuple[WaltzClient, Producer]:
     settings = ClientSettings()
     rng = random.Random(1)
     owners = cast(Any, _NoOwners())
-    client = WaltzClient(owners, 1, settings, rng)
+    client = WaltzClient(owners, settings, rng)
     producer = client._producers[0] = Producer(0, 1, owners, settings, rng)
     return client, producer
 

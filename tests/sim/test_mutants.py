@@ -34,6 +34,9 @@ NOTICED_BY = {
 """A seed at which or soon after which the bug is noticed, and the checker that is there for it."""
 
 COMPLAINTS = {
+    "older_map_accepted": (8, "33: the map of"),
+    "version_claimed_for_what_was_not_read": (0, "33: the map of"),
+    "difference_lost": (0, "33: the map of"),
     "progress_forgotten": (98, "sessions and kept nothing above"),
     "ranges_settled_off_by_one": (300_005, "was committed as"),
     "conflicts_settled_off_by_one": (300_000, "was answered 0 times"),

@@ -338,7 +338,7 @@ def test_dev_runs_until_ctrl_c_and_brings_the_same_cluster_again(tmp_path: Path)
     with _dev(tmp_path, "--partitions", "1", "--servers", "1", "--storages", "1") as (dev, said):
         first = _kept(tmp_path)
         assert said[-1] == f"ready cluster={first['cluster']}\n"
-        key = _status(first["cluster"])["key"]
+        key = _status(first["coordinator"])["key"]
         os.killpg(dev.pid, signal.SIGINT)
         assert dev.wait(60) == 0
     assert not any(_alive(pid) for pid in first["pids"].values())
@@ -347,7 +347,7 @@ def test_dev_runs_until_ctrl_c_and_brings_the_same_cluster_again(tmp_path: Path)
         second = _kept(tmp_path)
         assert (second["cluster"], second["partitions"], second["storages"], second["servers"]) == (first["cluster"], 1, 1, 1)
         assert second["ports"]["storage-0"] != first["ports"]["storage-0"], "another port where one is taken"
-        assert _status(second["cluster"])["key"] == key
+        assert _status(second["coordinator"])["key"] == key
         dev.kill()
         dev.wait()
         _until(lambda: not any(_alive(pid) for pid in second["pids"].values()))
