@@ -39,7 +39,17 @@ OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
 """Bugs that show only if no append time is lost."""
 
 OF_ACCESS = frozenset(
-    {"permission_skipped_for_a_fence", "principal_believed", "mounts_outlive_their_right", "rules_not_followed", "replicas_ask_no_rule"}
+    {
+        "permission_skipped_for_a_fence",
+        "principal_believed",
+        "mounts_outlive_their_right",
+        "rules_not_followed",
+        "replicas_ask_no_rule",
+        "ticket_of_another_principal_accepted",
+        "ticket_not_checked_at_a_mount",
+        "ticket_not_checked_at_a_resolve",
+        "ticket_not_checked_at_an_outbox",
+    }
 )
 """Bugs that show only if access rules are enforced."""
 

@@ -66,6 +66,7 @@ class _Feeding:
             protocol_version=methods.PROTOCOL_VERSION,
             cluster_key=self.owners.parameters.key.bytes,
             client_id=self.client_id,
+            ticket=self.owners.ticket_of(self.client_id),
             partition=actor.partition,
             mount_sequence=self.mount_sequence,
             client_high_water_mark=self.position,

@@ -18,6 +18,7 @@ from waltz_log.server.base.settings import QuotaSettings
 __all__ = [
     "Acknowledgment",
     "Attempt",
+    "ClientIdGiven",
     "Evidence",
     "History",
     "MarkSeen",
@@ -194,6 +195,15 @@ class QuotaEvent:
     accepted_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ClientIdGiven:
+    """`host`: of the client that a server gave the id to."""
+
+    host: str
+    client_id: int
+    ticket: str
+
+
 @dataclass
 class History:
     attempts: list[Attempt] = field(default_factory=list)
@@ -215,6 +225,13 @@ class History:
     complaints: list[str] = field(default_factory=list)
     """Observations of clients and of the harness that must never happen; each names its invariant."""
     streams: int = 0
+    client_ids: dict[int, ClientIdGiven] = field(default_factory=dict)
+
+    def give_client_id(self, given: ClientIdGiven) -> None:
+        """A server answers a client with an id."""
+        before = self.client_ids.setdefault(given.client_id, given)
+        if before is not given:
+            self.complaints.append(f"33: a client id was given twice: client_id={given.client_id} hosts={before.host}, {given.host}")
 
 
 @dataclass(frozen=True)

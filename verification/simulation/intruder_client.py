@@ -21,7 +21,7 @@ from waltz_log.transport import waltz_pb2 as pb
 if TYPE_CHECKING:
     from verification.simulation.world import World
 
-__all__ = ["INTRUDER", "ask_as_an_intruder", "lose_a_right"]
+__all__ = ["INTRUDER", "ask_as_an_intruder", "lose_a_right", "servers_of"]
 
 NEWEST: Final = 1 << 40
 """A session number above all those of a run."""
@@ -66,11 +66,11 @@ def _question(actor: Actor) -> tuple[str | None, Any, Any]:
         (methods.TRUNCATE, pb.TruncateRequest(**about, session=session, last_transaction_id=-1)),
         (methods.STORAGE_STATUS, pb.StorageStatusRequest()),
     )
-    there, asked = (_servers(world), to_server) if rng.random() < 0.5 else (_storages(world), to_storage)
+    there, asked = (servers_of(world), to_server) if rng.random() < 0.5 else (_storages(world), to_storage)
     return (rng.choice(there) if there else None, *rng.choice(asked))
 
 
-def _servers(world: World) -> list[str]:
+def servers_of(world: World) -> list[str]:
     """The addresses of those that serve, in order."""
     found = []
     for each in world.servers.values():
@@ -175,7 +175,7 @@ async def _granted(world: World, process: Any, reads: dict[str, Any]) -> Any | N
         await asyncio.sleep(0.1)
         if not all([await reads[name]() for name in sorted(replicas & reads.keys())]):
             continue
-        for address in _servers(world):
+        for address in servers_of(world):
             stream = process.host.connect(address).open(methods.MOUNT)
             try:
                 async with asyncio.timeout(1.0):

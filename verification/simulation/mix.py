@@ -46,6 +46,7 @@ ACCESS_IN: Final = range(700_000, 800_000)
 """In these seeds the rules of access are enforced, and every run has a client that no rule permits anything."""
 
 INTRUDERS: Final = "intruder"
+IMPOSTORS: Final = "impostor"
 """The kind of that client."""
 
 IN_MEMORY = 0.3
@@ -112,7 +113,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         return rng.uniform(0, value) if rng.random() < chance else 0.0
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
-    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES, INTRUDERS)]
+    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES, INTRUDERS, IMPOSTORS)]
     kinds_there = [kind for kind in faults if kind != GROWTH]
     kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
@@ -221,7 +222,7 @@ def _batches(seed: int) -> list[str]:
 
 
 def _intruders(seed: int) -> list[str]:
-    return [INTRUDERS] if seed in ACCESS_IN else []
+    return [INTRUDERS, IMPOSTORS] if seed in ACCESS_IN else []
 
 
 def _from_memory(rng: Random) -> Policies:

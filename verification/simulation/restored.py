@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
 from verification.simulation.history import MetadataWrite
+from verification.simulation.intruder_client import servers_of
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import SERVERS, STORAGE_NODES, PartitionMetadata, StorageNodeEntry, partition_path
+from waltz_log.errors import WaltzError
 from waltz_log.statistics import to_json
 from waltz_log.storage.offline.describe import describe
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import CLIENT_ID
 
 if TYPE_CHECKING:
     from verification.simulation.world import World
@@ -29,6 +34,9 @@ SOMETIMES = 1 / 8
 """The share of the seeds."""
 
 RESTART_S = 0.3
+
+NEWCOMERS = 5
+"""Clients that connect to each server then."""
 
 UNNOTICED_S = 1.5
 """How long the servers run with the restored metadata."""
@@ -75,6 +83,7 @@ class RestoredCoordinator:
                     await world.kill_server(name)
                 await world.start_server(name)
             await asyncio.sleep(RESTART_S)
+        await self._ask_for_ids()
         await asyncio.sleep(world.mix.session_timeout_s + UNNOTICED_S)  # also until a manager that was killed is out of office
         self._expect_noticed(names)
         await self._adopt(names)
@@ -86,6 +95,14 @@ class RestoredCoordinator:
         late = [partition for partition in range(world.mix.log_partitions) if took.get(partition, LATE_S) >= LATE_S]
         if late:
             world.history.complaints.append(f"27: no append within {LATE_S:g} s of the adoption: partitions={late}")
+
+    async def _ask_for_ids(self) -> None:
+        """New clients ask for ids between the restore and the procedure. They may be refused, and get none that another client has."""
+        host, request = self._world.network.host("newcomer"), pb.ClientIdRequest(cluster_key=self._world.key.bytes)
+        for address in servers_of(self._world):
+            for _ in range(NEWCOMERS):
+                with suppress(WaltzError):
+                    await host.connect(address).call(CLIENT_ID, request, timeout_s=0.5)
 
     async def _whole(self) -> bool:
         """False if a replica does not become a clean member in time. A replica that lost its disk and has not copied everything again cannot be

@@ -19,6 +19,7 @@ from verification.simulation import (
     disk_faults,
     feeding_client,
     foreign_clients,
+    impostor_client,
     intruder_client,
     message_faults,
     outbox_client,
@@ -50,6 +51,7 @@ __all__ = ["Outcome", "run"]
 
 REGISTERED = (
     foreign_clients,
+    impostor_client,
     intruder_client,
     clock_faults,
     bulk_client,
@@ -66,6 +68,9 @@ REGISTERED = (
     rot_faults,
 )
 """Modules whose kinds and faults are there because they are imported."""
+
+STRANGERS = (impostor_client.IMPOSTOR, intruder_client.INTRUDER)
+"""Kinds of clients with an identity of their own."""
 
 HEAL_BOUND_S = 12.0
 """After the last fault: recovery, the clients' own pauses and an append. Timeouts of the simulated nodes are a second or two."""
@@ -162,7 +167,7 @@ async def _play(world: World) -> Evidence:
     rng = Random(f"clients {world.seed}")
     actors = []
     for place, kind in enumerate(world.mix.clients):
-        process = world.client(f"{intruder_client.INTRUDER if kind == intruder_client.INTRUDER else 'client'}-{place}")
+        process = world.client(f"{kind if kind in STRANGERS else 'client'}-{place}")
         actors.append(Actor(world, process, kind, Random(rng.random()), over))
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
     growth = Growth(world, over)

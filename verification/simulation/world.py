@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
 from typing import Any
 
-from verification.simulation.history import Acknowledgment, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
+from verification.simulation.history import Acknowledgment, ClientIdGiven, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
 from verification.simulation.identities import RULES, identity_of
 from verification.simulation.maps_seen import MapsSeen
 from verification.simulation.mix import Mix
@@ -106,7 +106,9 @@ class World:
     def _observe(self, connection: Connection, host: str, message: Any, since_s: float) -> None:
         self.upkeep_seen.observe(self.now_s, connection, message)
         self.fills_seen.observe(since_s, connection, host, message)
-        if isinstance(message, pb.ReplicateRequest):
+        if isinstance(message, pb.ClientIdResponse):
+            self.history.give_client_id(ClientIdGiven(connection.caller.host, message.client_id, message.ticket))
+        elif isinstance(message, pb.ReplicateRequest):
             if message.WhichOneof("kind") == "open":
                 self._partition_of[connection.original] = message.open.partition
         elif isinstance(message, pb.OpenRequest):
