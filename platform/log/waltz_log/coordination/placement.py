@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from waltz_log.coordination.entries import read_entry
 from waltz_log.core.assignment import assign
 from waltz_log.core.metadata import (
     ASSIGNMENT,
@@ -64,8 +65,9 @@ class PlacementChange:
 
 async def read_servers(coordinator: Coordinator) -> list[ServerEntry]:
     """The servers that are alive."""
-    nodes = await asyncio.gather(*(coordinator.get(f"{SERVERS}/{name}") for name in await coordinator.children(SERVERS, latest=True)))
-    return [ServerEntry.from_bytes(node.data) for node in nodes if node is not None]
+    names = await coordinator.children(SERVERS, latest=True)
+    entries = await asyncio.gather(*(read_entry(coordinator, f"{SERVERS}/{name}", ServerEntry.from_bytes) for name in names))
+    return [each for each in entries if each is not None]
 
 
 def _find_server(servers: Iterable[ServerEntry], wanted: str) -> ServerEntry:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from statistics import median
 
+from waltz_log.coordination.entries import read_entry
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
@@ -28,8 +29,8 @@ async def measure_round_trips(
 ) -> dict[str, float | None]:
     """The median in milliseconds by the name of the storage node; None for one that does not answer in time. `except_for`: a name to leave out."""
     names = sorted(name for name in await coordinator.children(paths.STORAGE_NODES) if name != except_for)
-    entries = await asyncio.gather(*(coordinator.get(f"{paths.STORAGE_NODES}/{name}") for name in names))
-    known = {name: StorageNodeEntry.from_bytes(entry.data).address for name, entry in zip(names, entries, strict=True) if entry is not None}
+    entries = await asyncio.gather(*(read_entry(coordinator, f"{paths.STORAGE_NODES}/{name}", StorageNodeEntry.from_bytes) for name in names))
+    known = {name: entry.address for name, entry in zip(names, entries, strict=True) if entry is not None}
     took_ms = await asyncio.gather(*(_round_trip_ms(network, address, cluster_key) for address in known.values()))
     return dict(zip(known, took_ms, strict=True))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol  # Any: JSON values
 
+from waltz_log.coordination.entries import readable
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
@@ -183,8 +184,10 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
     server_nodes, storage_nodes = await asyncio.gather(
         _read_all(coordinator, paths.SERVERS, server_names), _read_all(coordinator, paths.STORAGE_NODES, names)
     )
-    entries = [ServerEntry.from_bytes(each.data) for each in server_nodes if each]
-    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in storage_nodes]
+    of_servers = (readable(f"{paths.SERVERS}/{name}", each, ServerEntry.from_bytes) for name, each in zip(server_names, server_nodes, strict=True))
+    entries = [each for each in of_servers if each is not None]
+    of_storages = zip(names, storage_nodes, strict=True)
+    nodes = [readable(f"{paths.STORAGE_NODES}/{name}", each, StorageNodeEntry.from_bytes) for name, each in of_storages]
     bounds, servers, storages, metadata = await asyncio.gather(  # the nodes answer while the coordinator does
         _bounds(ask, cluster, assignment),
         asyncio.gather(*(_server(ask, cluster, entry) for entry in entries)),

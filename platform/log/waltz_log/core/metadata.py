@@ -182,6 +182,22 @@ def _with_principal(fields: dict[str, object], address: str) -> dict[str, object
     return fields | {"principal": principal} if principal else fields
 
 
+def _texts(*values: object) -> tuple[str, ...]:
+    """Raises `ValueError` for anything else: one entry is what one process of the cluster wrote, and its readers have others to read."""
+    texts = tuple(each for each in values if isinstance(each, str) and each)
+    if len(texts) != len(values):
+        raise ValueError("not a text where an entry has one")
+    return texts
+
+
+def _numbers(*values: object) -> tuple[int, ...]:
+    """Raises `ValueError` for anything else."""
+    numbers = tuple(each for each in values if type(each) is int)
+    if len(numbers) != len(values):
+        raise ValueError("not a number where an entry has one")
+    return numbers
+
+
 @dataclass(frozen=True, slots=True)
 class StorageNodeEntry:
     """`start`: how often the node's directory was started; a directory with a smaller count was restored from a copy. `workers`: their addresses, in
@@ -200,8 +216,8 @@ class StorageNodeEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
         found = json.loads(data)
-        address, *workers = announced_addresses((found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(address, found["start"], tuple(workers))
+        address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(address, *_numbers(found["start"]), tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +234,8 @@ class ServerEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
-        address, *workers = announced_addresses((found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(found["server_id"], address, tuple(found["preferred"]), tuple(workers))
+        address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(*_numbers(found["server_id"]), address, _numbers(*found["preferred"]), tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from waltz_log.security.identity import Identity, Role
 __all__ = ["PERMITTED", "admit", "attribute"]
 
 _NODES: Final = frozenset({Role.NODE})
+_OPERATORS: Final = frozenset({Role.NODE, Role.OPERATOR})
 _WRITERS: Final = frozenset({Role.NODE, Role.OPERATOR, Role.APPLICATION})
 _READERS: Final = frozenset(Role)
 _JUDGED_LATER: Final = frozenset(Role)
@@ -43,7 +44,7 @@ PERMITTED: Final[Mapping[str, frozenset[Role]]] = MappingProxyType(
         "/waltz.Storage/Open": _NODES,
         "/waltz.Storage/SetLowWaterMark": _NODES,
         "/waltz.Storage/KeepProgress": _NODES,
-        "/waltz.Storage/KeepClientIds": _NODES,
+        "/waltz.Storage/KeepClientIds": _OPERATORS,
         "/waltz.Storage/Truncate": _NODES,
         "/waltz.Storage/Replicate": _NODES,
         "/waltz.Storage/Direct": _NODES,

@@ -12,26 +12,18 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from waltz_log.coordination.client_ids import Refused, reserve_client_ids
-from waltz_log.coordination.entries import read_entry
-from waltz_log.core import metadata as paths
+from waltz_log.coordination.client_ids import Refused, keep_client_ids, reserve_client_ids
 from waltz_log.core.client_ids import IdBlocks
-from waltz_log.core.metadata import ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.quotas import TokenBucket
 from waltz_log.core.status.server_statistics import ClientIdStatistics
 from waltz_log.errors import QuotaExceeded, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.pulse import Pulse
-from waltz_log.transport import methods
-from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ClientIdIssuer"]
 
 log = get_logger(__name__)
-
-KEEP_TIMEOUT_S: Final = 2.0
-"""Of one storage node. A majority suffices, so a node that hangs delays only the next block."""
 
 RETRY_S: Final = 0.5
 REFUSED_RETRY_S: Final = 2.0
@@ -125,30 +117,7 @@ class ClientIdIssuer:
 
     async def _keep(self, last: int) -> int:
         """Keeps the end of a block on a majority of the storage nodes; returns the highest that they had. Raises `Unavailable`."""
-        node = await self._coordinator.get(paths.REPLICAS)
-        held = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
-        names = sorted({name for replicas in held.values() for name in replicas})
-        answers = await asyncio.gather(*(self._keep_on(name, last) for name in names))
-        found = [each for each in answers if each is not None]
-        if len(found) <= len(names) // 2:
-            raise Unavailable(reason=f"client ids need a majority of the storage nodes: answered={len(found)} nodes={len(names)}")
-        return max(found)
-
-    async def _keep_on(self, name: str, last: int) -> int | None:
-        """None: it did not answer."""
-        try:
-            entry = await read_entry(self._coordinator, f"{paths.STORAGE_NODES}/{name}", StorageNodeEntry.from_bytes)
-            if entry is None:
-                return None
-            channel = self._network.connect(entry.address_for(0))
-            try:
-                request = pb.KeepClientIdsRequest(cluster_key=self._cluster_key, last=last)
-                return int((await channel.call(methods.KEEP_CLIENT_IDS, request, timeout_s=KEEP_TIMEOUT_S)).last)
-            finally:
-                await channel.close()
-        except WaltzError as error:
-            log.debug("storage node keeps no client ids", node=name, reason=str(error))
-            return None
+        return await keep_client_ids(self._coordinator, self._network, self._cluster_key, last)
 
 
 def _now_s() -> float:
