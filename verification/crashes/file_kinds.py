@@ -9,6 +9,7 @@ from typing import Final
 from verification.crashes.storage_corruption import PADDING
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE
 from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES
+from waltz_log.storage.control.client_ids import CLIENT_IDS_FILE
 
 __all__ = ["FILE_KINDS", "is_padding", "kind_of"]
 
@@ -17,6 +18,7 @@ _VIEW: Final = r"(?!\d+/)[^/]+/[^/]+/\d+/"
 FILE_KINDS: Final[dict[str, re.Pattern[str]]] = {
     "control": re.compile(re.escape(CONTROL_FILE)),
     "fence": re.compile(re.escape(FENCE_FILE)),
+    "client ids": re.compile(re.escape(CLIENT_IDS_FILE)),
     DATA: re.compile(rf"\d+/\d+\.{DATA}"),
     INDEX: re.compile(rf"\d+/\d+\.{INDEX}"),
     TIMES: re.compile(rf"\d+/\d+\.{TIMES}"),

@@ -13,11 +13,13 @@
 | `/assignment` | `Assignment` | the cluster manager; a command that moves owners or drains a node; by compare-and-set |
 | `/stranded/<server>-<worker>` | `Stranded` by partition (`core.hand_over`), ephemeral; there while one has no majority | the log server |
 | `/reach/<server>-<worker>` | by partition the replicas that answer, ephemeral; there while a partition needs it | the log server |
-| `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
+| `/ids/client` | the last client id that is reserved, a decimal number | log servers, by compare-and-set |
+| `/ids/ticket_key` | `TicketKey` (`security.tickets`) | the first log server; `waltz cluster repair` |
+| `/ids/server` | a decimal counter | compare-and-set |
 | `/topics` | `Catalogue` (`core.topics.catalogue`) | a client or command that creates or changes a topic, by compare-and-set |
 | `/store/retained/<id>` | `Retained` (`core.retention`): the first retained transaction | the owner, by compare-and-set |
-| `/subscribers/<name>` | `Subscriber` (`core.topics.subscribers`) | the subscriber, by compare-and-set |
-| `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
+| `/subscribers/<name>` | `Subscriber` (`core.topics.subscribers`) | log servers for the subscriber, by compare-and-set |
+| `/outboxes/<client id>` | `OutboxRecord` (`core.outbox_record`) | log servers for the outbox, by compare-and-set |
 
 A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address. With TLS,
 entries of nodes and the assignment also hold the principal of each node's certificate, which a process that connects must find there.

@@ -100,10 +100,11 @@ def describe(directory: Path) -> int:
 
 
 def dump_control_file(directory: Path, partition: int | None, output: str) -> int:
-    found = read_directory(_open(directory))
+    disk = _open(directory)
+    found = read_directory(disk)
     if partition is not None and partition >= len(found.entries):
         raise InvalidSetting(name="partition", reason=f"must be one of the {len(found.entries)} of the directory, not {partition}", nearest=None)
-    findings, notes = verify_small_files(found)
+    findings, notes = verify_small_files(disk, found)
     places = range(len(found.entries)) if partition is None else [partition]
     fields = {
         "format": "waltz" if found.java is None else "java-waltz-0.13",
@@ -258,7 +259,7 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
     disk = _open(directory)
     if disk.exists(MANIFEST):
         return _verify_backup(disk, mib_per_s, output)
-    small, notes = verify_small_files(read_directory(disk))
+    small, notes = verify_small_files(disk, read_directory(disk))
     findings: list[Finding] = list(small)
     pacer = Pacer(mib_per_s)
 

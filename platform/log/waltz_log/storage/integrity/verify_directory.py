@@ -15,6 +15,8 @@ from waltz_log.core.formats.control_format import CONTROL_FILE, CONTROL_HEADER_B
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
 from waltz_log.core.formats.segment_format import INDEX, TIMES, first_id_of
 from waltz_log.core.ports import Disk
+from waltz_log.errors import StorageFailed
+from waltz_log.storage.control.client_ids import CLIENT_IDS_FILE, read_client_ids
 from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck
 
@@ -47,7 +49,7 @@ def verify_directory(disk: Disk, partitions: set[int] | None = None, on_bytes: C
             yield from _verify_partition(disk, directory, partition, on_bytes)
 
 
-def verify_small_files(directory: StorageDirectory) -> tuple[list[Finding], list[str]]:
+def verify_small_files(disk: Disk, directory: StorageDirectory) -> tuple[list[Finding], list[str]]:
     """The damage in the control and the fence file, and notes: one torn struct of a pair is what a crash leaves."""
     findings: list[Finding] = []
     notes: list[str] = []
@@ -67,6 +69,10 @@ def verify_small_files(directory: StorageDirectory) -> tuple[list[Finding], list
     if directory.java is not None:
         notes.append(f"{CONTROL_FILE}: written by Java Waltz, `waltz storage migrate` converts it")
         return findings, notes
+    try:
+        read_client_ids(disk)
+    except StorageFailed:
+        wrong(CLIENT_IDS_FILE, 0, "is damaged; stop the node, remove the file, and start it again: log servers write it again")
     fence = directory.fence
     if fence is None:
         wrong(FENCE_FILE, 0, "is not there")

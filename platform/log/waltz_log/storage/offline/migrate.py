@@ -67,7 +67,7 @@ def _migrate(disk: Disk, on_bytes: Callable[[int], None]) -> Migration:
         if not disk.exists(JAVA_CONTROL_FILE):
             raise InvalidSetting(name="directory", reason="holds no control file of Java Waltz: there is nothing to migrate", nearest=None)
         return Migration(False, tuple(entry.mark or SessionMark() for entry in found.entries), {})
-    marks = _marks(found)
+    marks = _marks(disk, found)
     last_ids = _verified(disk, found, on_bytes)
     header = found.header.to_bytes()
     # The sessions of the original's servers ended with it; the next owner has a later session than the marks.
@@ -78,8 +78,8 @@ def _migrate(disk: Disk, on_bytes: Callable[[int], None]) -> Migration:
     return Migration(True, marks, last_ids)
 
 
-def _marks(found: StorageDirectory) -> tuple[SessionMark, ...]:
-    findings, _ = verify_small_files(found)
+def _marks(disk: Disk, found: StorageDirectory) -> tuple[SessionMark, ...]:
+    findings, _ = verify_small_files(disk, found)
     if findings:
         first = findings[0]
         raise CorruptData(where=first.file, offset=first.offset, transaction_id=-1, reason=first.reason)

@@ -52,7 +52,7 @@ def write(disk: SimulatedDisk | FileSystemDisk, transactions: int = 300) -> Segm
 
 
 def inspect_directory(disk: SimulatedDisk | FileSystemDisk) -> tuple[list[Finding], list[str], list[SegmentReport]]:
-    findings, notes = verify_small_files(read_directory(disk))
+    findings, notes = verify_small_files(disk, read_directory(disk))
     reports = list(verify_directory(disk))
     for report in reports:
         findings += report.findings

@@ -72,7 +72,7 @@ def expected(blocks: int) -> bytes:
 
 
 def well(disk: Source) -> bool:
-    findings, notes = verify_small_files(read_directory(disk))
+    findings, notes = verify_small_files(disk, read_directory(disk))
     reports = list(verify_directory(disk))
     return not findings and not notes and not any(report.findings or report.notes for report in reports)
 

@@ -64,7 +64,7 @@ def test_a_damaged_directory_is_checked_without_a_defect(changes: list[tuple[str
         disk.replace(path, content)
     before = {path: disk.content(path) for path in WHOLE}
     try:
-        findings, _ = verify_small_files(read_directory(disk))
+        findings, _ = verify_small_files(disk, read_directory(disk))
         reports = list(verify_directory(disk))
         found = findings or any(report.findings for report in reports)
         if not found:
