@@ -18,6 +18,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["IMPOSTOR", "act_as_others"]
 
+ACTIONS: Final = (pb.OutboxRequest.ACTION_READ, pb.OutboxRequest.ACTION_WRITE, pb.OutboxRequest.ACTION_ADOPT)
 NEVER_GIVEN: Final = 2**31 - 1
 FENCES_FOR_GOOD: Final = 1 << 62
 
@@ -65,7 +66,7 @@ def _question(actor: Actor, client_id: int, ticket: str) -> tuple[Any, Any]:
         protocol_version=methods.PROTOCOL_VERSION,
     )
     record = pb.OutboxRecord(epoch=rng.choice((1, 2)), nonce="forged")
-    outbox = pb.OutboxRequest(**about, action=rng.choice((1, 2, 3)), version=rng.choice((0, 1)), record=record)
+    outbox = pb.OutboxRequest(**about, action=rng.choice(ACTIONS), version=rng.choice((0, 1)), record=record)
     return rng.choice(
         (
             (methods.MOUNT, pb.ClientMessage(mount=mount)),

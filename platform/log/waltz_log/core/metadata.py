@@ -219,7 +219,7 @@ class StorageNodeEntry:
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
         found = json.loads(data)
         address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(address, *_numbers(found["start"]), tuple(workers))
+        return cls(address, _numbers(found["start"])[0], tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class ServerEntry:
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
         address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(*_numbers(found["server_id"]), address, _numbers(*found["preferred"]), tuple(workers))
+        return cls(_numbers(found["server_id"])[0], address, _numbers(*found["preferred"]), tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def test_a_record_is_bounded_and_changes_only_as_an_outbox_changes_it() -> None:
             assert await write(0, 1) == -1
             for each in ({"epoch": 1, "nonce": "other"}, {"epoch": 3}, {"epoch": 2, "partitions": []}, {"epoch": 1, "partitions": [1]}):
                 with pytest.raises(InvalidRequest):
-                    await write(1, **each)  # type: ignore[arg-type]
+                    await write(1, **each)
             assert await write(1, 1, partitions=[0, 1]) == 2
             assert await write(2, 2, "next", [0, 1]) == 3
             with pytest.raises(ProtocolViolation):

@@ -139,8 +139,9 @@ async def test_sizes_and_counts_are_bounded(cluster: MemoryCluster, monkeypatch:
 async def test_columns_that_fit_nothing_are_violations(cluster: MemoryCluster) -> None:
     address = next(iter(cluster.servers.values()))[0].address
     channel = cluster.network.host("reader-a").connect(address)
-    for columns in ({"partitions": b"123"}, {"partitions": bytes(4), "marks": b"1"}, {"partitions": bytes(8), "marks": bytes(8)}):
-        request = pb.SubscribersRequest(cluster_key=cluster.key.bytes, action=pb.SubscribersRequest.ACTION_REGISTER, name="x", **columns)
+    for partitions, marks in ((b"123", b""), (bytes(4), b"1"), (bytes(8), bytes(8))):
+        action = pb.SubscribersRequest.ACTION_REGISTER
+        request = pb.SubscribersRequest(cluster_key=cluster.key.bytes, action=action, name="x", partitions=partitions, marks=marks)
         with pytest.raises(ProtocolViolation):
             await channel.call(methods.SUBSCRIBERS, request, timeout_s=5)
 
