@@ -365,6 +365,7 @@ VARIABLES = {  # expressions that name no constant, by module
     "server/replication/session_record.py": {"path"},
     "server/directory/directory.py": {"path"},
     "coordination/entries.py": {"path"},
+    "coordination/identity_repair.py": {"path"},
     "server/identities/outbox_records.py": {"path"},
     "server/identities/subscriber_calls.py": {"path"},
 }
