@@ -231,7 +231,7 @@ class History:
         """A server answers a client with an id."""
         before = self.client_ids.setdefault(given.client_id, given)
         if before is not given:
-            self.complaints.append(f"33: a client id was given twice: client_id={given.client_id} hosts={before.host}, {given.host}")
+            self.complaints.append(f"34: a client id was given twice: client_id={given.client_id} hosts={before.host}, {given.host}")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ async def act_as_others(actor: Actor) -> None:
         client_id = rng.choice((stolen.client_id, stolen.client_id, NEVER_GIVEN))
         asked = await _ask(channel, *_question(actor, client_id, rng.choice(("", own.ticket, stolen.ticket))))
         if asked is not None:
-            world.history.complaints.append(f"34: a principal acts under the client id of another: {asked}")
+            world.history.complaints.append(f"35: a principal acts under the client id of another: {asked}")
 
 
 async def _own_id(channel: Any, key: bytes) -> pb.ClientIdResponse | None:
