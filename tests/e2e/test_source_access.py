@@ -64,7 +64,7 @@ def test_a_job_reads_what_its_principal_may_read_and_a_revocation_ends_its_query
 ) -> None:
     orders = spark.read.format(source).options(cluster=cluster.cluster, topic="shop/orders").load()
     assert sorted(bytes(row.data) for row in orders.collect()) == [b"0", b"1", b"2", b"3", b"4"]
-    with pytest.raises(PySparkException, match=f"permission denied: no rule permits {JOB} to read shop/secrets"):
+    with pytest.raises(PySparkException, match="no such topic: shop/secrets"):
         spark.read.format(source).options(cluster=cluster.cluster, topic="shop/secrets").load().collect()
 
     stream = spark.readStream.format(source).options(cluster=cluster.cluster, topic="shop/orders").load()
@@ -78,7 +78,7 @@ def test_a_job_reads_what_its_principal_may_read_and_a_revocation_ends_its_query
         for name, value in cluster.variables("operator", "dev").items():
             monkeypatch.setenv(name, value)
         assert command_line(["access", "revoke", cluster.coordinator, JOB]) == 0
-        with pytest.raises(PySparkException, match=f"permission denied: no rule permits {JOB} to read shop/orders"):
+        with pytest.raises(PySparkException, match=rf"permission denied: no rule permits {JOB} to (read shop/orders|follow the cluster)"):
             query.awaitTermination(120)
     finally:
         query.stop()

@@ -37,6 +37,7 @@ COMPLAINTS = {
     "older_map_accepted": (8, "33: the map of"),
     "version_claimed_for_what_was_not_read": (0, "33: the map of"),
     "difference_lost": (0, "33: the map of"),
+    "difference_lost_while_sending": (0, "33: the map of"),
     "progress_forgotten": (98, "sessions and kept nothing above"),
     "ranges_settled_off_by_one": (300_005, "was committed as"),
     "conflicts_settled_off_by_one": (300_000, "was answered 0 times"),

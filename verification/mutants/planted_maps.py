@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,11 +59,12 @@ def difference_lost() -> None:
 
 @bug
 def difference_lost_while_sending() -> None:
-    """What changes while an answer is being sent counts as sent with it, and the client does not notice that the next difference begins above what it
-    knows."""
+    """What changes while an answer is being sent to a slow follower counts as sent with it. The client does not notice that the next difference
+    begins above what it knows."""
 
     async def send(self: Followers, stream: Any, view: View, cursor: Mapping[str, int]) -> dict[str, int]:
         await sent(self, stream, view, cursor)
+        await asyncio.sleep(0.1)
         return self._directory.versions(view)
 
     def apply(self: ClusterMap, epoch: int, parts: Sequence[MapPart]) -> set[str]:
