@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 @bug
 def older_map_accepted() -> None:
-    """A server that knows less than its follower sends what it knows, and the client takes it over."""
+    """A server that knows less than its follower sends what it knows, and the client believes it."""
 
     def apply(self: ClusterMap, epoch: int, parts: Sequence[MapPart]) -> set[str]:
         for part in parts:

@@ -74,3 +74,11 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
         assert (tmp_path / "storage-0" / "shop" / "prices" / "0" / "metadata").exists()
     for name in ("storage-0", "storage-1", "storage-2"):
         assert "compacted view shop/prices/0 up to 300" in waltz("storage", "verify", tmp_path / name)
+
+
+def test_topics_are_listed_through_log_servers_and_through_the_coordinator(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "listed", partitions=1, storages=1, servers=1) as cluster:
+        waltz("topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1")
+        found = [json.loads(waltz("topic", "list", address, "--output", "json")) for address in (cluster.cluster, cluster.coordinator)]
+        assert found[0] == found[1]
+    assert "shop/orders" in str(found[0])

@@ -66,7 +66,7 @@ EXAMPLES: Final = {
     "journal compact": "waltz journal compact var/outbox",
     "journal measure": "waltz journal measure --directory var --seconds 5",
     "topic create": "waltz topic create $COORDINATOR shop/orders --partitions 8 --keyed --policy retention_ms=604800000",
-    "topic list": "waltz topic list $COORDINATOR --output json",
+    "topic list": "waltz topic list $CLUSTER --output json",
     "topic describe": "waltz topic describe $COORDINATOR shop/orders",
     "topic alter-policy": "waltz topic alter-policy $COORDINATOR shop/orders --policy durability=quorum_sync",
     "topic delete": "waltz topic delete $COORDINATOR shop/orders --dry-run",

@@ -14,6 +14,7 @@ __all__ = [
     "ClusterOption",
     "Config",
     "DryRun",
+    "EitherAddress",
     "Every",
     "LogLevel",
     "Output",
@@ -25,6 +26,9 @@ __all__ = [
 ]
 
 Cluster = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
+EitherAddress = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="Log servers: host:port[,host:port]. Operators may give the coordinator: host:port[,host:port]/path.")
+]
 Servers = Annotated[str, typer.Argument(metavar="CLUSTER", help="Log servers of the cluster: host:port[,host:port].")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Address of the coordinator: host:port[,host:port]/path.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["SERVERS_EXAMPLE", "HostPort", "parse_coordinator", "parse_servers"]
+__all__ = ["SERVERS_EXAMPLE", "HostPort", "is_coordinator", "parse_coordinator", "parse_servers"]
 
 SERVERS_EXAMPLE: Final = "host:port[,host:port]"
 COORDINATOR_EXAMPLE: Final = "host:port[,host:port]/root"
@@ -27,6 +27,11 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def is_coordinator(address: str) -> bool:
+    """Whether it can only be the address of a coordinator."""
+    return "/" in address
+
+
 def parse_servers(address: str) -> tuple[HostPort, ...]:
     """The log servers named by `host:port[,host:port]`, IPv6 addresses in brackets. Raises `InvalidSetting`, also for the address of a
     coordinator."""
@@ -36,7 +41,7 @@ def parse_servers(address: str) -> tuple[HostPort, ...]:
 
     if "://" in address:
         raise refuse("a scheme")
-    if "/" in address:
+    if is_coordinator(address):
         raise InvalidSetting(
             name="cluster",
             reason=f"is the address of a coordinator: {address!r}, clients need log servers, {SERVERS_EXAMPLE}; only nodes and operators use "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
+from waltz_log.core.cluster_address import is_coordinator
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
@@ -144,10 +146,29 @@ async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) ->
 
 
 async def listing(address: str, *, output: str, timeout_s: float) -> int:
-    async with _connected(address, timeout_s) as coordinator:
-        catalogue = await read_catalogue(coordinator)
+    """`address`: of log servers, which show the topics that the caller may see, or of the coordinator."""
+    if is_coordinator(address):
+        async with _connected(address, timeout_s) as coordinator:
+            catalogue = await read_catalogue(coordinator)
+    else:
+        catalogue = await _seen(address, timeout_s)
     _list(catalogue, output)
     return OK
+
+
+async def _seen(servers: str, timeout_s: float) -> Catalogue:
+    from waltz_log.client import ClientSettings
+    from waltz_log.client.owners.owners import Owners
+    from waltz_log.client.owners.seeds import NamedServers
+    from waltz_log.transport.grpc import GrpcNetwork
+
+    owners = Owners(NamedServers(servers), GrpcNetwork(), ClientSettings(connect_timeout_s=timeout_s), random.Random())
+    await owners.open()
+    try:
+        await owners.confirm(timeout_s)
+        return owners.catalogue
+    finally:
+        await owners.close()
 
 
 def _list(catalogue: Catalogue, output: str) -> None:

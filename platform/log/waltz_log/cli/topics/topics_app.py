@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Cluster, DryRun, EitherAddress, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["topics_app"]
 
@@ -69,8 +69,8 @@ def create(
 
 
 @topics_app.command(name="list")
-def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """List all topics."""
+def listing(cluster: EitherAddress, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """List the topics: through log servers, those that this certificate may see; through the coordinator, all of them."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
