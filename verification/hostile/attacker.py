@@ -61,6 +61,8 @@ BREACHES_MAX: Final = 100
 class Attacker:
     def __init__(self, hostile: Hostile) -> None:
         self._hostile = hostile
+        self._round: list[str] = []
+        """The attacks that are left of this round; each round has all of them, and the last one is completed."""
         self.tried: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.breaches: list[str] = []
@@ -70,12 +72,11 @@ class Attacker:
         await asyncio.gather(*(self._attack(until) for _ in range(AT_ONCE)))
 
     async def _attack(self, until: float) -> None:
-        rng, names = self._hostile.rng, list[str]()
-        while time.monotonic() < until:
-            if not names:
-                names = list(ATTACKS)
-                rng.shuffle(names)
-            name = names.pop()
+        while time.monotonic() < until or self._round:
+            if not self._round:
+                self._round = list(ATTACKS)
+                self._hostile.rng.shuffle(self._round)
+            name = self._round.pop()
             self.tried[name] += 1
             try:
                 async with asyncio.timeout(ATTACK_S_MAX):
