@@ -17,6 +17,7 @@ from types import FrameType
 from benchmarks import (
     access,
     append,
+    bootstrap,
     catch_up,
     console,
     delta_table,
@@ -50,6 +51,7 @@ BENCHMARKS = (
     "append",
     "storage",
     "outbox",
+    "bootstrap",
     "failover",
     "catch_up",
     "refill",
@@ -86,6 +88,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from storage.run(directory, workload, conditions)
     if "outbox" in names:
         yield from outbox.run(directory, workload, conditions)
+    if "bootstrap" in names:
+        yield from bootstrap.run(directory, conditions, quick=quick)
     if "failover" in names:
         yield from failover.run(directory, workload, conditions)
     if "catch_up" in names:

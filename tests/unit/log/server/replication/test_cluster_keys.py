@@ -64,12 +64,12 @@ def test_a_server_refuses_calls_for_another_cluster(method: Any, request_: Any) 
 def test_a_client_of_another_cluster_is_refused_and_appends_and_reads_nothing() -> None:
     async def scenario() -> None:
         cluster = await _cluster()
-        session = cluster.ensemble.session()
-        node = await session.get(paths.CLUSTER)
-        assert node is not None
-        await session.set(paths.CLUSTER, ClusterParameters("other", OTHER, 1).to_bytes(), -1)
         stranger = await cluster.connect(ClientSettings(retry_base_s=0.01, append_timeout_s=2))
-        await session.set(paths.CLUSTER, node.data, -1)
+        following = stranger._owners._following  # as of one that knows another cluster, to whose addresses this one came
+        await following.close()
+        following.key, following.map._values["cluster"] = OTHER.bytes, ClusterParameters("other", OTHER, 1)
+        with pytest.raises(ClusterKeyMismatch):
+            await following.open()
         with pytest.raises(ClusterKeyMismatch):
             await stranger.append(0, b"y")
         with pytest.raises(ClusterKeyMismatch):
