@@ -28,7 +28,7 @@ NOTICED_BY = {
     "handed_over_without_asking": (27, "no_client_complains"),
     "growth_not_heard_of": (0, "everything_heals"),
     "partitions_not_heard_of_are_dropped": (0, "everything_heals"),
-    "followers_believed": (0, "no_client_complains"),
+    "followers_believed": (35, "no_client_complains"),
     "replicas_followed_after_the_end": (0, "nothing_runs_on"),
 }
 """A seed at which or soon after which the bug is noticed, and the checker that is there for it."""

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from verification.simulation.history import History
 from waltz_log.client.owners.following import Following
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core import metadata as paths
-from waltz_log.core.cluster_map import ASSIGNMENT_SOURCE, REPLICAS_SOURCE, TOPICS_SOURCE, ClusterMap
+from waltz_log.core.cluster_map import ASSIGNMENT_SOURCE, CLUSTER_SOURCE, REPLICAS_SOURCE, TOPICS_SOURCE, ClusterMap
 from waltz_log.core.metadata import Assignment, ReplicaAssignment
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 
@@ -29,6 +30,9 @@ CHECKED: Final[dict[str, tuple[str, Callable[[bytes], object], Callable[[Cluster
 """By source: its node, what the node's value says, and what a map says."""
 
 
+CONFIRMED: Final = {paths.CLUSTER: CLUSTER_SOURCE} | {path: source for source, (path, _, _) in CHECKED.items()}
+
+
 class MapsSeen:
     """`some_topics`: clients see only topics of which they may do something."""
 
@@ -38,11 +42,30 @@ class MapsSeen:
         self._written: dict[tuple[str, int], list[bytes]] = {}
         """By node and number of the change. A coordinator that was set back gives numbers again."""
         self._paths = {path for path, _, _ in CHECKED.values()}
+        self._newest: dict[str, int] = {}
+        """By source that a confirmation covers, the number of its newest change."""
 
     def written(self, path: str, data: bytes, changed: int) -> None:
         """A node was written with the change of this number."""
+        if path in CONFIRMED:
+            self._newest[CONFIRMED[path]] = changed
         if path in self._paths:
             self._written.setdefault((path, changed), []).append(data)
+
+    def restored(self) -> None:
+        """The coordinator was set back: its numbers begin again."""
+        self._newest.clear()
+
+    async def confirm(self, name: str, owners: Owners, timeout_s: float) -> None:
+        """What was written before a confirmation is in the map after it. Raises `Unavailable`."""
+        wanted, epoch = dict(self._newest), owners._following.map.epoch
+        await owners.confirm(timeout_s)
+        map = owners._following.map
+        if map.epoch == epoch and self._newest.keys() >= wanted.keys():
+            for source, changed in wanted.items():
+                if map.versions.get(source, -1) < changed:
+                    known = map.versions.get(source, -1)
+                    self._history.complaints.append(f"33: {name} was confirmed without a change of {source}: {known} instead of {changed}")
 
     def watch(self, name: str, following: Following) -> None:
         """Checks the map of a client from now on."""

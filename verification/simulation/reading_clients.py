@@ -54,6 +54,7 @@ async def read_replicas(actor: Actor) -> None:
         while not actor.over.is_set():
             await actor.pause(0.2)
             try:
+                await actor.world.maps_seen.confirm(actor.name, owners, 1.0)
                 bound = await owners.bound(actor.partition, 1.0)
                 addresses = owners.replica_addresses(actor.partition)
                 if not addresses or bound.high_water_mark < 0:

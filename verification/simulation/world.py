@@ -316,6 +316,7 @@ class World:
 
     def restore_coordinator(self, backup: Mapping[str, object]) -> None:
         """No earlier session is known to the ensemble that comes back, not the harness's either."""
+        self.maps_seen.restored()
         self.ensemble.restore(backup)
         lag_s, self.ensemble.follower_lag_s = self.ensemble.follower_lag_s, None
         self.coordinator = self.ensemble.session()

@@ -279,8 +279,8 @@ class Directory:
         self._confirmed_s = max(self._confirmed_s, begun_s)
 
     async def confirm(self) -> None:
-        """Returns when the topics are known as the coordinator had them at the call, or later. All calls of the same moment share one read. Raises
-        `ClusterUnavailable`."""
+        """Returns when owners, replicas and topics are known as the coordinator had them at the call, or later. All calls of the same moment share
+        one read. Raises `ClusterUnavailable`."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._confirm_after(self._confirming))
         await asyncio.shield(self._next)
@@ -290,7 +290,7 @@ class Directory:
             await asyncio.wait([running])
             await asyncio.sleep(CONFIRM_PAUSE_S)
         self._confirming, self._next = self._next, None
-        await self._confirm(CATALOGUE)
+        await self._confirm(paths.ASSIGNMENT, paths.REPLICAS, CATALOGUE)
 
     async def close(self) -> None:
         """Ends confirmations in progress; `run` is ended by its caller."""
