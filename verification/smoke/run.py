@@ -136,7 +136,7 @@ def run(plan: SmokePlan, directory: Path, announce: Callable[[str], None]) -> Re
             marks = {partition: len(log.number) - 1 for partition, log in logs.items()}
             reported = clients.finish(marks)
             announce("comparing the replicas")
-            replicas = asyncio.run(_replicas(cluster.cluster, marks, plan.heal_s))
+            replicas = asyncio.run(_replicas(cluster.coordinator, marks, plan.heal_s))
         finally:
             clients.close()
     announce("judging")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.drills.operator_commands import COMMAND, TIMEOUT_S, append, log_of, refused, until, waltz
+from tests.integration.free_ports import free_port
 from waltz_log.client import SyncWaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 
@@ -249,10 +250,11 @@ def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_
     waltz("storage", "restore", tmp_path / "backup", tmp_path / "rescue", "--keep-session")
     waltz("cluster", "adopt", rescue, f"storage-0={tmp_path / 'rescue'}", "--name", "rescue")
     node = ["storage", "--cluster", rescue, "--name", "storage-0", "--directory", str(tmp_path / "rescue"), "--listen", "127.0.0.1:0"]
-    processes = [subprocess.Popen([*COMMAND, *words]) for words in (node, ["server", "--cluster", rescue, "--listen", "127.0.0.1:0"])]
+    port = free_port()
+    processes = [subprocess.Popen([*COMMAND, *words]) for words in (node, ["server", "--cluster", rescue, "--listen", f"127.0.0.1:{port}"])]
     try:
         waltz("cluster", "status", rescue, "--wait", "60")
-        found = log_of(rescue)
+        found = log_of(f"127.0.0.1:{port}")
         assert found == [b"order %d" % number for number in range(50)]
         # The partition is free as soon as nothing of the deleted topic is left on any replica.
         until(lambda: _created(cluster), "the partition is free again")

@@ -89,8 +89,8 @@ def _killed_after_a_move(*arguments: str) -> Any:
 
 def test_a_storage_node_and_a_server_are_drained_while_clients_append(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=PARTITIONS, servers=2, storages=4, session_timeout_s=2) as cluster:
-        address = cluster.cluster
-        appending = Appending(address)
+        address = cluster.coordinator
+        appending = Appending(cluster.cluster)
         try:
             _until(lambda: appending.count > 50)
             planned = _waltz("drain", address, "storage-0", "--dry-run")
@@ -115,7 +115,7 @@ def test_a_storage_node_and_a_server_are_drained_while_clients_append(tmp_path: 
             _until(lambda: appending.count > before + 20)
         finally:
             appending.end()
-        with SyncWaltzClient(address) as client:
+        with SyncWaltzClient(cluster.cluster) as client:
             for partition, acknowledged in appending.acknowledged.items():
                 assert acknowledged
                 found = {each.transaction_id: each.data for each in client.fetch(partition, sorted(acknowledged))}

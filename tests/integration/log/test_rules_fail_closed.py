@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from waltz_log.client import ClientSettings, SyncWaltzClient
-from waltz_log.errors import PermissionDenied
+from waltz_log.errors import NoSuchTopic, PermissionDenied
 from waltz_log.processes.local_cluster import WALTZ, LocalCluster
 from waltz_log.security.rules import ACCESS
 
@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def change_access(cluster: LocalCluster, change: Callable[[KazooClient, str], object]) -> None:
-    hosts, _, root = cluster.cluster.partition("/")
+    hosts, _, root = cluster.coordinator.partition("/")
     tls = cluster.certificate("operator", "dev")
     client = KazooClient(hosts=hosts, use_ssl=True, certfile=str(tls.certificate), keyfile=str(tls.key), ca=str(tls.authorities))
     client.start(30)
@@ -56,25 +56,25 @@ def permitted(cluster: LocalCluster, name: str) -> bool:
         with SyncWaltzClient(cluster.cluster, settings) as client:
             client.topic("shop/orders").append(b"x", partition=0, timeout_s=60)
         return True
-    except PermissionDenied:
+    except (PermissionDenied, NoSuchTopic):  # a topic without a right is unknown
         return False
 
 
 def refused(cluster: LocalCluster) -> bool:
-    return ACCESS in waltz(cluster, "cluster", "status", cluster.cluster, "--output", "json").stdout
+    return ACCESS in waltz(cluster, "cluster", "status", cluster.coordinator, "--output", "json").stdout
 
 
 def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=1, storages=1, servers=1, secure=True) as cluster:
-        assert waltz(cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions", "1").returncode == 0
-        granted = waltz(cluster, "access", "grant", cluster.cluster, GOOD, "append,read", "shop/orders")
+        assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+        granted = waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders")
         assert granted.returncode == 0, granted.stderr
         for wrong in (b"{", None):
             change_access(cluster, lambda client, path, wrong=wrong: client.delete(path) if wrong is None else client.set(path, wrong))  # type: ignore[misc]
             until(lambda: refused(cluster))
             assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (True, False)
             for command in (("list",), ("grant", BAD, "read", "shop/orders"), ("revoke", GOOD), ("test", GOOD, "read", "shop/orders")):
-                answer = waltz(cluster, "access", command[0], cluster.cluster, *command[1:])
+                answer = waltz(cluster, "access", command[0], cluster.coordinator, *command[1:])
                 assert answer.returncode not in (0, 1), answer.stdout
                 assert "waltz cluster repair" in answer.stderr
             if wrong is None:
@@ -84,42 +84,42 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
                     cluster.start(name)
                 cluster.wait_ready()
                 assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (False, False), "a fresh server knows no rules, and there were some"
-            repaired = waltz(cluster, "cluster", "repair", cluster.cluster)
+            repaired = waltz(cluster, "cluster", "repair", cluster.coordinator)
             assert f"restored: {ACCESS}" in repaired.stdout, repaired.stdout + repaired.stderr
             until(lambda: not refused(cluster))
             assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (True, False)
         cluster.pause("storage-0")
-        revoked = waltz(cluster, "access", "revoke", cluster.cluster, GOOD, "read", "--timeout", "3")
+        revoked = waltz(cluster, "access", "revoke", cluster.coordinator, GOOD, "read", "--timeout", "3")
         cluster.resume("storage-0")
         assert (revoked.returncode, revoked.stdout) == (3, ""), "a node that does not answer has not confirmed"
         assert "not confirmed by storage-0" in revoked.stderr
         change_access(cluster, lambda client, path: client.set(path, b"{"))
-        reset = waltz(cluster, "access", "reset", cluster.cluster, "--yes")
+        reset = waltz(cluster, "access", "reset", cluster.coordinator, "--yes")
         assert reset.returncode == 0, reset.stderr
         assert permitted(cluster, "bad"), "roles alone decide again"
 
 
 def test_after_zookeeper_was_put_back_a_change_succeeds_only_where_nodes_follow_it(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=1, storages=1, servers=1, secure=True) as cluster:
-        assert waltz(cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions", "1").returncode == 0
-        assert waltz(cluster, "access", "grant", cluster.cluster, GOOD, "append,read", "shop/orders").returncode == 0
+        assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+        assert waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders").returncode == 0
         cluster.stop("zookeeper")
         shutil.copytree(tmp_path / "zookeeper", tmp_path / "earlier")
         cluster.start("zookeeper")
         cluster.wait_ready()
-        assert waltz(cluster, "access", "revoke", cluster.cluster, GOOD).returncode == 0
-        assert waltz(cluster, "access", "grant", cluster.cluster, BAD, "read", "shop/orders").returncode == 0
+        assert waltz(cluster, "access", "revoke", cluster.coordinator, GOOD).returncode == 0
+        assert waltz(cluster, "access", "grant", cluster.coordinator, BAD, "read", "shop/orders").returncode == 0
         assert not permitted(cluster, "good")
         cluster.stop("zookeeper")
         shutil.rmtree(tmp_path / "zookeeper")
         shutil.copytree(tmp_path / "earlier", tmp_path / "zookeeper")
         cluster.start("zookeeper")
         until(lambda: refused(cluster))
-        answer = waltz(cluster, "access", "revoke", cluster.cluster, GOOD)
+        answer = waltz(cluster, "access", "revoke", cluster.coordinator, GOOD)
         assert answer.returncode != 0
         assert "put back to an earlier state" in answer.stderr
-        assert f"restored: {ACCESS}" in waltz(cluster, "cluster", "repair", cluster.cluster).stdout
-        listed = waltz(cluster, "access", "list", cluster.cluster)
+        assert f"restored: {ACCESS}" in waltz(cluster, "cluster", "repair", cluster.coordinator).stdout
+        listed = waltz(cluster, "access", "list", cluster.coordinator)
         assert (BAD in listed.stdout, GOOD in listed.stdout) == (True, False), "the rules before the restore"
-        revoked = waltz(cluster, "access", "revoke", cluster.cluster, BAD)
+        revoked = waltz(cluster, "access", "revoke", cluster.coordinator, BAD)
         assert revoked.returncode == 0, revoked.stderr
