@@ -30,6 +30,7 @@ CONNECTS = {
 }
 
 SENDS_NOTHING = {
+    "log/waltz_log/client/owners/seeds.py": "asks in plain text, where no log server answered, whether ZooKeeper does; names nothing of the client",
     "log/waltz_log/monitoring/arriving_requests.py": "the serving end",
     "log/waltz_log/processes/coordinator_certificate.py": "ends after the handshake, which shows when the certificate expires",
     "log/waltz_log/processes/worker_link.py": "a socket that the supervisor made",

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.log.security.test_tokens import _Issuer, _settings
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.core.ports import Channel, Coordinator, Listener, Service
+from waltz_log.core.ports import Channel, Listener, Service
 from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import NotAllowed, NotAppended, OutcomeUnknown, PermissionDenied, Unavailable
 from waltz_log.security import changing_file, tokens
@@ -158,12 +158,9 @@ async def test_a_client_appends_on_across_the_ends_of_its_tokens_and_is_refused_
         new.write_text(issuer.sign(exp=time.time() + LASTS_S))
         new.replace(path)
 
-    async def coordinator() -> Coordinator:
-        return cluster.ensemble.session()
-
     renew()
     network = GrpcNetwork(tls=authority.issue("application", "jobs").model_copy(update={"token": path}))
-    client = await WaltzClient.connect_over(coordinator, _Redirected(network, listener.address), ClientSettings(append_timeout_s=20))
+    client = await WaltzClient.connect_over(cluster.seeds, _Redirected(network, listener.address), ClientSettings(append_timeout_s=20))
     try:
         async with asyncio.timeout(40):
             ids: list[int] = []

@@ -94,6 +94,7 @@ async def test_a_node_reports_where_something_is_and_refuses_a_newer_session_tha
         await store.append(appender, block(2 * n, [10, 20], 1000 + n))
     while store.last_id < 9:
         await appender.changed()
+    store.committed_mark.rise(9)
 
     def request(session: int, times: bytes = b"", last: int = 9) -> pb.LocateRequest:
         return pb.LocateRequest(cluster_key=KEY.bytes, partition=0, session=session, times_ms=times, last_transaction_id=last, max_bytes=300)
