@@ -8,10 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.client import ClientSettings
+from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths
-from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
+from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.core.ports import Channel, Listener, Network, Service
 from waltz_log.errors import ClusterKeyMismatch, Unavailable
 from waltz_log.statistics import to_json
 from waltz_log.storage import StorageNode
@@ -61,15 +62,30 @@ def test_a_server_refuses_calls_for_another_cluster(method: Any, request_: Any) 
     run_in_virtual_time(scenario())
 
 
+class _Moved:
+    """A network whose addresses belong to another cluster from some moment on."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def connect(self, address: str) -> Channel:
+        return self.network.connect(address)
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        return await self.network.serve(address, service)
+
+
 def test_a_client_of_another_cluster_is_refused_and_appends_and_reads_nothing() -> None:
+    """The addresses that it knows belong to this cluster now."""
+
     async def scenario() -> None:
-        cluster = await _cluster()
-        stranger = await cluster.connect(ClientSettings(retry_base_s=0.01, append_timeout_s=2))
-        following = stranger._owners._following  # as of one that knows another cluster, to whose addresses this one came
-        await following.close()
-        following.key, following.map._values["cluster"] = OTHER.bytes, ClusterParameters("other", OTHER, 1)
-        with pytest.raises(ClusterKeyMismatch):
-            await following.open()
+        cluster, foreign = await _cluster(), MemoryCluster(servers=1)
+        foreign.key = OTHER
+        await foreign.start()
+        assert _server_address(foreign) == _server_address(cluster)
+        moved = _Moved(foreign.network)
+        stranger = await WaltzClient.connect_over(foreign.seeds, moved, ClientSettings(retry_base_s=0.01, append_timeout_s=2))
+        moved.network = cluster.network
         with pytest.raises(ClusterKeyMismatch):
             await stranger.append(0, b"y")
         with pytest.raises(ClusterKeyMismatch):
@@ -77,6 +93,7 @@ def test_a_client_of_another_cluster_is_refused_and_appends_and_reads_nothing() 
         with pytest.raises(ClusterKeyMismatch):
             await anext(stranger.feed(0))
         await stranger.close()
+        await foreign.stop()
         client = await cluster.connect()
         assert await client.high_water_mark(0) == 0
         await client.close()
