@@ -18,7 +18,7 @@ from pyspark_waltz.view_reads import read_view
 from tests.unit.log.transport.impostor import Impostor
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.client.owners.seeds import NamedServers
 from waltz_log.core.node_address import NodeAddress
 from waltz_log.errors import ClusterUnavailable, NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
@@ -108,7 +108,7 @@ def _storage_node_as_an_application(cluster: LocalCluster, name: str) -> Iterato
 
     async def serve(stop: asyncio.Event, ready: threading.Event) -> None:
         offload = ThreadOffload(1)
-        settings = StorageSettings(name=name, cluster=cluster.cluster, directory=cluster.directory / name, listen="127.0.0.1:0")
+        settings = StorageSettings(name=name, cluster=cluster.coordinator, directory=cluster.directory / name, listen="127.0.0.1:0")
         node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload)
         await node.open(key)
         network = GrpcNetwork(tls=_late(cluster))
@@ -130,10 +130,7 @@ def _storage_node_as_an_application(cluster: LocalCluster, name: str) -> Iterato
 def _inspector(cluster: LocalCluster) -> Iterator[ClusterInspector]:
     tls = cluster.certificate("operator", "dev")
 
-    async def connect() -> ZooKeeperCoordinator:
-        return await ZooKeeperCoordinator.connect(cluster.cluster, tls=tls)
-
-    with ClusterInspector.connect_over(connect, GrpcNetwork(tls=tls)) as inspector:
+    with ClusterInspector.connect_over(NamedServers(cluster.cluster), GrpcNetwork(tls=tls)) as inspector:
         yield inspector
 
 

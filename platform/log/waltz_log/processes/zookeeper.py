@@ -42,6 +42,7 @@ def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
     served = _Served(directory, host, int(port), tls)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, served.stop)
+    code = 0
     try:
         served.start()
         say_ready("zookeeper", address=listen, directory=directory)

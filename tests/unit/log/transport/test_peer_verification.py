@@ -26,7 +26,7 @@ from waltz_log.security.settings import TlsSettings
 from waltz_log.transport import grpc_channels, methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.transport.verified_peer import VerifiedPeer
+from waltz_log.transport.verified_peer import VerifiedPeer, verify_peer
 
 NODE, OTHER = "spiffe://waltz/node/a", "spiffe://waltz/node/b"
 APPENDS = pb.MountRequest(client_id=1, partition=0, feed=pb.FEED_NONE)
@@ -261,7 +261,7 @@ async def test_a_peer_that_stalls_after_it_was_verified_costs_no_more_than_the_t
 
 async def test_many_calls_at_once_verify_the_peer_once(authority: DevelopmentAuthority, client: TlsSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[str] = []
-    verify = grpc_channels.verify_peer
+    verify = verify_peer
 
     async def counted(address: str, certificates: Certificates) -> VerifiedPeer:
         verified.append(address)
