@@ -166,6 +166,8 @@ class PermissionDenied(NotAllowed):
 
     text = "permission denied"
     alternatives = ("roles", "reason")
+    anything = "anything"
+    """The resource of a denial that is about none in particular: the principal may do it nowhere in the cluster."""
     action: str = field(init=False, default="call")
     topic: str = field(init=False, default="")
     principal: str | None
@@ -173,6 +175,12 @@ class PermissionDenied(NotAllowed):
     resource: str = ""
     roles: str = ""
     reason: str = ""
+
+    def naming(self, resource: str) -> PermissionDenied:
+        """The error for the resource that the caller asked for, if it was denied because no rule permits the operation anywhere."""
+        if self.resource != self.anything:
+            return self
+        return PermissionDenied(principal=self.principal, operation=self.operation, resource=resource)
 
     def _message(self) -> str:
         if self.reason:

@@ -146,7 +146,7 @@ class AccessControl:
         if not self._known and not _needs_no_rule(peer):
             raise Unavailable(reason=NOT_KNOWN)
         if peer is None or not permits_anywhere(self.rules, peer, operation):
-            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=str(operation), resource="anything")
+            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=str(operation), resource=PermissionDenied.anything)
             denied(error)
             raise error
 

@@ -41,6 +41,7 @@ from waltz_log.errors import (
     NotAppended,
     NotOwner,
     OutOfRange,
+    PermissionDenied,
     ProtocolViolation,
     QuotaExceeded,
     StorageFull,
@@ -386,7 +387,10 @@ class Producer:
         """Mounts. When the owner has answered that the stream is ready, everything that this client sent before is decided."""
         if (self._used_up or not self.client_id) and not self.window.frames:
             acquire = self._owners.next_client_id if self._used_up or self._first_client_id is None else self._first_client_id
-            self.client_id = await acquire()
+            try:
+                self.client_id = await acquire()
+            except PermissionDenied as error:
+                raise error.naming(f"log:{self.partition}" if self._topic is None else self._topic.name) from None
             self.window.begin_sequences()
             self._mount_sequence = 0
         self.window.ticket = self._owners.ticket_of(self.client_id)

@@ -182,6 +182,18 @@ async def test_two_applications_may_do_what_the_rules_say_and_nothing_else(clust
     assert [await _may(orders.append(partition, b"x")) for partition in (2, 3)] == [False, False]
 
 
+async def test_a_denied_append_names_its_resource_even_where_the_principal_may_append_nowhere(cluster: MemoryCluster, clients: _Clients) -> None:
+    """The client id, which comes before the first mount, is denied then, and it has no resource."""
+    await _grant(cluster, _rule("application-billing", "*", "read"))
+    billing = await clients.connect("application-billing")
+    with pytest.raises(PermissionDenied) as of_topic:
+        await (await billing.topic("shop/orders")).append(b"refund", partition=0)
+    with pytest.raises(PermissionDenied) as of_partition:
+        await billing.append(3, b"refund")
+    assert (of_topic.value.operation, of_topic.value.resource) == ("append", "shop/orders")
+    assert (of_partition.value.operation, of_partition.value.resource) == ("append", "log:3")
+
+
 async def test_partitions_of_no_topic_are_granted_by_number(cluster: MemoryCluster, clients: _Clients) -> None:
     await _grant(cluster, _rule("application-orders", "log:2", "append"))
     client = await clients.connect("application-orders")
