@@ -24,11 +24,11 @@ INTRODUCTION = """\
 
 Generated from the commands by `make reference`. `waltz COMMAND --help` shows the same.
 
-`CLUSTER` is the connection string of a cluster: the addresses of ZooKeeper and the path of the cluster, `zk1:2181,zk2:2181/waltz/main`.
+In the examples, the variable `CLUSTER` has the addresses of log servers, `log1:5101,log2:5101`, and `COORDINATOR`, which is for operators, the
+addresses of ZooKeeper and the path of the cluster, `zk1:2181,zk2:2181/waltz/main`. The tables say which of the two a command needs.
 Storage nodes and log servers also read [settings](settings.md) from files and the environment. A command that fails prints one line on stderr
 and ends with an [exit code](errors.md#exit-codes). With `--output json` or `--output yaml`, commands
-print for programs. The examples assume that the variable
-`CLUSTER` is set.
+print for programs.
 
 {index}
 """

@@ -57,7 +57,7 @@ EXAMPLES: Final = {
     "storage migrate": "waltz storage migrate var/java-storage",
     "storage backup": "waltz storage backup var/storage-0 /mnt/backup/storage-0",
     "storage restore": "waltz storage restore /mnt/backup/storage-0 var/storage-0",
-    "storage forget": "waltz storage forget $CLUSTER storage-0 --dry-run",
+    "storage forget": "waltz storage forget $COORDINATOR storage-0 --dry-run",
     "journal print": "waltz journal print var/outbox --safe",
     "journal stats": "waltz journal stats var/outbox",
     "journal verify": "waltz journal verify var/outbox",
