@@ -19,6 +19,7 @@ from typing import Any
 
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.serving import freeze_modules
 from waltz_log.security.access import AccessControl
 from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.rules import AccessRules, Operation, Rule
@@ -108,4 +109,5 @@ async def _ready() -> bool:
 
 
 if __name__ == "__main__":
+    freeze_modules()  # as every node does: a full collection belongs to no request, and would be counted for one
     asyncio.run(_serve(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), _Loop()))

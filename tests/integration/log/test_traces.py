@@ -114,7 +114,7 @@ async def test_an_outbox_continues_the_trace_of_a_submit_that_an_earlier_process
     cluster: LocalCluster, spans: Collector, application: InMemorySpanExporter, tmp_path: Path
 ) -> None:
     settings = ClientSettings(tracing=True)
-    async with Outbox.open(tmp_path, "127.0.0.1:1/waltz/none", client_settings=settings) as outbox:
+    async with Outbox.open(tmp_path, "127.0.0.1:1", client_settings=settings) as outbox:
         with trace.use_span(_span(), end_on_exit=True) as root:
             await outbox.submit(Intent.data(0, PAYLOAD))
     with SyncOutbox(tmp_path, cluster.cluster, client_settings=settings) as outbox_again:

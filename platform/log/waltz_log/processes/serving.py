@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-__all__ = ["either", "run", "say_ready", "serve"]
+__all__ = ["either", "freeze_modules", "run", "say_ready", "serve"]
 
 T = TypeVar("T")
 
@@ -59,12 +59,17 @@ async def either(*events: Awaitable[object]) -> None:
                 await task
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, in the event loop of serving processes. The garbage collector ignores what exists by now, 70,000 objects of modules. A
-    full collection would visit them for 30 ms or more while every client waits."""
+def freeze_modules() -> None:
+    """The garbage collector ignores what exists by now, 70,000 objects of modules. A full collection would visit them for 30 ms or more while every
+    client waits."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Like `asyncio.run`, in the event loop of serving processes, with `freeze_modules`."""
+    freeze_modules()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
