@@ -30,7 +30,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -129,6 +129,12 @@ rotations: setup ## a hundred rotations of all certificates and keys of a cluste
 
 spark-access: setup ## Spark over mutual TLS with rules of access: what its principal may read, what it may not, and a revocation under a query
 	$(BIN)/pytest -q -m slow tests/e2e/test_source_access.py
+
+handed-files: setup ## each kind of file that a person hands over, in every form that it should not have: 1,300 cases, of which CI runs a quarter
+	$(BIN)/pytest -q $(SPREAD) tests/integration/log/files
+
+request-costs: setup ## memory and time of each procedure and stream of a node, with one process and with workers; CI runs those with workers
+	$(BIN)/pytest -q tests/integration/log/test_request_costs.py tests/integration/log/test_stream_costs.py
 
 console-replay: setup ## dead letters of a real Spark job, replayed from the console by another one
 	$(BIN)/pytest -q -m slow tests/e2e/test_console_replay.py

@@ -42,6 +42,9 @@ CALLBACK_S_MAX = 0.06
 ENDLESS = (methods.MOUNT, methods.FOLLOW)
 """Where they are accepted, they go on until their caller ends them."""
 
+KINDS = pytest.mark.parametrize("kind", [pytest.param("alone", marks=pytest.mark.slow), "workers"])
+"""In CI, two workers, of which one passes calls on that the other one serves, stand for a node of one process too (`make request-costs`: both)."""
+
 CALLERS = {
     "without a role": ("stranger", "ada"),
     "without a rule": ("application", "ada"),
@@ -286,15 +289,15 @@ async def _largest(node: Node, callers: dict[str, tuple[str, str]]) -> list[str]
     return faults
 
 
+@KINDS
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["alone", "workers"])
 async def test_no_procedure_costs_more_memory_or_time_than_its_limits_say(tmp_path: Path, kind: str) -> None:
     async with serving(tmp_path, kind) as node:
         assert await _largest(node, {who: CALLERS[who] for who in ("without a role", "with every rule")}) == []
 
 
+@KINDS
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", ["alone", "workers"])
 async def test_a_caller_without_a_role_is_refused_before_its_request_is_received(tmp_path: Path, kind: str) -> None:
     """It sends none: a node that waited for it would not answer."""
     async with serving(tmp_path, kind) as node, node.channel("stranger", "ada") as channel:
@@ -307,7 +310,7 @@ async def test_a_caller_without_a_role_is_refused_before_its_request_is_received
         assert all("PermissionDenied" in each for each in await asyncio.gather(*map(refused, METHODS)))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["alone", "workers"])
 async def test_no_procedure_costs_more_for_any_caller_however_often(tmp_path: Path, kind: str) -> None:

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from tests.integration.log.costly_node import PARTITION, RECORD_BYTES, RECORDS
-from tests.integration.log.test_request_costs import CALLBACK_S_MAX, Node, cost, serving
+from tests.integration.log.test_request_costs import CALLBACK_S_MAX, KINDS, Node, cost, serving
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import QuotaExceeded, decode
 from waltz_log.security.certificates import Certificates
@@ -28,12 +28,8 @@ from waltz_log.transport.direct.codec import Wire
 from waltz_log.transport.direct.large_frame import BEGUN_BYTES_MAX
 from waltz_log.transport.large_messages import AppendColumns, append_message
 
-KINDS = pytest.mark.parametrize("kind", ["alone", "workers"])
-
 UNREAD_BYTES = 8 << 20
 FEEDS = 200
-
-
 NO_CLIENT = pb.ClientIdResponse()
 
 

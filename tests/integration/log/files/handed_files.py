@@ -47,6 +47,7 @@ __all__ = [
     "TEXT_FORMS",
     "Row",
     "another_users",
+    "copy",
     "export",
     "in_backup",
     "in_storage",
@@ -84,15 +85,19 @@ class Row:
         return self.name
 
     def copy(self, place: Path) -> Path:
-        """The file, in a copy of what `make` wrote once."""
-        if self.make not in _made:
-            root = Path(tempfile.mkdtemp(prefix="waltz-made-"))
-            atexit.register(shutil.rmtree, root, ignore_errors=True)
-            _made[self.make] = root, self.make(root).relative_to(root)
-        root, path = _made[self.make]
-        shutil.copytree(root, place, dirs_exist_ok=True, copy_function=shutil.copy2)
-        place.chmod(0o755)
-        return place / path
+        return copy(self.make, place)
+
+
+def copy(make: Callable[[Path], Path], place: Path) -> Path:
+    """The file, in a copy of what `make` wrote once."""
+    if make not in _made:
+        root = Path(tempfile.mkdtemp(prefix="waltz-made-"))
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+        _made[make] = root, make(root).relative_to(root)
+    root, path = _made[make]
+    shutil.copytree(root, place, dirs_exist_ok=True, copy_function=shutil.copy2)
+    place.chmod(0o755)
+    return place / path
 
 
 _made: dict[Callable[[Path], Path], tuple[Path, Path]] = {}

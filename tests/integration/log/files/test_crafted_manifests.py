@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.log.files.handed_files import in_backup, in_storage
+from tests.integration.log.files.handed_files import copy, in_backup, in_storage
+from tests.integration.log.files.handful import matrix
 from tests.integration.log.files.runner import Runner, check
 from waltz_log.compaction.manifest import METADATA
 from waltz_log.core.formats.backup_manifest import MANIFEST
@@ -37,7 +38,13 @@ def _change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+BACKUP = in_backup(MANIFEST)
+VIEW_METADATA = in_storage(f"*/*/*/{METADATA}")
 NAME = "0" * 19 + ".seg"
+
+
+def _case_id(where: str, value: Any) -> str:
+    return f"{where}-{ascii(value)[:20]}"
 
 
 def _each(names: Iterable[str], *values: Any) -> list[tuple[str, Any]]:
@@ -60,9 +67,9 @@ CRAFTED = [
 ]
 
 
-@pytest.mark.parametrize(("where", "value"), CRAFTED, ids=[f"{where}-{ascii(value)[:20]}" for where, value in CRAFTED])
+@pytest.mark.parametrize(("where", "value"), matrix(CRAFTED, 1, _case_id))
 def test_a_crafted_manifest_of_a_backup_is_refused(where: str, value: Any, runner: Runner, place: Path) -> None:
-    manifest = in_backup(MANIFEST)(place)
+    manifest = copy(BACKUP, place)
     fields = json.loads(manifest.read_bytes())
     _change(where, value)(fields)
     manifest.write_bytes(_sealed(fields))
@@ -75,7 +82,7 @@ def test_a_crafted_manifest_of_a_backup_is_refused(where: str, value: Any, runne
 
 
 def test_a_manifest_that_is_no_mapping_or_names_a_file_twice_is_refused(runner: Runner, place: Path) -> None:
-    manifest = in_backup(MANIFEST)(place)
+    manifest = copy(BACKUP, place)
     fields = json.loads(manifest.read_bytes())
     twice = _sealed(fields | {"files": fields["files"] + fields["files"][:1]})
     for content in (b"[]", b"1", b"null", b"[" * 100_000, b'{"sha256": 1}', twice):
@@ -85,7 +92,7 @@ def test_a_manifest_that_is_no_mapping_or_names_a_file_twice_is_refused(runner: 
 
 
 def test_a_backup_that_states_more_bytes_than_the_disk_has_free_is_refused_at_once(runner: Runner, place: Path) -> None:
-    manifest = in_backup(MANIFEST)(place)
+    manifest = copy(BACKUP, place)
     fields = json.loads(manifest.read_bytes())
     fields["files"][0]["size"] = 1 << 60
     manifest.write_bytes(_sealed(fields))
@@ -95,7 +102,7 @@ def test_a_backup_that_states_more_bytes_than_the_disk_has_free_is_refused_at_on
 
 
 def test_a_backup_of_a_file_with_a_hole_is_refused_though_its_checksum_would_match(runner: Runner, place: Path) -> None:
-    manifest = in_backup(MANIFEST)(place)
+    manifest = copy(BACKUP, place)
     fields = json.loads(manifest.read_bytes())
     data = place / "given" / fields["files"][0]["path"]
     os.truncate(data, 1 << 30)
@@ -117,9 +124,9 @@ VIEW = [
 VALID = [["topic", "x"], ["files.0.8", -1], ["files.0.6", -1], ["files.0.7", -1], ["partition", -1]]
 
 
-@pytest.mark.parametrize(("where", "value"), VIEW, ids=[f"{where}-{ascii(value)[:20]}" for where, value in VIEW])
+@pytest.mark.parametrize(("where", "value"), matrix(VIEW, 1, _case_id))
 def test_a_crafted_manifest_of_a_view_is_reported(where: str, value: Any, runner: Runner, place: Path) -> None:
-    path = in_storage(f"*/*/*/{METADATA}")(place)
+    path = copy(VIEW_METADATA, place)
     _rewrite_view(path, _change(where, value))
     answer = runner.run({"command": ["storage", "verify", str(place / "given")]}, place)
     check(answer, (FAILED, OK) if [where, value] in VALID else (FAILED,))
@@ -129,7 +136,7 @@ def test_bits_of_a_view_that_expand_to_gigabytes_are_reported(runner: Runner, pl
     import zlib
     from base64 import b64encode
 
-    path = in_storage(f"*/*/*/{METADATA}")(place)
+    path = copy(VIEW_METADATA, place)
     bomb = b64encode(zlib.compress(bytes(1 << 30), 9)).decode()
     _rewrite_view(path, _change("files.0.5", bomb))
     check(runner.run({"command": ["storage", "verify", str(place / "given")]}, place), (FAILED,))

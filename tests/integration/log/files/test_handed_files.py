@@ -26,6 +26,7 @@ from tests.integration.log.files.handed_files import (
     journal,
     storage_directory,
 )
+from tests.integration.log.files.handful import matrix
 from tests.integration.log.files.runner import Runner, check
 from waltz_log import untrusted_files
 from waltz_log.compaction.manifest import METADATA
@@ -57,6 +58,35 @@ def _contents(place: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def _form_id(row: Row, form: Callable[[Row, Path], None]) -> str:
+    return f"{row}-{form.__name__}"
+
+
+def _name_id(row: Row, name: str) -> str:
+    return f"{row}-{name!a}"
+
+
+NAMED = [row for row in ROWS if not row.within]
+WITHIN = [row for row in ROWS if row.within]
+FORMS_OF_NAMED = matrix(((row, form) for row in NAMED for form in FORMS), 3, _form_id)
+FORMS_WITHIN = matrix(((row, form) for row in WITHIN for form in FORMS if "manifest" in row.name or form not in TEXT_FORMS), 3, _form_id)
+NAMES_WITHIN = matrix(((row, name) for row in WITHIN for name in STRANGE_NAMES), 1, _name_id)
+NAMES_OF_NAMED = matrix(((row, name) for row in NAMED if row.name not in FIXED_NAMES for name in STRANGE_NAMES), 1, _name_id)
+
+
+@pytest.mark.parametrize("cases", [FORMS_OF_NAMED, FORMS_WITHIN, NAMES_WITHIN, NAMES_OF_NAMED])
+def test_each_row_and_each_form_of_a_matrix_is_tested_with_every_change(cases: list[Any]) -> None:
+    often = [case.values for case in cases if not case.marks]
+    assert {row for row, _ in often} == {case.values[0] for case in cases}
+    assert {condition for _, condition in often} == {case.values[1] for case in cases}
+
+
+def test_the_matrices_have_every_row_and_form() -> None:
+    assert {case.values for case in FORMS_OF_NAMED} == {(row, form) for row in ROWS for form in FORMS if not row.within}
+    assert {case.values[0] for case in FORMS_WITHIN} == set(WITHIN)
+    assert {case.values[1] for case in FORMS_WITHIN} == set(FORMS)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_a_file_as_it_should_be_is_read(row: Row, runner: Runner, place: Path) -> None:
     path = row.copy(place)
@@ -69,15 +99,7 @@ def test_a_file_as_it_should_be_is_read(row: Row, runner: Runner, place: Path) -
         assert answer["code"] == OK, answer
 
 
-@pytest.mark.parametrize(
-    ("row", "form"),
-    [
-        pytest.param(row, form, id=f"{row}-{form.__name__}")
-        for row in ROWS
-        for form in FORMS
-        if not row.within or "manifest" in row.name or form not in TEXT_FORMS
-    ],
-)
+@pytest.mark.parametrize(("row", "form"), FORMS_OF_NAMED + FORMS_WITHIN)
 def test_a_file_in_another_form_is_refused_with_a_sentence(row: Row, form: Callable[[Row, Path], None], runner: Runner, place: Path) -> None:
     path = row.copy(place)
     form(row, path)
@@ -92,7 +114,7 @@ def test_a_file_in_another_form_is_refused_with_a_sentence(row: Row, form: Calla
         assert len(answer["err"].splitlines()) + len(answer["out"].splitlines()) < 120
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.within], ids=str)
+@pytest.mark.parametrize("row", WITHIN, ids=str)
 def test_a_link_in_a_directory_that_was_handed_over_is_not_followed(row: Row, runner: Runner, place: Path) -> None:
     path = row.copy(place)
     elsewhere = place / "elsewhere"
@@ -103,7 +125,7 @@ def test_a_link_in_a_directory_that_was_handed_over_is_not_followed(row: Row, ru
     assert "symbolic link" in answer["err"] + answer["out"]
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.within], ids=str)
+@pytest.mark.parametrize("row", NAMED, ids=str)
 def test_a_link_to_a_file_that_a_person_names_is_followed(row: Row, runner: Runner, place: Path) -> None:
     """As Kubernetes mounts settings and secrets."""
     path = row.copy(place)
@@ -114,8 +136,7 @@ def test_a_link_to_a_file_that_a_person_names_is_followed(row: Row, runner: Runn
     assert runner.run(row.case(place, path), place)["code"] == plain["code"]
 
 
-@pytest.mark.parametrize("name", STRANGE_NAMES, ids=ascii)
-@pytest.mark.parametrize("row", [row for row in ROWS if row.within], ids=str)
+@pytest.mark.parametrize(("row", "name"), NAMES_WITHIN)
 def test_other_names_in_a_directory_change_nothing(row: Row, name: str, runner: Runner, place: Path) -> None:
     path = row.copy(place)
     for folder in (place / "given", path.parent):
@@ -125,8 +146,7 @@ def test_other_names_in_a_directory_change_nothing(row: Row, name: str, runner: 
     check(answer, (OK, *row.ends))
 
 
-@pytest.mark.parametrize("name", STRANGE_NAMES, ids=ascii)
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.within and row.name not in FIXED_NAMES], ids=str)
+@pytest.mark.parametrize(("row", "name"), NAMES_OF_NAMED)
 def test_a_file_of_a_strange_name_is_refused_or_read(row: Row, name: str, runner: Runner, place: Path) -> None:
     path = row.copy(place)
     strange = place / name
