@@ -167,7 +167,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
         ({"maxBytesPerTrigger": "5k"}, r"maxBytesPerTrigger is for stream reads only"),
         ({"mode": "metadata", "includeMetadata": "true"}, r"includeMetadata does nothing with mode=metadata"),
         ({"tls.enabled": "true"}, r"TLS is set by the environment variables"),
-        ({"bootstrap": "h:1"}, r"found through its coordinator, not through servers; give host:port.root .did you mean cluster"),
+        ({"bootstrap": "h:1"}, r"is not an option: give the addresses of log servers, host:port\[,host:port\] .did you mean cluster"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_waltz import ranges
+from pyspark_waltz import channels, ranges
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
 from pyspark_waltz.tasks import LogRange
@@ -23,6 +23,7 @@ from waltz_log.errors import Unavailable
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
 
 T = TypeVar("T")
 
@@ -68,7 +69,8 @@ class Replica:
 
         self._call(join())
 
-    def append(self, session: int, first: int, rows: list[bytes]) -> None:
+    def append(self, session: int, first: int, rows: list[bytes], *, committed: bool = True) -> None:
+        """`committed`: the owner has announced it, so that readers may see it."""
         records = [encode_record(1, 1, 0, first + n, 0, data, transaction_id=first + n) for n, data in enumerate(rows)]
         block = Block(first, struct.pack(f">{len(records)}i", *map(len, records)), b"".join(records), 1_700_000_000_000)
 
@@ -79,6 +81,8 @@ class Replica:
             while store.last_id < block.last_transaction_id:
                 await appender.changed()
             store.detach(appender)
+            if committed:
+                store.committed_mark.rise(block.last_transaction_id)
 
         self._call(append())
 
@@ -133,13 +137,17 @@ def test_a_replica_left_behind_with_other_transactions_under_the_same_ids_never_
         each.join(1, -1)
         each.append(1, 0, committed)
     # The owner of session 1 dies while only one replica has its last block. The two others recover without it, and other transactions win the ids.
-    left_behind.append(1, 10, lost)
+    left_behind.append(1, 10, lost, committed=False)
     for each in (second, third):
         each.join(2, 9)
         each.append(2, 10, won)
 
     assert data_of(task(left_behind, second, third, last=14, session=2)) == committed + won
-    assert data_of(task(left_behind, last=14, session=1)) == committed + lost, "only the session tells that its tail is dirty"
+    assert data_of(task(left_behind, last=9, session=1)) == committed
+    with pytest.raises(RangeUnreadable, match="partition=0 first=10 last=14"):
+        data_of(task(left_behind, last=14, session=1, timeout_ms=3_000))
+    background.call(left_behind.node.partition(0)).committed_mark.rise(14)
+    assert data_of(task(left_behind, last=14, session=1)) == committed + lost, "with a wrong mark, only the session tells that its tail is dirty"
     with pytest.raises(RangeUnreadable, match=r"replica of an older session, .*: partition=0 asked=2 session=1"):
         data_of(task(left_behind, last=14, session=2, timeout_ms=600))
 
@@ -161,7 +169,7 @@ def test_segments_trimmed_under_the_reader_are_reported_exactly_or_passed_over(
     replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_BYTES", MEBIBYTE)
-    monkeypatch.setattr(ranges, "LOOKAHEAD_BYTES", MEBIBYTE)
+    monkeypatch.setattr(channels, "OPTIONS", [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", MEBIBYTE)])
     blocks, rows = 40, 8
     for number, strict in enumerate((True, False)):
         nodes = [replica(f"trimmed-{number}-{n}", segment_bytes=2 * MEBIBYTE) for n in range(2)]

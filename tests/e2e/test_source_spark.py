@@ -120,7 +120,7 @@ def test_spark_still_gives_tasks_planned_with_filters_to_the_next_query_of_a_fra
 def test_the_source_is_found_by_its_name_without_registration(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match="is required: the address of the cluster"):
+    with pytest.raises(PySparkException, match=r"is required: the addresses of log servers, host:port\[,host:port\]"):
         spark.read.format("waltz").load()
 
 

@@ -105,7 +105,7 @@ class Following:
                 if not first.done() and (final := await self._final(error)) is not None:
                     first.set_exception(final)
                     return
-                if not self._away:
+                if first.done() and not self._away:  # before the first answer, the caller of `open` gets the error
                     self._away = True
                     log.info("no log server can be followed, retrying", reason=str(error))
                 await asyncio.sleep(backoff.next_s())
