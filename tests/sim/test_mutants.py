@@ -54,8 +54,8 @@ COMPLAINTS = {
     "hanging_replica_waited_for": (14, "29: no append within"),
     "living_client_fenced_for_good": (2, "appends no more"),
     "damaged_view_not_noticed": (100_006, "13: no check noticed a bit that flipped"),
-    "damaged_view_metadata_not_noticed": (100_062, "13: no check noticed a bit that flipped"),
-    "older_fence_believed": (206, "13: a fence went back"),
+    "damaged_view_metadata_not_noticed": (100_190, "13: no check noticed a bit that flipped"),
+    "older_fence_believed": (58, "13: a fence went back"),
     "damaged_header_not_noticed": (90, "13: no check noticed a bit that flipped"),
 }
 """A seed as above, and what the check that is there for the bug says."""
