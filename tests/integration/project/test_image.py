@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "conf" / "deploy" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 CLUSTER = "zookeeper:2181/waltz/main"
+SERVERS = "server-0:5101,server-1:5101,server-2:5101"
 USER = 10001
 TIMEOUT_S = 120.0
 
@@ -98,6 +99,9 @@ class Compose:
         self.image, self._folder = image, folder
         network = f"127.{random.SystemRandom().randrange(16, 250)}.{random.SystemRandom().randrange(250)}"
         self.addresses = {name: f"{network}.{number}" for number, name in enumerate(SERVICES, 1)}
+        first = random.SystemRandom().randrange(20_000, 30_000)
+        self.probe_ports = {name: first + number for number, name in enumerate(SERVICES)}
+        """One each, because the services share the machine's own address too."""
         self._hosts = folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in self.addresses.items()))
         self._hosts.chmod(0o644)
@@ -106,7 +110,7 @@ class Compose:
 
     def environment(self, name: str) -> dict[str, str]:
         variables: dict[str, str] = dict(each.partition("=")[::2] for each in self.image.config["Env"]) | SERVICES[name].get("environment", {})
-        http = f"{{host: {self.addresses[name]}, port: 9100}}"  # not 0.0.0.0: the services share the machine's network here
+        http = f"{{host: {self.addresses[name]}, port: 9100, probe_port: {self.probe_ports[name]}}}"  # not 0.0.0.0: the services share the machine's network here
         return variables | {"WALTZ_STORAGE_HTTP": http, "WALTZ_SERVER_HTTP": http}
 
     def command(self, name: str, words: list[str]) -> list[str]:
@@ -185,12 +189,12 @@ def test_the_image_is_for_a_user_without_rights_and_has_what_an_engine_needs(ima
 
 def test_a_cluster_of_the_image_appends_reads_and_keeps_its_data(compose: Compose) -> None:
     lines = "".join(f"line {number}\n" for number in range(100))
-    compose.waltz("append", CLUSTER, "--partition", "3", data=lines)
+    compose.waltz("append", SERVERS, "--partition", "3", data=lines)
     compose.processes.kill("storage-1")
-    compose.waltz("append", CLUSTER, "--partition", "3", "with one node less")
+    compose.waltz("append", SERVERS, "--partition", "3", "with one node less")
     compose.start("storage-1")
     compose.waltz("cluster", "status", CLUSTER, "--complete", "--wait", "90")
-    read = [json.loads(line) for line in compose.waltz("read", CLUSTER, "--partition", "3", "--output", "json").splitlines()]
+    read = [json.loads(line) for line in compose.waltz("read", SERVERS, "--partition", "3", "--output", "json").splitlines()]
     assert [each["data"] for each in read] == [*lines.splitlines(), "with one node less"]
 
 
@@ -198,11 +202,11 @@ def test_the_health_check_of_the_image_passes_while_the_node_lives(compose: Comp
     kind, *words = compose.image.healthcheck
     assert kind == "CMD"
     for name in ("storage-0", "server-0"):
-        check = [word.replace("127.0.0.1", compose.addresses[name]) for word in words]
+        check = [word.replace(":9101", f":{compose.probe_ports[name]}") for word in words]
         assert compose.run(name, *check).returncode == 0
     compose.processes.signal("storage-2", signal.SIGSTOP)
     try:
-        check = [word.replace("127.0.0.1", compose.addresses["storage-2"]) for word in words]
+        check = [word.replace(":9101", f":{compose.probe_ports['storage-2']}") for word in words]
         done = compose.run("waltz", *check)
         assert done.returncode != 0
         assert "TimeoutError" in done.stderr
@@ -226,7 +230,7 @@ def test_a_server_that_is_killed_is_replaced_by_another(compose: Compose) -> Non
     deadline = time.monotonic() + TIMEOUT_S
     compose.waltz("cluster", "status", CLUSTER, "--wait", "60")
     for partition in range(12):
-        compose.waltz("append", CLUSTER, "--partition", str(partition), "after the kill", "--timeout", "60")
+        compose.waltz("append", SERVERS, "--partition", str(partition), "after the kill", "--timeout", "60")
     assert time.monotonic() < deadline
     compose.start("server-0")
     compose.waltz("cluster", "status", CLUSTER, "--complete", "--wait", "90")
