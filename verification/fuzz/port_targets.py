@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from waltz_log.core.formats.block import Block
-from waltz_log.errors import InvalidSetting, PermissionDenied
+from waltz_log.errors import InvalidSetting, PermissionDenied, ProtocolViolation
 from waltz_log.security.identity import Identity, Role, identify, matches
 from waltz_log.security.permits import attribute
 from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, Resource, Rule, decide, parse_resource
@@ -59,6 +59,9 @@ def append_frame(data: bytes) -> None:
         found = received_append(data)
     except DecodeError:
         assert plain is None
+        return
+    except ProtocolViolation:
+        assert plain is not None  # a name in it is too long or not printable, or the message is large and no frame
         return
     assert plain is not None
     if isinstance(found, ReceivedAppend):

@@ -110,7 +110,8 @@ class Compose:
 
     def environment(self, name: str) -> dict[str, str]:
         variables: dict[str, str] = dict(each.partition("=")[::2] for each in self.image.config["Env"]) | SERVICES[name].get("environment", {})
-        http = f"{{host: {self.addresses[name]}, port: 9100, probe_port: {self.probe_ports[name]}}}"  # not 0.0.0.0: the services share the machine's network here
+        # Not 0.0.0.0: the services share the machine's network here.
+        http = f"{{host: {self.addresses[name]}, port: 9100, probe_port: {self.probe_ports[name]}}}"
         return variables | {"WALTZ_STORAGE_HTTP": http, "WALTZ_SERVER_HTTP": http}
 
     def command(self, name: str, words: list[str]) -> list[str]:
