@@ -27,7 +27,7 @@ from waltz_log.security.rules import CLUSTER_RESOURCE, AccessRules, Operation, R
 from waltz_log.security.settings import TokenSettings
 from waltz_log.security.tokens import LEEWAY_S, Tokens
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.direct.codec import GREETING, GREETING_BYTES_MAX, HEAD, OPENING_BYTES_MAX, UNTRUSTED_BYTES, VERSION, Wire
+from waltz_log.transport.direct.codec import CONTROL_BYTES_MAX, GREETING, GREETING_BYTES_MAX, HEAD, OPENING_BYTES_MAX, UNTRUSTED_BYTES, VERSION, Wire
 from waltz_log.transport.large_messages import (
     AppendColumns,
     ReceivedAppend,
@@ -129,7 +129,8 @@ def _plain_messages(data: bytes) -> tuple[list[bytes], bool]:
     at, greeted, ended = 0, False, False
     while len(data) - at >= HEAD.size:
         kind, length = HEAD.unpack_from(data, at)
-        limit = GREETING_BYTES_MAX if not greeted else OPENING_BYTES_MAX if not messages else MAX_FRAME_BYTES
+        later = MAX_FRAME_BYTES if kind == MESSAGE else CONTROL_BYTES_MAX
+        limit = GREETING_BYTES_MAX if not greeted else OPENING_BYTES_MAX if not messages else later
         if length > limit or (kind > PONG if greeted else kind != GREETING) or (ended and kind in (MESSAGE, END)):
             return messages, False
         body = data[at + HEAD.size : at + HEAD.size + length]
