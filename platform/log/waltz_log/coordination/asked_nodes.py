@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final  # Any: an answer of either kind of node, which holds JSON
 
 from waltz_log.coordination.followed import SERVER_ENTRIES, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.ports import CallMethod, Coordinator, Network, Request
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import WaltzError
@@ -69,21 +69,20 @@ async def _unread() -> NodeAnswer:
 
 
 async def _server(network: Network, address: str, known_values: bool) -> NodeAnswer:
-    channel = network.connect(address)
-    try:
-        answer = await channel.call(methods.SERVER_STATUS, pb.ServerStatusRequest(known_values=known_values), timeout_s=CALL_TIMEOUT_S)
-        return _answer(from_json(ServerStatistics, json.loads(answer.json), unknown="ignore", missing="empty"))
-    except WaltzError as error:
-        return NodeAnswer(f"does not answer: {error}")
-    finally:
-        await channel.close()
+    return await _asked(network, address, methods.SERVER_STATUS, pb.ServerStatusRequest(known_values=known_values), ServerStatistics)
 
 
 async def _storage(network: Network, address: str, known_values: bool) -> NodeAnswer:
+    return await _asked(network, address, methods.STORAGE_STATUS, pb.StorageStatusRequest(known_values=known_values), NodeStatistics)
+
+
+async def _asked(
+    network: Network, address: str, method: CallMethod[Request, Any], request: Request, statistics: type[ServerStatistics] | type[NodeStatistics]
+) -> NodeAnswer:
     channel = network.connect(address)
     try:
-        answer = await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(known_values=known_values), timeout_s=CALL_TIMEOUT_S)
-        return _answer(from_json(NodeStatistics, json.loads(answer.json), unknown="ignore", missing="empty"))
+        answer = await channel.call(method, request, timeout_s=CALL_TIMEOUT_S)
+        return _answer(from_json(statistics, json.loads(answer.json), unknown="ignore", missing="empty"))
     except WaltzError as error:
         return NodeAnswer(f"does not answer: {error}")
     finally:
