@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import urllib.request
@@ -21,6 +20,7 @@ from typing import Any, Self
 import psutil
 import pyspark
 
+from tests.integration.free_ports import free_port
 from waltz_log.processes.children import Processes
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -30,12 +30,6 @@ BARE_PYTHON = os.path.realpath(sys.executable)
 """Of the version that the packages were made for, with none of them: what a virtual environment's interpreter is a link to."""
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def bare_environment(**more: str) -> dict[str, str]:

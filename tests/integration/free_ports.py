@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from waltz_log.processes.local_cluster import _free_port
+from waltz_log.processes import ports
+
+_HELD: list[ports.HeldPort] = []
+"""Until the tests end."""
 
 
 def free_port() -> int:
-    """On the loopback. The system gives it to no outgoing connection of another test before the process listens at it."""
-    return _free_port(set())
+    """On the loopback. No other test gets it."""
+    _HELD.append(ports.free_port())
+    return _HELD[-1].number

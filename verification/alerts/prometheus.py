@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import yaml
 
 from waltz_log.errors import Unavailable
+from waltz_log.processes.ports import HOST, free_port
 
 __all__ = ["CONF", "Alert", "Prometheus", "faster"]
 
@@ -64,9 +64,8 @@ class Prometheus:
             "scrape_configs": [{"job_name": "waltz", "file_sd_configs": [discovery]}],
         }
         (directory / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._port = free_port()
+        self.address = f"{HOST}:{self._port.number}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -102,6 +101,7 @@ class Prometheus:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._port.close()
 
     def _ready(self) -> bool:
         try:

@@ -8,7 +8,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, select, text
 from sqlalchemy.exc import OperationalError
 
+from tests.integration.free_ports import free_port
 from tests.unit.log.client.sql.sql_bank import ACCOUNTS, CLUSTER, TABLES, Bank, applied, connect_to, mark, race, transactions
 from waltz_log.client import Lock, TransactionContext
 from waltz_log.client.sql import SqlContext, SqlSettings
@@ -42,9 +42,7 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="waltz-postgresql-"))
         if self._user:
             shutil.chown(self.directory, self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"postgresql+psycopg://waltz@127.0.0.1:{self._port}/postgres"
         initdb: list[str | Path] = [self._programs / "initdb", "-D", self.directory / "data", "-U", "waltz", "-A", "trust", "--no-sync"]
         subprocess.run(initdb, user=self._user, cwd=self.directory, capture_output=True, timeout=120, check=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self  # Any: JSON values, and settings that a model checks
@@ -29,12 +28,12 @@ from waltz_log.coordination.ensemble_root import close_served
 from waltz_log.coordination.served_identity import ServedIdentity
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
+from waltz_log.processes.ports import HOST, HeldPort, free_port
 from waltz_log.security.settings import TlsSettings, tls_environment
 from waltz_log.untrusted_files import DEVELOPMENT, PRIVATE_DIRECTORY, PUBLIC, make_private_directory, read_text, write_private
 
 __all__ = ["LocalCluster"]
 
-HOST = "127.0.0.1"
 NAME = "dev"
 REPLICATION = 3
 LOCK = "dev.lock"
@@ -46,33 +45,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 """For one kind of process. A process that needs longer is killed, which the log survives."""
 
-PORTS = range(15_000, 32_000)
-"""Of a new cluster. Linux gives ports from 32,768 on to outgoing connections, other systems from 49,152 on."""
-
 WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port(used: set[int]) -> int:
-    """Below the ports that systems give to outgoing connections, because one of those can be gone before a process listens at it."""
-    for port in random.sample(PORTS, 100):
-        if port not in used and _is_free(port):
-            return port
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-        if port not in used:
-            return port
 
 
 def _missing(output: str) -> str:
@@ -119,6 +92,7 @@ class LocalCluster:
         self.secure = bool(secure if kept_secure is None else kept_secure)
         self._certificates = self.directory / "certificates"
         self._ports: dict[str, int] = dict(kept.get("ports", {}))
+        self._held: dict[str, HeldPort] = {}
         self._session_timeout_s = session_timeout_s
         self._storage_settings = dict(storage_settings or {})
         self._server_settings = dict(server_settings or {})
@@ -309,6 +283,8 @@ class LocalCluster:
         for names in (self.server_names, self.storage_names, ["zookeeper"]):
             self._processes.stop(names, STOP_TIMEOUT_S)
         self._processes.close()
+        while self._held:
+            self._held.popitem()[1].close()
         if "zookeeper" in self._ports:
             self._write()
         self._lock.close()
@@ -338,10 +314,17 @@ class LocalCluster:
         return pid
 
     def _port(self, name: str) -> int:
-        port = self._ports.get(name)
-        if port is None or not _is_free(port):
-            self._ports[name] = _free_port(set(self._ports.values()))
+        """The kept port, or another one if a stranger listens there. It is held until `close`, so that no other cluster takes it from a node that is
+        not up yet, or that restarts."""
+        if name not in self._held:
+            self._held[name] = self._hold(name)
+        self._ports[name] = self._held[name].number
         return self._ports[name]
+
+    def _hold(self, name: str) -> HeldPort:
+        with suppress(KeyError, OSError):
+            return HeldPort(self._ports[name])
+        return free_port()
 
     def _configure(self, kind: str, name: str, port: int) -> Path:
         settings: dict[str, Any] = {"cluster": self.coordinator, "listen": f"{HOST}:{port}"}

@@ -67,7 +67,7 @@ async def _grant(cluster: MemoryCluster, who: str, resource: str) -> None:
 
 @asynccontextmanager
 async def _of(cluster: MemoryCluster, host: str) -> AsyncIterator[Subscribers]:
-    async with await Subscribers.connect_over(cluster.seeds, cluster.network.host(host), SETTINGS, 0.5) as found:
+    async with await Subscribers.connect_over(cluster.seeds, cluster.network.host(host), SETTINGS) as found:
         yield found
 
 

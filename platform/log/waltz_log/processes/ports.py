@@ -1,0 +1,56 @@
+"""Ports on the loopback for processes that listen a moment later. A held port is given to no other cluster of this machine in between.
+
+The holder binds the port and never listens, with the options that let the real process bind it too. Whoever else looks for a port binds without these
+options, which fails while a port is held.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+__all__ = ["HeldPort", "free_port"]
+
+HOST = "127.0.0.1"
+
+PORTS = range(15_000, 32_000)
+"""Of a new cluster. Linux gives ports from 32,768 on to outgoing connections, other systems from 49,152 on."""
+
+ATTEMPTS = 100
+
+
+class HeldPort:
+    """Holds `number` until `close`. Raises `OSError` if another process listens there."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._socket = socket.socket()
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # a node whose workers share its port
+            self._socket.bind((HOST, number))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def free_port() -> HeldPort:
+    """A port that no process has bound. Below the ports that systems give to outgoing connections, because one of those can be gone before a process
+    listens at it; one of those if 100 others are in use. Raises `OSError` if the system has none."""
+    for number in random.sample(PORTS, ATTEMPTS):
+        if _unbound(number) is not None:
+            return HeldPort(number)
+    return HeldPort(_unbound(0) or 0)
+
+
+def _unbound(number: int) -> int | None:
+    """The port (0: one that the system chooses), or None if a socket is bound to it."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, number))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
