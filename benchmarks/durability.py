@@ -73,7 +73,7 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
 async def _through_node(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> Measurement:
     disk, policies = FileSystemDisk(directory), Policies()
     StorageNode.create(disk, _Clock(), KEY, 2)
-    settings = StorageSettings(cluster="none", name="bench", directory=directory)
+    settings = StorageSettings(coordinator="none", name="bench", directory=directory)
     offload = ThreadOffload(settings.disk_threads)
     node = StorageNode(settings, disk, _Clock(), offload)
     await node.open(KEY)

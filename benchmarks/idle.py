@@ -76,7 +76,7 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
 
 
 def _node(place: Path, offload: ThreadOffload) -> StorageNode:
-    settings = StorageSettings(cluster="none", name="idle", directory=place)
+    settings = StorageSettings(coordinator="none", name="idle", directory=place)
     return StorageNode(settings, FileSystemDisk(place), _Clock(), offload)
 
 

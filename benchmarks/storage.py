@@ -58,7 +58,7 @@ def _blocks(count: int) -> list[Block]:
 async def _append(directory: Path, disk: FileSystemDisk, blocks: Sequence[Block], conditions: Mapping[str, Any]) -> Measurement:
     """From a verified block's arrival to its acknowledgment; `IN_FLIGHT` blocks unacknowledged at most."""
     StorageNode.create(disk, _Clock(), KEY, 1)
-    settings = StorageSettings(cluster="none", name="bench", directory=directory)
+    settings = StorageSettings(coordinator="none", name="bench", directory=directory)
     offload = ThreadOffload(settings.disk_threads)
     node = StorageNode(settings, disk, _Clock(), offload)
     await node.open(KEY)

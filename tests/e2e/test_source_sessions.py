@@ -44,7 +44,7 @@ class Replica:
         directory.mkdir()
         disk = FileSystemDisk(directory)
         StorageNode.create(disk, Clock(), KEY, 1)
-        settings = StorageSettings(cluster="none", name=directory.name, directory=directory, segment_bytes=segment_bytes)
+        settings = StorageSettings(coordinator="none", name=directory.name, directory=directory, segment_bytes=segment_bytes)
         self.offload = ThreadOffload(2)
         self.node = StorageNode(settings, disk, Clock(), self.offload)
         self.listener: Listener = call(self._open())

@@ -58,7 +58,7 @@ def _node(directory: Path) -> StorageNode:
     settings = StorageSettings(
         name="storage-0",
         directory=directory,
-        cluster="test",
+        coordinator="test",
         segment_bytes=16 * 1024,
         compaction_key_cache_bytes=4096,
         compaction_bytes_per_s=1 << 40,

@@ -64,7 +64,7 @@ def silent_logs() -> Iterator[None]:
 def node_on(disk: Disk, **settings: Any) -> StorageNode:
     """A node in the smallest segments there are, unless the settings say otherwise, which does nothing by itself and runs its disk calls in place."""
     values = {"segment_bytes": 4096, "preallocate_bytes": 0, "scrub_bytes_per_s": 0} | settings
-    return StorageNode(StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", **values), disk, FixedClock(), run_in_place)
+    return StorageNode(StorageSettings(name="storage-0", directory=Path("unused"), coordinator="test", **values), disk, FixedClock(), run_in_place)
 
 
 def block_of(partition: int, first: int, sizes: Sequence[int], *, salt: int, time_ms: int | None = None) -> Block:

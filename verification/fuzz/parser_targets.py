@@ -219,7 +219,7 @@ def settings(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            found = StorageSettings.load(Path(file.name), prefix="NONE", environment={}, name="storage-0", directory="unused", cluster="test")
+            found = StorageSettings.load(Path(file.name), prefix="NONE", environment={}, name="storage-0", directory="unused", coordinator="test")
         except InvalidSetting:
             return
     assert found.segment_bytes >= 4096

@@ -136,7 +136,7 @@ class StorageProcess(_Process):
         settings = StorageSettings(
             name=self.name,
             directory=Path("simulated"),
-            cluster="memory/test",
+            coordinator="memory/test",
             segment_bytes=world.mix.segment_bytes,
             compaction_bytes_per_s=1 << 30,
             compaction_key_cache_bytes=4096,
@@ -193,7 +193,7 @@ class ServerProcess(_Process):
 
     async def start(self) -> None:
         world = self._world
-        settings = ServerSettings(cluster="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
+        settings = ServerSettings(coordinator="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
         access = AccessControl(enforced=world.mix.access)
         server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode(), access=access)
         self.server = server

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field
 
 from waltz_log.monitoring.settings import HttpSettings
@@ -17,7 +20,9 @@ __all__ = ["NodeSettings"]
 class NodeSettings(Settings):
     """The limits of connections hold for each worker of a node."""
 
-    cluster: str = Field(description="Address of the coordinator, `host:port[,host:port]/path`.")
+    mistaken: ClassVar[Mapping[str, str]] = {"cluster": "coordinator"}
+
+    coordinator: str = Field(description="Address of the coordinator, `host:port[,host:port]/path`, as nodes and operators use it.")
     listen: str = Field(default="127.0.0.1:0", description="Address at which clients, servers and peers reach this node. Port 0 means a free one.")
     connections_max: int = Field(
         default=2048,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
+from typing import Annotated, Any, ClassVar, Final, Self, Union, get_args, get_origin  # Any: values before pydantic has checked them
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -51,11 +51,13 @@ class Settings(BaseModel):
     """`load` is the only way processes build settings; tests and applications may call the class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    mistaken: ClassVar[Mapping[str, str]] = {}
+    """Names that people confuse with a setting, although they are not alike, with that setting."""
 
     def __init__(self, **values: Any) -> None:
         unknown = sorted(set(values) - set(type(self).model_fields))
         if unknown:
-            raise InvalidSetting.unknown(unknown[0], type(self).model_fields)
+            raise type(self)._unknown(unknown[0])
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -101,9 +103,16 @@ class Settings(BaseModel):
             if name.startswith(start):
                 key = name.removeprefix(start).lower()
                 if key not in cls.model_fields:
-                    raise InvalidSetting.unknown(name, [start + known.upper() for known in cls.model_fields])
+                    raise cls._unknown(name, start)
                 values[key] = Given(_parse_variable(name, text, cls.model_fields[key].annotation), name)
         return values
+
+    @classmethod
+    def _unknown(cls, name: str, prefix: str = "") -> InvalidSetting:
+        """`prefix`: of the variables, if it is the name of one."""
+        names = {known: prefix + known.upper() if prefix else known for known in cls.model_fields}
+        meant = cls.mistaken.get(name.removeprefix(prefix).lower() if prefix else name)
+        return InvalidSetting.unknown(name, names.values(), meant=None if meant is None else names[meant])
 
 
 def _reason(message: str, given: Any) -> str:

@@ -249,9 +249,9 @@ def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_
     rescue = cluster.coordinator.rpartition("/")[0] + "/rescue"
     waltz("storage", "restore", tmp_path / "backup", tmp_path / "rescue", "--keep-session")
     waltz("cluster", "adopt", rescue, f"storage-0={tmp_path / 'rescue'}", "--name", "rescue")
-    node = ["storage", "--cluster", rescue, "--name", "storage-0", "--directory", str(tmp_path / "rescue"), "--listen", "127.0.0.1:0"]
+    node = ["storage", "--coordinator", rescue, "--name", "storage-0", "--directory", str(tmp_path / "rescue"), "--listen", "127.0.0.1:0"]
     port = free_port()
-    processes = [subprocess.Popen([*COMMAND, *words]) for words in (node, ["server", "--cluster", rescue, "--listen", f"127.0.0.1:{port}"])]
+    processes = [subprocess.Popen([*COMMAND, *words]) for words in (node, ["server", "--coordinator", rescue, "--listen", f"127.0.0.1:{port}"])]
     try:
         waltz("cluster", "status", rescue, "--wait", "60")
         found = log_of(f"127.0.0.1:{port}")

@@ -80,7 +80,7 @@ async def _serve(directory: Path, kind: str, given: dict[str, Any], loop: _Loop)
     _permit(control)
     tls = DevelopmentAuthority(directory).find("node", "served")
     assert tls is not None
-    limits = ServerSettings(cluster="unused", **given).connection_limits
+    limits = ServerSettings(coordinator="unused", **given).connection_limits
     service = [*server.service(), *node.service()]
     with ExitStack() as stack:
         if kind == "alone":

@@ -114,10 +114,9 @@ async def test_connecting_to_a_port_that_never_answers_fails_in_time() -> None:
         assert time.monotonic() - start < 15
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "localhost:2181", "localhost:2181/", ":2181/a", "localhost:no/a", "localhost:2181//a", "h:0/a"])
+@pytest.mark.parametrize("address", ["", "localhost", "localhost:2181/", ":2181/a", "localhost:no/a", "localhost:2181//a", "h:0/a"])
 async def test_an_unusable_address_is_refused(address: str) -> None:
-    missing = "(host and port|root path|root path, as addresses of log servers have none)"
-    sentence = rf"^coordinator has no {missing}: '{address}', wanted host:port\[,host:port\]/root of ZooKeeper$"
+    sentence = rf"^coordinator has no (host and port|root path): '{address}', wanted host:port\[,host:port\]/root of ZooKeeper$"
     with pytest.raises(InvalidSetting, match=sentence):
         await ZooKeeperCoordinator.connect(address)
 

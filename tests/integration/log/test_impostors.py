@@ -108,7 +108,7 @@ def _storage_node_as_an_application(cluster: LocalCluster, name: str) -> Iterato
 
     async def serve(stop: asyncio.Event, ready: threading.Event) -> None:
         offload = ThreadOffload(1)
-        settings = StorageSettings(name=name, cluster=cluster.coordinator, directory=cluster.directory / name, listen="127.0.0.1:0")
+        settings = StorageSettings(name=name, coordinator=cluster.coordinator, directory=cluster.directory / name, listen="127.0.0.1:0")
         node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload)
         await node.open(key)
         network = GrpcNetwork(tls=_late(cluster))

@@ -187,7 +187,7 @@ def test_a_directory_of_another_shape_is_refused(cluster: LocalCluster, tmp_path
 class TestStorageNodeRefuses:
     @pytest.fixture
     def settings(self, cluster: LocalCluster, tmp_path: Path) -> dict[str, Any]:
-        return {"cluster": cluster.coordinator, "name": "storage-9", "directory": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
+        return {"coordinator": cluster.coordinator, "name": "storage-9", "directory": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
 
     def _run(self, settings: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
         """One that is to be refused; where it is not, the timeout says so."""
@@ -213,7 +213,7 @@ class TestStorageNodeRefuses:
             pass
         other = cluster.coordinator.replace("/waltz/dev", "/waltz/other")
         assert waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
-        refused = self._run(settings | {"cluster": other})
+        refused = self._run(settings | {"coordinator": other})
         assert refused.returncode == 4
         assert refused.stderr.startswith("waltz: cluster key mismatch: the two sides belong to different clusters")
         assert refused.stderr.count("\n") == 1
@@ -257,7 +257,7 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     address = cluster.coordinator.replace("/waltz/dev", "/nobody/here")
     start = time.monotonic()
     more = ["--name", "storage-0", "--directory", str(tmp_path)] if kind == "storage" else []
-    refused = _node(kind, "--cluster", address, *more)
+    refused = _node(kind, "--coordinator", address, *more)
     assert time.monotonic() - start < 25
     assert refused.returncode == 3
     assert refused.stderr.count("\n") == 1

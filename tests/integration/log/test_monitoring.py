@@ -292,7 +292,7 @@ def test_the_endpoint_answers_while_its_process_starts(tmp_path: Path) -> None:
     """A node whose cluster does not answer is asked for its phase as long as it lives."""
     port = free_port()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a coordinator that says nothing
-        settings = ["--cluster", f"127.0.0.1:{silent.getsockname()[1]}/waltz/none", "--name", "storage-9", "--directory", str(tmp_path)]
+        settings = ["--coordinator", f"127.0.0.1:{silent.getsockname()[1]}/waltz/none", "--name", "storage-9", "--directory", str(tmp_path)]
         environment = {"WALTZ_STORAGE_HTTP": f"{{port: {port}}}", "PATH": ""}
         node = subprocess.Popen([sys.executable, "-m", "waltz_log.cli", "storage", *settings], env=environment, stderr=subprocess.DEVNULL)
         try:

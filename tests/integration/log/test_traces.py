@@ -135,7 +135,10 @@ async def test_an_outbox_continues_the_trace_of_a_submit_that_an_earlier_process
 def test_the_guide_works_as_it_stands(cluster: LocalCluster, spans: Collector, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "guides" / "traces.md").read_text()
     node = yaml.safe_load(blocks(page, "settings")["node"])
-    assert ServerSettings(cluster="here:1/x", **node).tracing == StorageSettings(name="a", directory=tmp_path, cluster="here:1/x", **node).tracing
+    assert (
+        ServerSettings(coordinator="here:1/x", **node).tracing
+        == StorageSettings(name="a", directory=tmp_path, coordinator="here:1/x", **node).tracing
+    )
     program = blocks(page, "program")["application"].replace("127.0.0.1:5101", cluster.cluster)
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=120, check=True)
     own = [json.loads(line) for line in (tmp_path / "spans.json").read_text().splitlines()]

@@ -80,22 +80,22 @@ def test_the_limits_of_a_node_are_shared_among_its_workers(tmp_path: Path) -> No
         "repair_bytes_per_s": 8192,
         "compaction_bytes_per_s": 8000,
     }
-    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4).model_copy(update=whole)
+    settings = StorageSettings(coordinator="c", name="n", directory=tmp_path, workers=4).model_copy(update=whole)
     share = storage.share_of(settings)
     assert share == settings.model_copy(update={name: of // 4 for name, of in whole.items()})
     assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 0})).scrub_bytes_per_s == 0
     assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 3})).scrub_bytes_per_s == 1
     assert storage.share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
-    caches = ServerSettings(cluster="c", workers=4, transaction_cache_bytes=8 << 20, feed_cache_bytes=2 << 20)
+    caches = ServerSettings(coordinator="c", workers=4, transaction_cache_bytes=8 << 20, feed_cache_bytes=2 << 20)
     assert server.share_of(caches) == caches.model_copy(update={"transaction_cache_bytes": 2 << 20, "feed_cache_bytes": 1 << 20})
 
 
 def test_the_smallest_share_is_one_that_a_worker_accepts(tmp_path: Path) -> None:
     least = {"open_files_max": 16, "writer_bytes_max": 1 << 20, "scrub_bytes_per_s": 1, "repair_bytes_per_s": 1024, "compaction_bytes_per_s": 1024}
-    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=64).model_copy(update=least)
+    settings = StorageSettings(coordinator="c", name="n", directory=tmp_path, workers=64).model_copy(update=least)
     share = storage.share_of(settings)
     assert StorageSettings(**share.model_dump(mode="json")) == share == settings
-    caches = ServerSettings(cluster="c", workers=64, transaction_cache_bytes=1 << 20, feed_cache_bytes=1 << 20)
+    caches = ServerSettings(coordinator="c", workers=64, transaction_cache_bytes=1 << 20, feed_cache_bytes=1 << 20)
     assert ServerSettings(**server.share_of(caches).model_dump(mode="json")) == caches
 
 

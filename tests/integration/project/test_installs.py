@@ -249,7 +249,7 @@ def test_the_command_line_without_its_extra_is_one_sentence(arguments: list[str]
 
 def test_a_command_without_its_extra_is_one_sentence() -> None:
     """The extra `spark` brings the command line, and nothing that serves."""
-    done = run_with("spark", COMMAND, "server", "--cluster", "127.0.0.1:1/waltz", "--listen", "127.0.0.1:0")
+    done = run_with("spark", COMMAND, "server", "--coordinator", "127.0.0.1:1/waltz", "--listen", "127.0.0.1:0")
     assert done.stderr == "waltz: the command needs the package kazoo, which is not installed: pip install 'waltz-platform[server]'\n"
     assert done.returncode == 2
     assert run_with("spark", COMMAND, "pipeline", "--help").returncode == 0

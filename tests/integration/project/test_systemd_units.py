@@ -88,7 +88,7 @@ def test_a_storage_node_started_as_by_its_unit_notifies_systemd_and_stops_when_a
         lines = [line for line in (UNITS / "storage.env").read_text().splitlines() if line and not line.startswith("#")]
         variables = dict(line.partition("=")[::2] for line in lines)
         variables |= {
-            "WALTZ_STORAGE_CLUSTER": cluster.coordinator,
+            "WALTZ_STORAGE_COORDINATOR": cluster.coordinator,
             "WALTZ_STORAGE_NAME": "storage-9",
             "WALTZ_STORAGE_DIRECTORY": str(tmp_path / "storage-9"),
             "WALTZ_STORAGE_LISTEN": "127.0.0.1:0",

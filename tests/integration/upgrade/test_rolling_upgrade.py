@@ -52,6 +52,13 @@ class VersionedCluster(LocalCluster):
     def program(self, name: str) -> Sequence[str]:
         return (*python(self.modules.get(name)), "-m", "waltz_log.cli")
 
+    def _configure(self, kind: str, name: str, port: int) -> Path:
+        """In 0.2.0, the address of the coordinator has another name."""
+        path = super()._configure(kind, name, port)
+        if self.modules.get(name) is not None:
+            path.write_text(path.read_text().replace("coordinator:", "cluster:"))
+        return path
+
     def replace(self, name: str, modules: Path | None) -> None:
         """As an operator does it: stop the node, start the other version in its directory, wait until it serves and all is well. The status
         alone is not enough: it is complete before a new server has registered."""

@@ -66,7 +66,7 @@ def test_an_error_on_the_command_line_is_reported_in_one_line(arguments: list[st
 
 def test_an_unknown_setting_in_a_file_is_refused_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.yaml"
-    path.write_text("cluster: 127.0.0.1:1/x\nsession_timeout: 3\n")
+    path.write_text("coordinator: 127.0.0.1:1/x\nsession_timeout: 3\n")
     assert run(["server", "--config", str(path)]) == USAGE
     assert "session_timeout: no such setting (did you mean session_timeout_s?)" in capsys.readouterr().err
 

@@ -196,7 +196,7 @@ def test_an_empty_value_is_none_where_none_may_be(cls: type[Settings], name: str
 
 def test_an_empty_sequence_overrides_a_file(tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
-    file.write_text("cluster: here:1/x\npreferred_partitions: [1, 2]\n")
+    file.write_text("coordinator: here:1/x\npreferred_partitions: [1, 2]\n")
     assert ServerSettings.load(file, prefix="W", environment={"W_PREFERRED_PARTITIONS": ""}).preferred_partitions == ()
     assert ServerSettings.load(file, prefix="W", environment={"W_PREFERRED_PARTITIONS": "7"}).preferred_partitions == (7,)
 
@@ -207,11 +207,11 @@ def test_an_empty_sequence_overrides_a_file(tmp_path: Path) -> None:
 )
 def test_an_error_names_the_variable(variable: str, text: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        ServerSettings.load(None, prefix="W", environment={variable: text}, cluster="here:1/x")
+        ServerSettings.load(None, prefix="W", environment={variable: text}, coordinator="here:1/x")
     assert refused.value.name.startswith(variable)
 
 
 def test_an_option_is_not_blamed_on_the_variable_that_it_overrides() -> None:
     with pytest.raises(InvalidSetting) as refused:
-        ServerSettings.load(None, prefix="W", environment={"W_WORKERS": "2"}, cluster="here:1/x", workers=0)
+        ServerSettings.load(None, prefix="W", environment={"W_WORKERS": "2"}, coordinator="here:1/x", workers=0)
     assert refused.value.name == "workers"

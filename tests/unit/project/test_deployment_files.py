@@ -75,7 +75,7 @@ def test_the_settings_of_a_service_are_accepted_and_name_its_own_host(name: str)
     settings = load(service["command"], image_environment() | service["environment"])
     assert settings.listen.partition(":")[0] == name == service["hostname"]
     assert settings.http.address == "0.0.0.0:9100"
-    assert settings.cluster.startswith("zookeeper:2181/")
+    assert settings.coordinator.startswith("zookeeper:2181/")
     assert settings.direct_port == {"storage": 5002, "server": 5102}[service["command"]]
     if isinstance(settings, StorageSettings):
         assert (settings.name, str(settings.directory)) == (name, "/var/lib/waltz")
@@ -86,7 +86,7 @@ def test_the_cluster_is_created_for_the_storage_nodes_of_the_file() -> None:
     parse(words)
     names = [service["environment"]["WALTZ_STORAGE_NAME"] for service in OURS.values() if service.get("command") == "storage"]
     assert words[words.index("--storages") + 1].split(",") == names
-    assert {service["environment"].get("WALTZ_STORAGE_CLUSTER", words[2]) for service in OURS.values() if "environment" in service} == {words[2]}
+    assert {service["environment"].get("WALTZ_STORAGE_COORDINATOR", words[2]) for service in OURS.values() if "environment" in service} == {words[2]}
 
 
 # ---- kubernetes ------------------------------------------------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ def test_the_variables_that_kubernetes_makes_of_services_would_be_refused_as_set
 
 def test_the_job_creates_the_cluster_that_the_nodes_join() -> None:
     words = container_of(found("Job", "waltz-create"))["args"]
-    cluster = found("ConfigMap", "waltz-server")["data"]["WALTZ_SERVER_CLUSTER"]
-    assert found("ConfigMap", "waltz-storage")["data"]["WALTZ_STORAGE_CLUSTER"] == cluster
-    parse([cluster if word == "$(WALTZ_SERVER_CLUSTER)" else word for word in words])
+    cluster = found("ConfigMap", "waltz-server")["data"]["WALTZ_SERVER_COORDINATOR"]
+    assert found("ConfigMap", "waltz-storage")["data"]["WALTZ_STORAGE_COORDINATOR"] == cluster
+    parse([cluster if word == "$(WALTZ_SERVER_COORDINATOR)" else word for word in words])
     (storages,) = [word.partition("=")[2].split(",") for word in words if word.startswith("--storages=")]
     replicas = found("StatefulSet", "waltz-storage")["spec"]["replicas"]
     assert storages == [f"waltz-storage-{number}" for number in range(replicas)]
@@ -243,7 +243,7 @@ def test_the_image_runs_as_a_user_without_rights_and_has_a_health_check() -> Non
         assert "ENTRYPOINT" in stage
     assert "HEALTHCHECK" in text
     assert re.findall(r"^ARG BASE=(.*)$", text, re.MULTILINE) == ["debian:bookworm-slim"]
-    assert load("server", image_environment(), cluster="c:1/x").http.port == 9100
+    assert load("server", image_environment(), coordinator="c:1/x").http.port == 9100
 
 
 # ---- systemd ---------------------------------------------------------------------------------------------------------------------------------------

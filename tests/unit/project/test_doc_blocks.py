@@ -182,7 +182,7 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
         return []
     if "listen" in given or set(given) == {"tracing"}:
         try:
-            (ConsoleSettings if "cluster" in given else ServerSettings)(**{"cluster": "127.0.0.1:2181/waltz", **given})
+            ConsoleSettings(**given) if "cluster" in given else ServerSettings(**{"coordinator": "127.0.0.1:2181/waltz", **given})
         except WaltzError as error:
             return [error]
         return []

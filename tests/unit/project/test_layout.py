@@ -112,7 +112,7 @@ def test_spark_finds_delta_where_setup_puts_it() -> None:
 @pytest.mark.parametrize(("name", "settings"), [("storage", StorageSettings), ("server", ServerSettings)])
 def test_the_shipped_settings_are_accepted(name: str, settings: type[StorageSettings] | type[ServerSettings]) -> None:
     path = ROOT / "conf" / f"{name}.yaml"
-    assert settings.load(path, prefix="WALTZ_TEST", environment={}).cluster == yaml.safe_load(path.read_text())["cluster"]
+    assert settings.load(path, prefix="WALTZ_TEST", environment={}).coordinator == yaml.safe_load(path.read_text())["coordinator"]
 
 
 def test_every_target_of_the_makefile_sets_up_first() -> None:

@@ -26,7 +26,7 @@ from waltz_log.cli.examples import add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
-from waltz_log.cli.shared_arguments import ClusterOption, Config, LogLevel, Output, checked_output
+from waltz_log.cli.shared_arguments import Config, CoordinatorOption, LogLevel, Output, checked_output
 from waltz_log.cli.storage.storage_app import storage_app
 from waltz_log.cli.support.support_app import add_support
 from waltz_log.cli.topics.lag_app import add_lag
@@ -94,7 +94,7 @@ def zookeeper(
 def server(
     config: Config = None,
     listen: Annotated[str | None, typer.Option(help="host:port on which it serves.")] = None,
-    cluster: ClusterOption = None,
+    coordinator: CoordinatorOption = None,
     log_level: LogLevel = None,
 ) -> int:
     """Run a log server."""
@@ -103,7 +103,7 @@ def server(
     from waltz_log.server import ServerSettings
 
     configure_logs(log_level)
-    command.run(ServerSettings.load(config, prefix="WALTZ_SERVER", listen=listen, cluster=cluster), log_level=log_level)
+    command.run(ServerSettings.load(config, prefix="WALTZ_SERVER", listen=listen, coordinator=coordinator), log_level=log_level)
     return 0
 
 

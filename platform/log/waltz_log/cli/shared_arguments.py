@@ -11,8 +11,9 @@ from waltz_log.errors import InvalidSetting
 
 __all__ = [
     "Cluster",
-    "ClusterOption",
     "Config",
+    "Coordinator",
+    "CoordinatorOption",
     "DryRun",
     "EitherAddress",
     "Every",
@@ -26,11 +27,12 @@ __all__ = [
 ]
 
 Cluster = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
+Coordinator = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
+CoordinatorOption = Annotated[str | None, typer.Option("--coordinator", help="Address of the coordinator: host:port[,host:port]/path.")]
 EitherAddress = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="Log servers: host:port[,host:port]. Operators may give the coordinator: host:port[,host:port]/path.")
 ]
 Servers = Annotated[str, typer.Argument(metavar="CLUSTER", help="Log servers of the cluster: host:port[,host:port].")]
-ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Address of the coordinator: host:port[,host:port]/path.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two rounds of --watch.")]

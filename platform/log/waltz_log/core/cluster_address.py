@@ -79,8 +79,15 @@ def parse_coordinator(address: str) -> tuple[str, str]:
     def refuse(reason: str) -> InvalidSetting:
         return InvalidSetting(name="coordinator", reason=f"has {reason}: {address!r}, wanted {COORDINATOR_EXAMPLE} of ZooKeeper", nearest=None)
 
+    if not root and all(_host_port(each.strip()) for each in hosts.split(",")):
+        raise InvalidSetting(
+            name="coordinator",
+            reason=f"is the address of log servers: {address!r}, nodes and operators need ZooKeeper, {COORDINATOR_EXAMPLE}; only clients use "
+            "`cluster`",
+            nearest=None,
+        )
     if len(root) < 2 or "//" in root:
-        raise refuse("no root path, as addresses of log servers have none" if not root else "no root path")
+        raise refuse("no root path")
     for each in hosts.split(","):
         host, _, port = each.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:

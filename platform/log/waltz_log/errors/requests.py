@@ -57,11 +57,11 @@ class InvalidSetting(InvalidRequest):
         return (f"{self.name}{link}{self.reason}" if self.name else self.reason) + near
 
     @classmethod
-    def unknown(cls, name: str, known: Iterable[str], *, what: str = "setting") -> Self:
-        """The error for an unknown name, with the nearest of the known ones, if any is near."""
+    def unknown(cls, name: str, known: Iterable[str], *, what: str = "setting", meant: str | None = None) -> Self:
+        """The error for an unknown name, with the one that is meant, or else the nearest of the known ones, if any is near."""
         original = {k.lower(): k for k in known}
         near = difflib.get_close_matches(name.lower(), original, n=1, cutoff=0.5)
-        return cls(name=name, reason=f"no such {what}", nearest=original[near[0]] if near else None)
+        return cls(name=name, reason=f"no such {what}", nearest=meant or (original[near[0]] if near else None))
 
 
 class TransactionTooLarge(InvalidRequest):

@@ -34,14 +34,14 @@ def access_control(tls: TlsSettings | None) -> AccessControl:
 
 @asynccontextmanager
 async def following(
-    cluster: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues | None = None, remembered: RememberedRules | None = None
+    address: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues | None = None, remembered: RememberedRules | None = None
 ) -> AsyncIterator[None]:
-    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced. `known`: what the process knows of the values
-    of the coordinator; `remembered`: where it keeps the rules over a restart, if it has a disk for that."""
+    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced. `address`: of the coordinator; `known`: what
+    the process knows of its values; `remembered`: where it keeps the rules over a restart, if it has a disk for that."""
     if not control.enforced:
         yield
         return
-    task = asyncio.ensure_future(_follow(cluster, control, tls, known or KnownValues(), remembered))
+    task = asyncio.ensure_future(_follow(address, control, tls, known or KnownValues(), remembered))
     try:
         yield
     finally:
@@ -73,10 +73,10 @@ async def _record(administration: AdministrationAudit, coordinator: Coordinator)
         log.exception("administrative actions are not recorded")
 
 
-async def _follow(cluster: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues, remembered: RememberedRules | None) -> None:
+async def _follow(address: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues, remembered: RememberedRules | None) -> None:
     while True:
         try:
-            coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
+            coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
             try:
                 remember = (lambda rules: None) if remembered is None else remembered.store
                 follower = AccessFollower(coordinator, control, topics=True, known=known, remember=remember)

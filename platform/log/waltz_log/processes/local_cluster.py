@@ -327,7 +327,7 @@ class LocalCluster:
         return free_port()
 
     def _configure(self, kind: str, name: str, port: int) -> Path:
-        settings: dict[str, Any] = {"cluster": self.coordinator, "listen": f"{HOST}:{port}"}
+        settings: dict[str, Any] = {"coordinator": self.coordinator, "listen": f"{HOST}:{port}"}
         if kind == "storage":
             settings |= {"name": name, "directory": str(self.directory / name)} | self._storage_settings
         else:

@@ -96,14 +96,14 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     """One server from its session's start to its end; returns the address it served at, or was to serve at if the session ended before. If it is
     asked to stop, it hands its partitions over first. `access`: the rules that the life before knew, so that a change in between is recorded."""
     coordinator = await ZooKeeperCoordinator.connect(
-        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
         network = GrpcNetwork(settings.direct_port, limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
         async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
             secret = os.urandom(32)
             server = LogServer(settings, coordinator, network, WallClock(), owner_secret=secret, tracer=tracer, access=access)
-            certificate = CoordinatorCertificate(settings.cluster, settings.tls)
+            certificate = CoordinatorCertificate(settings.coordinator, settings.tls)
             server.coordinator_expiry_s = certificate.expires_s
             try:
                 await server.start()
@@ -119,7 +119,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
                 return subscribers.added_to(server.statistics())
 
             monitored.serving(statistics)
-            say_ready("server", address=address, cluster=settings.cluster)
+            say_ready("server", address=address, coordinator=settings.coordinator)
             await either(stop.wait(), server.wait_lost())
             if stop.is_set():
                 monitored.stopping()
@@ -144,10 +144,10 @@ async def _life_of_workers(
     """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
     servers own them already, and their recovery decides the blocks in flight."""
     coordinator = await ZooKeeperCoordinator.connect(
-        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
-        cluster = await read_cluster(coordinator, settings.cluster)
+        cluster = await read_cluster(coordinator, settings.coordinator)
         membership = Membership(settings, coordinator)
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
         lost = asyncio.ensure_future(coordinator.wait_session_lost())
@@ -167,7 +167,7 @@ async def _life_of_workers(
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)
                     monitored.serving(statistics)
-                    say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
+                    say_ready("server", address=addresses.address, coordinator=settings.coordinator, workers=settings.workers)
                     await either(stop.wait(), asyncio.shield(lost), workers.wait_failed())
                 if stop.is_set():
                     monitored.stopping()

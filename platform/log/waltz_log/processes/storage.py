@@ -80,7 +80,7 @@ async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.E
 async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool, tracer: Tracer | None) -> None:
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         monitored.starting("opening the directory")
         control = access_control(settings.tls)
@@ -104,11 +104,11 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
                 await coordinator.close()  # owners fence the node and send what it must know, except the rules of access
-                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.coordinator, settings.name, settings.tls)))
                 node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 monitored.serving(statistics)
-                say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
-                async with following(settings.cluster, control, settings.tls, node.known, remembered):
+                say_ready("storage", name=settings.name, address=listener.address, coordinator=settings.coordinator)
+                async with following(settings.coordinator, control, settings.tls, node.known, remembered):
                     await stop.wait()
                 monitored.stopping()
             finally:
@@ -128,7 +128,7 @@ async def _life_of_workers(
     ended, even if this process ended first."""
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         disk = FileSystemDisk(settings.directory)
         monitored.starting("opening the directory")
@@ -149,7 +149,7 @@ async def _life_of_workers(
                     await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start, addresses.own), replace=replace)
                     await coordinator.close()
                     monitored.serving(statistics)
-                    say_ready("storage", name=settings.name, address=addresses.address, cluster=settings.cluster, workers=settings.workers)
+                    say_ready("storage", name=settings.name, address=addresses.address, coordinator=settings.coordinator, workers=settings.workers)
                 while workers.serve and not stop.is_set():
                     await either(stop.wait(), growth.requested.wait(), workers.wait_failed())
                     if growth.requested.is_set():
@@ -209,7 +209,7 @@ async def _open(
 ) -> StorageNode:
     found = await coordinator.get(CLUSTER, latest=True)
     if found is None:
-        raise ClusterUnavailable(address=settings.cluster, reason="no cluster there, `waltz cluster create` makes one")
+        raise ClusterUnavailable(address=settings.coordinator, reason="no cluster there, `waltz cluster create` makes one")
     cluster = KnownValues().expect(PARAMETERS, found)
     # Nothing compares and sets this before the directory counts its start: an old answer would admit a copy of an earlier state.
     known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}", latest=True)
@@ -261,16 +261,16 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
 
 async def measure_peers(settings: StorageSettings, network: Network, key: UUID) -> dict[str, float | None]:
     """Of pings to the other storage nodes, as `measure_round_trips` returns them. Raises `ClusterUnavailable`."""
-    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         return await measure_round_trips(coordinator, network, key.bytes, except_for=settings.name)
     finally:
         await coordinator.close()
 
 
-async def find_peers(cluster: str, name: str, tls: TlsSettings | None, partition: int) -> list[str]:
+async def find_peers(address: str, name: str, tls: TlsSettings | None, partition: int) -> list[str]:
     """The present addresses of the other replicas of a partition: requested for a repair, which is rare. Raises `ClusterUnavailable`."""
-    coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
     try:
         return await peer_addresses(coordinator, name, partition)
     finally:

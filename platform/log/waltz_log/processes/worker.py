@@ -187,7 +187,7 @@ async def _partitions_session(orders: Orders, settings: ServerSettings, link: Li
     from waltz_log.server import LogServer
 
     coordinator = await ZooKeeperCoordinator.connect(
-        settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
+        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
         async with tracing(settings.tracing, "waltz-server") as tracer:
@@ -202,7 +202,7 @@ async def _partitions_session(orders: Orders, settings: ServerSettings, link: Li
                 tracer=tracer,
                 access=access,
             )
-            certificate = CoordinatorCertificate(settings.cluster, settings.tls)
+            certificate = CoordinatorCertificate(settings.coordinator, settings.tls)
             server.coordinator_expiry_s = certificate.expires_s
             await server.start()
             link.send(READY)
@@ -229,7 +229,7 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
     async with (
         tracing(settings.tracing, "waltz-storage", instance) as tracer,
         _storage(settings, orders, link, tracer, control) as node,
-        following(settings.cluster, control, settings.tls, node.known, remembered),
+        following(settings.coordinator, control, settings.tls, node.known, remembered),
     ):
         link.send(READY)
         await stop.wait()
@@ -259,7 +259,7 @@ async def _storage(settings: Any, orders: Orders, link: Link, tracer: Tracer | N
         try:
             listener = await network.serve(settings.listen, node.service())
             try:
-                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name, settings.tls)))
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.coordinator, settings.name, settings.tls)))
                 node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 yield node
             finally:

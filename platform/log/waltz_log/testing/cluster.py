@@ -156,7 +156,7 @@ class MemoryCluster:
         if disk is None:
             disk = self.disks[name] = SimulatedDisk()
             StorageNode.create(disk, self.clock, self.key, self.partitions)
-        settings = StorageSettings(name=name, directory=Path("unused"), cluster="memory/test", **self._storage_settings)
+        settings = StorageSettings(name=name, directory=Path("unused"), coordinator="memory/test", **self._storage_settings)
         access = self._access()
         node = StorageNode(settings, disk, self.clock, run_in_place, access=access)
         await node.open()
@@ -201,7 +201,7 @@ class MemoryCluster:
     async def start_server(self, name: str, **more: Any) -> None:
         """Starts a server. `more`: settings of this one."""
         session = self.ensemble.session()
-        settings = ServerSettings(cluster="memory/test", **{"listen": f"{name}:0", **self._settings, **more})
+        settings = ServerSettings(coordinator="memory/test", **{"listen": f"{name}:0", **self._settings, **more})
         server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode(), access=self._access())
         await server.start()
         self.servers[name] = (server, session)

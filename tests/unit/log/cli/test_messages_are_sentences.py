@@ -21,14 +21,15 @@ MISUSES = {
     "read nowhere --partition 0": "cluster has no host and port: 'nowhere', wanted host:port[,host:port] of log servers",
     "read zk:2181/waltz --partition 0": "cluster is the address of a coordinator: 'zk:2181/waltz', clients need log servers, host:port[,host:port]; "
     "only nodes and operators use `coordinator`",
-    "cluster status log1:5101": "coordinator has no root path, as addresses of log servers have none: 'log1:5101', "
-    "wanted host:port[,host:port]/root of ZooKeeper",
+    "cluster status log1:5101": "coordinator is the address of log servers: 'log1:5101', nodes and operators need ZooKeeper, "
+    "host:port[,host:port]/root; only clients use `cluster`",
     "cluster status {here} --output tabel": "--output is table, json or yaml, not 'tabel' (did you mean table?)",
-    "server": "cluster is required",
-    "server --cluster {here} --log-level infos": "infos: no such log level (did you mean info?)",
+    "server": "coordinator is required",
+    "server --coordinator {here} --log-level infos": "infos: no such log level (did you mean info?)",
     "server --config {file}": "session_timeout: no such setting (did you mean session_timeout_s?)",
+    "server --config {confused}": "cluster: no such setting (did you mean coordinator?)",
     "server --config {missing}": "{missing} cannot be read: No such file or directory",
-    "storage --cluster {here} --name a/b --directory x": "name must match pattern '^[A-Za-z0-9._-]+$', not 'a/b'",
+    "storage --coordinator {here} --name a/b --directory x": "name must match pattern '^[A-Za-z0-9._-]+$', not 'a/b'",
     "storage verify {missing}": "directory must be an existing directory, not {missing}",
     "storage --name a verify {missing}": "verify has options of its own, after its name, and none of a node's",
     "zookeeper --listen 2181": "listen must be host:port, not '2181'",
@@ -46,8 +47,10 @@ MISUSES = {
 @pytest.mark.parametrize("line", MISUSES)
 def test_a_misuse_of_the_command_is_reported_in_a_sentence(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.yaml"
-    file.write_text("cluster: here:1/x\nsession_timeout: 3\n")
-    places = {"here": "127.0.0.1:1/x", "file": str(file), "missing": str(tmp_path / "missing")}
+    file.write_text("coordinator: here:1/x\nsession_timeout: 3\n")
+    confused = tmp_path / "confused.yaml"
+    confused.write_text("cluster: log1:5101\n")
+    places = {"here": "127.0.0.1:1/x", "file": str(file), "confused": str(confused), "missing": str(tmp_path / "missing")}
     arguments = [each.format(**places) for each in line.split()]
     assert run(arguments) == USAGE
     reported = capsys.readouterr().err

@@ -60,6 +60,6 @@ def test_a_scheme_and_too_many_hosts_are_refused() -> None:
 def test_each_address_recognizes_the_other() -> None:
     with pytest.raises(InvalidSetting, match=r"is the address of a coordinator: 'zk:2181/waltz', clients need log servers, host:port\[,host:port\]"):
         parse_servers("zk:2181/waltz")
-    with pytest.raises(InvalidSetting, match=r"no root path, as addresses of log servers have none: 'log1:5101', wanted .*/root of ZooKeeper"):
+    with pytest.raises(InvalidSetting, match=r"is the address of log servers: 'log1:5101', nodes and operators need ZooKeeper, .*/root;"):
         parse_coordinator("log1:5101")
     assert parse_coordinator("zk1:2181,zk2:2181/waltz/main/") == ("zk1:2181,zk2:2181", "/waltz/main")

@@ -40,7 +40,7 @@ async def life(coordinator: Refusing, monkeypatch: pytest.MonkeyPatch, *, worker
         return coordinator
 
     monkeypatch.setattr(process, "ZooKeeperCoordinator", SimpleNamespace(connect=connect))
-    settings = ServerSettings(cluster=ADDRESS, listen="127.0.0.1:0", workers=workers)
+    settings = ServerSettings(coordinator=ADDRESS, listen="127.0.0.1:0", workers=workers)
     monitored, stop, recorded = Monitored("server"), asyncio.Event(), AdministrationAudit(rules=False)
     if workers == 1:
         return await process._life(settings, monitored, stop, access_control(None), recorded)

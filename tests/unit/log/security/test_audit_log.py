@@ -143,7 +143,7 @@ async def test_a_secret_is_in_no_status_representation_or_error(tmp_path: Path, 
     tls = DevelopmentAuthority(tmp_path).issue("node", "a")
     key = tls.key.read_text().splitlines()[1]
     certificates = Certificates(tls)
-    shown = [repr(each) for each in (tls, certificates, certificates.current(), ServerSettings(cluster="a:1/x", tls=tls), ClientSettings(tls=tls))]
+    shown = [repr(each) for each in (tls, certificates, certificates.current(), ServerSettings(coordinator="a:1", tls=tls), ClientSettings(tls=tls))]
     token = b"\x01secret of the owner"
     opened = OpenedBy(1, token, "shop/orders", ())
     shown += [repr(opened), str(opened), f"{opened}"]

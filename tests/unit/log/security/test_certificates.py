@@ -166,7 +166,7 @@ def test_plain_text_elsewhere_needs_the_word_insecure(listen: str, settings: Tls
 )
 def test_plain_metrics_elsewhere_need_the_word_insecure(host: str, address: str, settings: TlsSettings) -> None:
     def check(**changes: Any) -> None:
-        node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "127.0.0.1:1", "http": {"host": host, "port": 1}}
+        node = {"coordinator": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "127.0.0.1:1", "http": {"host": host, "port": 1}}
         check_protection(StorageSettings.model_validate({**node, **changes}))
 
     with pytest.raises(InvalidSetting, match=rf"http.tls is required, because {re.escape(address)} can be reached from other machines"):
@@ -181,7 +181,7 @@ def test_plain_metrics_elsewhere_need_the_word_insecure(host: str, address: str,
 
 def test_a_node_with_tls_refuses_plain_metrics_for_other_machines(settings: TlsSettings) -> None:
     node = {
-        "cluster": "127.0.0.1:1/a",
+        "coordinator": "127.0.0.1:1/a",
         "name": "s",
         "directory": "d",
         "listen": "10.0.0.1:1",
@@ -213,14 +213,14 @@ def test_only_nodes_and_zookeeper_serve_unless_it_is_asked_for(authority: Develo
 @pytest.mark.parametrize("role", ["operator", "application", "reader", "zookeeper", "guest"])
 @pytest.mark.parametrize("serve", [True, False])
 def test_a_node_does_not_start_with_the_certificate_of_another_role(authority: DevelopmentAuthority, role: str, serve: bool) -> None:
-    node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue(role, "a", serve=serve)}
+    node = {"coordinator": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue(role, "a", serve=serve)}
     wanted = rf"tls.certificate.*{role}-a.pem is of spiffe://waltz/{role}/a.*: a node needs a certificate with one URI spiffe://DOMAIN/node/NAME"
     with pytest.raises(InvalidSetting, match=wanted):
         check_protection(StorageSettings.model_validate(node))
 
 
 def test_a_node_does_not_start_with_a_certificate_that_may_not_serve(authority: DevelopmentAuthority) -> None:
-    node = {"cluster": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue("node", "a", serve=False)}
+    node = {"coordinator": "127.0.0.1:1/a", "name": "s", "directory": "d", "listen": "10.0.0.1:1", "tls": authority.issue("node", "a", serve=False)}
     with pytest.raises(InvalidSetting, match=r"node-a.pem is of spiffe://waltz/node/a and may not serve: .* usages serverAuth and clientAuth"):
         check_protection(StorageSettings.model_validate(node))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Coordinator, DryRun, Output, Timeout, checked_output
 
 __all__ = ["access_app"]
 
@@ -23,17 +23,17 @@ Resources = Annotated[
 
 @access_app.command()
 def grant(
-    cluster: Cluster, principal: Principal, operations: Operations, resources: Resources, dry_run: DryRun = False, timeout: Timeout = 10.0
+    coordinator: Coordinator, principal: Principal, operations: Operations, resources: Resources, dry_run: DryRun = False, timeout: Timeout = 10.0
 ) -> int:
     """Permit operations on resources. The first grant denies everything else to applications and readers. Exit code 3 if a node has not confirmed."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.grant(cluster, principal, operations, resources, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.grant(coordinator, principal, operations, resources, dry_run=dry_run, timeout_s=timeout))
 
 
 @access_app.command()
 def revoke(
-    cluster: Cluster,
+    coordinator: Coordinator,
     principal: Annotated[str, typer.Argument(help="Principal of the rules, as `waltz access list` shows it.")],
     operations: Annotated[str | None, typer.Argument(help="Operations to revoke, with commas (default: all).")] = None,
     resources: Annotated[list[str] | None, typer.Argument(help="Resources of the rules, as `waltz access list` shows them (default: all).")] = None,
@@ -43,20 +43,20 @@ def revoke(
     """Revoke permissions. Open mounts, feeds and reads that need them end. Exit code 3 if a node has not confirmed that."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.revoke(cluster, principal, operations, resources or (), dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.revoke(coordinator, principal, operations, resources or (), dry_run=dry_run, timeout_s=timeout))
 
 
 @access_app.command(name="list")
-def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def listing(coordinator: Coordinator, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show all rules."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.listing(coordinator, output=checked_output(output), timeout_s=timeout))
 
 
 @access_app.command(name="test")
 def check(
-    cluster: Cluster,
+    coordinator: Coordinator,
     principal: Annotated[str, typer.Argument(help="Name in a certificate, such as spiffe://waltz/application/orders.")],
     operation: Annotated[str, typer.Argument(help="append, read, resolve or administer.")],
     resource: Annotated[str, typer.Argument(help="NAMESPACE/TOPIC, NAMESPACE/TOPIC:PARTITION, log:PARTITION, or * for the whole cluster.")],
@@ -66,16 +66,16 @@ def check(
     """Say whether a principal may do something, and which rule permits it. Ends with 1 if it may not."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.check(cluster, principal, operation, resource, role=role, timeout_s=timeout))
+    return asyncio.run(command.check(coordinator, principal, operation, resource, role=role, timeout_s=timeout))
 
 
 @access_app.command()
 def reset(
-    cluster: Cluster,
+    coordinator: Coordinator,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm that every application may append to and read everything afterwards.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
     """Remove all rules, also where they are gone or cannot be read. From then on roles alone decide, as in a new cluster."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.reset(cluster, confirmed=yes, timeout_s=timeout))
+    return asyncio.run(command.reset(coordinator, confirmed=yes, timeout_s=timeout))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.cluster.replicas_app import replicas_app
-from waltz_log.cli.shared_arguments import Cluster, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Coordinator, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["cluster_app"]
 
@@ -18,7 +18,7 @@ cluster_app.add_typer(replicas_app, name="replicas")
 
 @cluster_app.command()
 def create(
-    cluster: Cluster,
+    coordinator: Coordinator,
     name: Annotated[str, typer.Option(help="A name for people; the cluster key identifies the cluster.")],
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; `waltz cluster grow` adds more.")],
     storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
@@ -31,13 +31,15 @@ def create(
 
     names = [each.strip() for each in storages.split(",")]
     return asyncio.run(
-        command.create(cluster, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout)
+        command.create(
+            coordinator, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout
+        )
     )
 
 
 @cluster_app.command()
 def grow(
-    cluster: Cluster,
+    coordinator: Coordinator,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
     storages: Annotated[str | None, typer.Option(help="Storage nodes for the new partitions, separated by commas. All nodes by default.")] = None,
     replication: Annotated[
@@ -50,12 +52,12 @@ def grow(
     from waltz_log.cli.cluster import grow as command
 
     names = None if storages is None else [each.strip() for each in storages.split(",")]
-    return asyncio.run(command.run(cluster, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.run(coordinator, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
 
 
 @cluster_app.command()
 def adopt(
-    cluster: Cluster,
+    coordinator: Coordinator,
     nodes: Annotated[
         list[str],
         typer.Argument(metavar="NAME=DIRECTORY...", help="Each node with its directory, or the output of `waltz storage describe`."),
@@ -73,20 +75,20 @@ def adopt(
     """Create the metadata of a cluster for storage directories that hold data, such as migrated ones. Start nodes and servers afterwards."""
     from waltz_log.cli.cluster import adopt as command
 
-    return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
+    return asyncio.run(command.run(coordinator, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
 
 
 @cluster_app.command()
-def repair(cluster: Cluster, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def repair(coordinator: Coordinator, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Write back what nodes know, where the coordinator lost a value or holds one that cannot be read or is older. Exit code 1 if a fault is left."""
     from waltz_log.cli.cluster import repair as command
 
-    return asyncio.run(command.run(cluster, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.run(coordinator, dry_run=dry_run, timeout_s=timeout))
 
 
 @cluster_app.command()
 def status(
-    cluster: Cluster,
+    coordinator: Coordinator,
     output: Output = "table",
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
     complete: Annotated[bool, typer.Option("--complete", help="Also ask every node and every worker for its status.")] = False,
@@ -98,4 +100,4 @@ def status(
     from waltz_log.cli.cluster import cluster as command
 
     shown, every_s = checked_output(output), checked_every(watch, every)
-    return asyncio.run(command.status(cluster, output=shown, wait_s=wait, complete=complete, every_s=every_s, timeout_s=timeout))
+    return asyncio.run(command.status(coordinator, output=shown, wait_s=wait, complete=complete, every_s=every_s, timeout_s=timeout))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Coordinator, DryRun, Output, Timeout, checked_output
 
 __all__ = ["add_placement"]
 
@@ -21,7 +21,7 @@ AtOnce = Annotated[int, typer.Option("--at-once", min=1, max=32, help="How many 
 
 
 def drain(
-    cluster: Cluster,
+    coordinator: Coordinator,
     node: Annotated[str, typer.Argument(help="Name of a storage node, or number or address of a log server.")],
     undo: Annotated[bool, typer.Option("--undo", help="Readmit a drained node.")] = False,
     at_once: AtOnce = 2,
@@ -35,22 +35,24 @@ def drain(
 
     shown = checked_output(output)
     if undo:
-        return asyncio.run(command.undo(cluster, node, dry_run=dry_run, output=shown, timeout_s=timeout))
-    return asyncio.run(command.drain(cluster, node, at_once=at_once, dry_run=dry_run, output=shown, wait_s=wait, timeout_s=timeout))
+        return asyncio.run(command.undo(coordinator, node, dry_run=dry_run, output=shown, timeout_s=timeout))
+    return asyncio.run(command.drain(coordinator, node, at_once=at_once, dry_run=dry_run, output=shown, wait_s=wait, timeout_s=timeout))
 
 
 def rebalance(
-    cluster: Cluster, at_once: AtOnce = 2, dry_run: DryRun = False, output: Output = "table", wait: Wait = 3600.0, timeout: Timeout = 10.0
+    coordinator: Coordinator, at_once: AtOnce = 2, dry_run: DryRun = False, output: Output = "table", wait: Wait = 3600.0, timeout: Timeout = 10.0
 ) -> int:
     """Move replicas until each storage node holds about as many, for example after one was added. If it was killed, repeat it."""
     from waltz_log.cli.cluster import drain as command
 
-    return asyncio.run(command.rebalance(cluster, at_once=at_once, dry_run=dry_run, output=checked_output(output), wait_s=wait, timeout_s=timeout))
+    return asyncio.run(
+        command.rebalance(coordinator, at_once=at_once, dry_run=dry_run, output=checked_output(output), wait_s=wait, timeout_s=timeout)
+    )
 
 
 @owner_app.command()
 def move(
-    cluster: Cluster,
+    coordinator: Coordinator,
     partitions: Partitions,
     to: Annotated[str, typer.Argument(help="Number or address of the log server.")],
     dry_run: DryRun = False,
@@ -60,12 +62,12 @@ def move(
     """Move partitions to a server. They stay with it, and return to it after its restart. Others may move to keep the servers' shares equal."""
     from waltz_log.cli.cluster import owner as command
 
-    return asyncio.run(command.move(cluster, partitions, to, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.move(coordinator, partitions, to, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
 
 
 @owner_app.command()
 def release(
-    cluster: Cluster,
+    coordinator: Coordinator,
     partitions: Annotated[str, typer.Argument(metavar="PARTITIONS", help="Log partitions, such as 3,5-7, or all.")],
     dry_run: DryRun = False,
     output: Output = "table",
@@ -74,7 +76,7 @@ def release(
     """Let the cluster choose the owner of partitions again that were moved by hand."""
     from waltz_log.cli.cluster import owner as command
 
-    return asyncio.run(command.release(cluster, partitions, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.release(coordinator, partitions, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
 
 
 def add_placement(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Coordinator, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["replicas_app"]
 
@@ -22,38 +22,46 @@ Force = Annotated[bool, typer.Option("--force", help="Allow fewer than three rep
 
 
 @replicas_app.command(name="list")
-def listing(cluster: Cluster, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def listing(coordinator: Coordinator, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show the replicas of each partition, and how many each storage node holds."""
     from waltz_log.cli.cluster import replicas as command
 
-    return asyncio.run(command.listing(cluster, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
+    return asyncio.run(command.listing(coordinator, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
 
 
 @replicas_app.command()
-def add(cluster: Cluster, partitions: Partitions, node: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+def add(coordinator: Coordinator, partitions: Partitions, node: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
     """Add a replica to partitions. Returns when each holds the whole log and votes."""
-    return _change(cluster, partitions, node, None, at_once, wait, timeout)
+    return _change(coordinator, partitions, node, None, at_once, wait, timeout)
 
 
 @replicas_app.command()
 def remove(
-    cluster: Cluster, partitions: Partitions, node: Removed, force: Force = False, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
+    coordinator: Coordinator,
+    partitions: Partitions,
+    node: Removed,
+    force: Force = False,
+    at_once: AtOnce = 2,
+    wait: Wait = 3600.0,
+    timeout: Timeout = 10.0,
 ) -> int:
     """Remove a replica of partitions. Its data stays on its disk. Fewer than three put acknowledged transactions at risk and need --force."""
-    return _change(cluster, partitions, None, node, at_once, wait, timeout, force=force)
+    return _change(coordinator, partitions, None, node, at_once, wait, timeout, force=force)
 
 
 @replicas_app.command()
 def replace(
-    cluster: Cluster, partitions: Partitions, old: Removed, new: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
+    coordinator: Coordinator, partitions: Partitions, old: Removed, new: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
 ) -> int:
     """Replace a replica of partitions. The new one is added before the old one is removed, unless the old one is gone already."""
-    return _change(cluster, partitions, new, old, at_once, wait, timeout)
+    return _change(coordinator, partitions, new, old, at_once, wait, timeout)
 
 
 def _change(
-    cluster: str, partitions: str, added: str | None, removed: str | None, at_once: int, wait_s: float, timeout_s: float, *, force: bool = False
+    coordinator: str, partitions: str, added: str | None, removed: str | None, at_once: int, wait_s: float, timeout_s: float, *, force: bool = False
 ) -> int:
     from waltz_log.cli.cluster import replicas as command
 
-    return asyncio.run(command.run(cluster, partitions, add=added, remove=removed, force=force, at_once=at_once, wait_s=wait_s, timeout_s=timeout_s))
+    return asyncio.run(
+        command.run(coordinator, partitions, add=added, remove=removed, force=force, at_once=at_once, wait_s=wait_s, timeout_s=timeout_s)
+    )

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, ClusterOption, Config, DryRun, LogLevel, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Config, Coordinator, CoordinatorOption, DryRun, LogLevel, Output, Timeout, checked_output
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 
@@ -37,7 +37,7 @@ def run_node(
     name: Annotated[str | None, typer.Option(help="Name of this node in the cluster.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Directory of segments and the control file.")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port on which it serves.")] = None,
-    cluster: ClusterOption = None,
+    coordinator: CoordinatorOption = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Accept a directory that is empty or behind although the node held data. The node copies from its peers."),
@@ -46,7 +46,7 @@ def run_node(
 ) -> int:
     """Run a storage node. The subcommands inspect, copy or convert a storage directory."""
     if context.invoked_subcommand is not None:
-        given = [config, name, directory, listen, cluster, log_level]
+        given = [config, name, directory, listen, coordinator, log_level]
         if replace or any(each is not None for each in given):
             raise InvalidSetting(name=context.invoked_subcommand, reason="has options of its own, after its name, and none of a node's", nearest=None)
         return OK
@@ -55,7 +55,7 @@ def run_node(
     from waltz_log.storage import StorageSettings
 
     configure_logs(log_level)
-    settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, cluster=cluster)
+    settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, coordinator=coordinator)
     command.run(settings, replace=replace, log_level=log_level)
     return OK
 
@@ -180,7 +180,7 @@ def restore(
 
 @storage_app.command("forget")
 def forget(
-    cluster: Cluster,
+    coordinator: Coordinator,
     name: Annotated[str, typer.Argument(help="The name of the storage node, as `waltz cluster status` shows it.")],
     dry_run: DryRun = False,
     output: Output = "table",
@@ -189,4 +189,4 @@ def forget(
     """Remove a storage node from the cluster that has no replicas and will not come back. Run `waltz drain` first."""
     from waltz_log.cli.storage import storage_forget
 
-    return asyncio.run(storage_forget.forget(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(storage_forget.forget(coordinator, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Config, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Config, Coordinator, Output, Timeout, checked_output
 
 __all__ = ["add_support"]
 
@@ -39,7 +39,7 @@ def explain(
 
 
 def selftest(
-    cluster: Cluster,
+    coordinator: Coordinator,
     directory: Annotated[Path, typer.Option(help="Directory on the disk to measure, such as that of a storage node.")] = Path(),
     output: Output = "table",
     timeout: Timeout = 10.0,
@@ -47,11 +47,11 @@ def selftest(
     """Measure syncs of a disk of this machine, round trips to every node, and differences of clocks. Exit code 1 if something is wrong."""
     from waltz_log.cli.support import selftest as command
 
-    return asyncio.run(command.run(cluster, directory, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.run(coordinator, directory, output=checked_output(output), timeout_s=timeout))
 
 
 def bundle(
-    cluster: Cluster,
+    coordinator: Coordinator,
     to: Annotated[Path, typer.Option("--to", help="The archive, a new file.")] = Path("waltz-bundle.tar.gz"),
     config: Annotated[list[Path] | None, typer.Option("--config", "-c", help="File of settings to add, without secrets. May be repeated.")] = None,
     log: Annotated[list[Path] | None, typer.Option("--log", help="Log file whose end is added, without secrets. May be repeated.")] = None,
@@ -60,7 +60,7 @@ def bundle(
     """Collect what support needs in one archive: state, topics, versions, settings and logs; no payloads, no secrets."""
     from waltz_log.cli.support import bundle as command
 
-    return command.run(cluster, to, configs=config or (), logs=log or (), timeout_s=timeout)
+    return command.run(coordinator, to, configs=config or (), logs=log or (), timeout_s=timeout)
 
 
 def add_support(app: typer.Typer) -> None:

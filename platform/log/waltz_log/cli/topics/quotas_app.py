@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Output, Timeout, checked_output
+from waltz_log.cli.shared_arguments import Coordinator, Output, Timeout, checked_output
 
 __all__ = ["quotas_app"]
 
@@ -19,8 +19,8 @@ def quotas() -> None:
 
 
 @quotas_app.command(name="list")
-def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def listing(coordinator: Coordinator, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show the quotas of each log server, and how often it refused a client that was over one. The first rule that fits applies."""
     from waltz_log.cli.topics import quotas as command
 
-    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.listing(coordinator, output=checked_output(output), timeout_s=timeout))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, DryRun, EitherAddress, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Cluster, Coordinator, DryRun, EitherAddress, Every, Output, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["topics_app"]
 
@@ -85,16 +85,16 @@ def describe(cluster: Cluster, name: Name, watch: Watch = False, every: Every = 
 
 
 @topics_app.command(name="alter-policy")
-def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def alter_policy(coordinator: Coordinator, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Change policies of a topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.alter_policy(coordinator, name, policies or [], dry_run=dry_run, timeout_s=timeout))
 
 
 @topics_app.command()
-def delete(cluster: Cluster, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def delete(coordinator: Coordinator, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Delete a topic. Its data is removed as soon as all subscribers have read it; then the log partitions are free for another topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.delete(coordinator, name, dry_run=dry_run, timeout_s=timeout))

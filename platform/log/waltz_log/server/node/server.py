@@ -131,7 +131,7 @@ class LogServer:
 
     async def start(self) -> None:
         """Joins the cluster. Raises `ClusterUnavailable` if there is none at the address, `OSError` if it cannot listen."""
-        self._cluster = await read_cluster(self._coordinator, self._settings.cluster, self._known)
+        self._cluster = await read_cluster(self._coordinator, self._settings.coordinator, self._known)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes, self._known)
         await self._client_ids.open(self._cluster, self._owner_secret)
         await self._topics.read(latest=True)

@@ -56,7 +56,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
 
 async def test_a_bundle_has_the_state_and_no_payload_and_no_secret(cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALTZ_SERVER_API_TOKEN", "s3cr3t")
-    (tmp_path / "server.yaml").write_text("cluster: here:1/x\nauth: {password: s3cr3t}\n")
+    (tmp_path / "server.yaml").write_text("coordinator: here:1/x\nauth: {password: s3cr3t}\n")
     (tmp_path / "server.log").write_text(
         'started token=s3cr3t {"client_secret": "s3cr3t"} http://ada:s3cr3t@here/\n-----BEGIN PRIVATE KEY-----\ns3cr3t\n'
     )

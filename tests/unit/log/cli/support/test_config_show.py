@@ -24,12 +24,12 @@ def test_each_value_has_its_origin_and_the_environment_overrides_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "server.yaml"
-    file.write_text("cluster: here:1/x\nworkers: 2\nsession_timeout_s: 9\n")
+    file.write_text("coordinator: here:1/x\nworkers: 2\nsession_timeout_s: 9\n")
     monkeypatch.setenv("WALTZ_SERVER_WORKERS", "4")
     monkeypatch.setenv("WALTZ_SERVER_PREFERRED_PARTITIONS", "1,2")
     assert run(["config", "show", "server", "--config", str(file), "--output", "json"]) == OK
     found = _shown(capsys)
-    assert (found["cluster"]["value"], found["cluster"]["origin"], found["cluster"]["default"]) == ("here:1/x", "file", None)
+    assert (found["coordinator"]["value"], found["coordinator"]["origin"], found["coordinator"]["default"]) == ("here:1/x", "file", None)
     assert (found["workers"]["value"], found["workers"]["origin"], found["workers"]["default"]) == (4, "WALTZ_SERVER_WORKERS", 1)
     assert found["preferred_partitions"]["value"] == [1, 2]
     assert found["session_timeout_s"]["value"] == 9.0
@@ -47,7 +47,7 @@ def test_every_component_can_be_shown(component: str, capsys: pytest.CaptureFixt
 
 
 def test_settings_that_do_not_start_are_shown_with_the_reason(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WALTZ_SERVER_CLUSTER", "here:1/x")
+    monkeypatch.setenv("WALTZ_SERVER_COORDINATOR", "here:1/x")
     monkeypatch.setenv("WALTZ_SERVER_WORKERS", "0")
     assert run(["config", "show", "server", "--changed"]) == USAGE
     assert "a server does not start with them: WALTZ_SERVER_WORKERS must be greater than or equal to 1" in capsys.readouterr().out

@@ -16,7 +16,7 @@ RULES = [{"principal": "batch/*", "transactions_per_s": 1000.0}, {"topic": "shop
 
 
 async def test_the_rules_of_a_server_are_in_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    quotas = ServerSettings.model_validate({"cluster": "memory/test", "quotas": RULES}).quotas
+    quotas = ServerSettings.model_validate({"coordinator": "memory/test", "quotas": RULES}).quotas
     async with InMemoryCluster(servers=1) as cluster:
         ((server, _),) = cluster.servers.values()
         monkeypatch.setattr(server, "_settings", server._settings.model_copy(update={"quotas": quotas}))

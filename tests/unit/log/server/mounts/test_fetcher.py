@@ -36,7 +36,7 @@ class _StalledStore:
 
 
 def _fetcher(store: _StalledStore) -> Fetcher:
-    return Fetcher(cast(StoreSession, store), ServerSettings(cluster="memory/test"), lambda run, headers: None)
+    return Fetcher(cast(StoreSession, store), ServerSettings(coordinator="memory/test"), lambda run, headers: None)
 
 
 @pytest.mark.parametrize("headers_only", [False, True])
@@ -101,7 +101,7 @@ class _Store:
     partition = 0
     committed = 100
     failed = None
-    settings = ServerSettings(cluster="memory/test", replica_retry_s=0.001)
+    settings = ServerSettings(coordinator="memory/test", replica_retry_s=0.001)
     assigned = ("storage-0", "storage-1", "storage-2")
 
     def __init__(self, replica: _Replica) -> None:
@@ -120,7 +120,7 @@ async def test_a_block_that_changed_on_its_way_is_not_remembered_and_is_read_aga
     if headers_only:
         block = replace(block, records=seal_headers(block.records, block.lengths))
     replica, remembered = _Replica(block), list[Run]()
-    settings = ServerSettings(cluster="memory/test", replica_retry_s=0.001)
+    settings = ServerSettings(coordinator="memory/test", replica_retry_s=0.001)
     fetcher = Fetcher(cast(StoreSession, _Store(replica)), settings, lambda run, headers: remembered.append(run))
     run = await fetcher.fetch(7, headers_only=headers_only)
     assert (run.blocks, replica.reads, replica.corrupt_reads) == ((block,), 2, 0)

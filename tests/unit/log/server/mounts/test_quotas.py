@@ -280,10 +280,10 @@ def test_the_first_rule_that_fits_applies_and_an_idle_principal_is_forgotten() -
 @pytest.mark.parametrize("wrong", [{"transactions_per_s": 0}, {"transactions": 5}, {"burst_s": 0}, {"principal": ""}])
 def test_a_rule_that_would_mean_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting):
-        ServerSettings.load(None, prefix="X", environment={}, cluster="x", quotas=[wrong])
+        ServerSettings.load(None, prefix="X", environment={}, coordinator="x", quotas=[wrong])
 
 
 def test_rules_come_from_the_environment_as_yaml() -> None:
     text = '[{principal: "spiffe://*/application/*", bytes_per_s: 1e6}]'
-    found = ServerSettings.load(None, prefix="WALTZ_SERVER", environment={"WALTZ_SERVER_QUOTAS": text}, cluster="x")
+    found = ServerSettings.load(None, prefix="WALTZ_SERVER", environment={"WALTZ_SERVER_QUOTAS": text}, coordinator="x")
     assert found.quotas == (QuotaSettings(principal="spiffe://*/application/*", bytes_per_s=1e6),)

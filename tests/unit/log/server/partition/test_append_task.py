@@ -100,7 +100,7 @@ async def bench(request: pytest.FixtureRequest) -> Any:
     """Its parameter: `overlap_bytes`, 0 if there is none."""
     store = _Store()
     sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000)
-    settings = ServerSettings(cluster="x", overlap_bytes=getattr(request, "param", 0))
+    settings = ServerSettings(coordinator="x", overlap_bytes=getattr(request, "param", 0))
     task: Any = AppendTask(store, sequencer, _Clock(), settings, 0, Totals())  # type: ignore[arg-type]
     loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None)), asyncio.ensure_future(task.watch_space())]
     yield task, store

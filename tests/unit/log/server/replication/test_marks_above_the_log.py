@@ -107,7 +107,7 @@ class _Store:
 async def bench() -> AsyncIterator[tuple[AppendTask, _Store, list[asyncio.Task[None]]]]:
     store: Any = _Store()
     clock: Any = type("_Clock", (), {"now_ms": lambda self: 5})()
-    task = AppendTask(store, Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000), clock, ServerSettings(cluster="x"), 0, Totals())
+    task = AppendTask(store, Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000), clock, ServerSettings(coordinator="x"), 0, Totals())
     loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.refuse_marks())]
     yield task, store, loops
     for loop in loops:

@@ -95,7 +95,7 @@ def test_a_server_started_again_at_its_address_does_not_wait_for_its_dead_coordi
         cluster = MemoryCluster(servers=0, settings=SETTINGS)
         await cluster.start()
         sessions = [cluster.ensemble.session() for _ in range(2)]
-        settings = ServerSettings(cluster="memory/test", listen="server-0:7000")
+        settings = ServerSettings(coordinator="memory/test", listen="server-0:7000")
         first = LogServer(settings, sessions[0], cluster.network, cluster.clock, owner_secret=b"secret")
         await first.start()
         client = await WaltzClient.connect_over(KnownServers(lambda: [settings.listen]), cluster.network, rng=Random(0))

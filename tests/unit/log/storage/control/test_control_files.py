@@ -35,7 +35,7 @@ def damage(disk: SimulatedDisk, path: str, offset: int) -> None:
 
 
 def node_on(disk: SimulatedDisk) -> StorageNode:
-    settings = StorageSettings.load(None, prefix="NONE", environment={}, name="storage-0", directory="unused", cluster="test")
+    settings = StorageSettings.load(None, prefix="NONE", environment={}, name="storage-0", directory="unused", coordinator="test")
     return StorageNode(settings, disk, FixedClock(), run_in_place)
 
 

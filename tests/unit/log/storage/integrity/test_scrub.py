@@ -49,7 +49,7 @@ class Replicas:
         self.asked: list[int] = []
 
     async def start(self, place: int) -> None:
-        settings = StorageSettings(name=f"s{place}", directory=Path("unused"), cluster="test", segment_bytes=SEGMENT_BYTES)
+        settings = StorageSettings(name=f"s{place}", directory=Path("unused"), coordinator="test", segment_bytes=SEGMENT_BYTES)
         node = StorageNode(settings, self.disks[place], FixedClock(), run_in_place)
         await node.open(KEY)
         self.nodes.append(node)

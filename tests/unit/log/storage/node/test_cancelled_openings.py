@@ -51,7 +51,7 @@ class Held:
 async def opened_node(directory: Path) -> AsyncIterator[StorageNode]:
     disk, offload = FileSystemDisk(directory), ThreadOffload(4)
     StorageNode.create(disk, FixedClock(), KEY, 2)
-    settings = StorageSettings(name="storage-0", directory=directory, cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
+    settings = StorageSettings(name="storage-0", directory=directory, coordinator="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
     node = StorageNode(settings, disk, FixedClock(), offload)
     await node.open(KEY)
     try:

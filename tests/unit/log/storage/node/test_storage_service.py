@@ -83,7 +83,7 @@ class Bench:
 
     def __init__(self, disk: SimulatedDisk, **settings: Any) -> None:
         self.disk = disk
-        self.settings = StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", **settings)
+        self.settings = StorageSettings(name="storage-0", directory=Path("unused"), coordinator="test", **settings)
         self.network = MemoryNetwork()
         self.node: StorageNode
         self.channel: Channel
@@ -673,7 +673,9 @@ async def test_a_replica_says_whether_it_grew_as_a_member_of_its_clean_session()
 async def test_readers_that_wait_for_the_disk_leave_a_thread_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FileSystemDisk(tmp_path)
     StorageNode.create(disk, FixedClock(), KEY, 1)
-    settings = StorageSettings(name="storage-0", directory=tmp_path, cluster="test", disk_threads=2, disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
+    settings = StorageSettings(
+        name="storage-0", directory=tmp_path, coordinator="test", disk_threads=2, disk_warn_free_bytes=0, disk_refuse_free_bytes=0
+    )
     offload = ThreadOffload(settings.disk_threads)
     node = StorageNode(settings, disk, FixedClock(), offload)
     await node.open(KEY)
@@ -756,7 +758,7 @@ async def test_after_a_failed_sync_the_next_start_reports_what_the_medium_holds(
 
 
 async def test_a_disk_that_others_fill_costs_the_append_and_nothing_else(bench: Bench) -> None:
-    bench.settings = StorageSettings(name="s", directory=Path("unused"), cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
+    bench.settings = StorageSettings(name="s", directory=Path("unused"), coordinator="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
     await bench.restart()
     await bench.append(1, block(0, [b"a"]))
     await bench.clean(1, 0)

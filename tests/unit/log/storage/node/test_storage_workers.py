@@ -28,7 +28,7 @@ class FixedClock:
 
 
 def node(disk: SimulatedDisk, worker: int, asked: list[int] | None = None) -> StorageNode:
-    settings = StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", workers=WORKERS)
+    settings = StorageSettings(name="storage-0", directory=Path("unused"), coordinator="test", workers=WORKERS)
     ask = None if asked is None else asked.append
     return StorageNode(settings, disk, FixedClock(), run_in_place, shard=Shard(worker, WORKERS), request_growth=ask)
 

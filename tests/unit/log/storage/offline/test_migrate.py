@@ -56,7 +56,7 @@ def files(disk: SimulatedDisk, *, below: str = "") -> dict[str, bytes]:
 
 async def read_back(disk: SimulatedDisk | FileSystemDisk, session: int, partition: int) -> list[tuple[int, int, bytes]]:
     """Id, header and data of all transactions, as a reader gets them from a node on the directory."""
-    node = StorageNode(StorageSettings(name="a", directory=Path("unused"), cluster="test"), disk, FixedClock(), run_in_place)
+    node = StorageNode(StorageSettings(name="a", directory=Path("unused"), coordinator="test"), disk, FixedClock(), run_in_place)
     await node.open(KEY)
     network = MemoryNetwork()
     listener = await network.serve("a:0", node.service())

@@ -173,7 +173,7 @@ BLOCK = 100 * 1024
 async def _streams_on_a_slow_disk() -> tuple[int, int]:
     """The most that all partitions held at once, and the most of one."""
     settings = StorageSettings(
-        name="slow", directory=Path("unused"), cluster="test", pending_bytes_max=OWN, writer_bytes_max=TOTAL, scrub_bytes_per_s=0
+        name="slow", directory=Path("unused"), coordinator="test", pending_bytes_max=OWN, writer_bytes_max=TOTAL, scrub_bytes_per_s=0
     )
     disk = SimulatedDisk()
     StorageNode.create(disk, FixedClock(), KEY, PARTITIONS)

@@ -238,7 +238,7 @@ async def test_a_clock_that_steps_changes_times_and_nothing_else() -> None:
 
 
 async def _cold_start(directory: Path, partitions: int) -> None:
-    settings = StorageSettings(name="many", directory=directory, cluster="test", open_files_max=64, scrub_bytes_per_s=0)
+    settings = StorageSettings(name="many", directory=directory, coordinator="test", open_files_max=64, scrub_bytes_per_s=0)
     disk = FileSystemDisk(directory)
     StorageNode.create(disk, FixedClock(), KEY, partitions)
     offload = ThreadOffload(4)

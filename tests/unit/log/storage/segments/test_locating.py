@@ -81,7 +81,7 @@ def test_a_range_that_begins_below_the_log_is_refused() -> None:
 async def test_a_node_reports_where_something_is_and_refuses_a_newer_session_than_its_own() -> None:
     disk = SimulatedDisk()
     StorageNode.create(disk, Clock(), KEY, 1)
-    node = StorageNode(StorageSettings(cluster="memory", name="s", directory=Path("unused")), disk, Clock(), run_in_place)
+    node = StorageNode(StorageSettings(coordinator="memory", name="s", directory=Path("unused")), disk, Clock(), run_in_place)
     await node.open()
     network = MemoryNetwork()
     listener = await network.serve("s:1", node.service())

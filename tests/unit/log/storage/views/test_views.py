@@ -47,7 +47,7 @@ def settings_of(directory: Path) -> StorageSettings:
         "compaction_bytes_per_s": 1 << 40,
         "scrub_bytes_per_s": 0,
     }
-    return StorageSettings(name="storage-0", directory=directory, cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0, **small)
+    return StorageSettings(name="storage-0", directory=directory, coordinator="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0, **small)
 
 
 def node_on(directory: Path) -> StorageNode:
