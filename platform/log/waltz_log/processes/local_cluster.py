@@ -314,7 +314,7 @@ class LocalCluster:
         return pid
 
     def _port(self, name: str) -> int:
-        """The kept port, or another one if a stranger listens there. It is held until `close`, so that no other cluster takes it from a node that is
+        """The kept port, or another one if a stranger listens there. It is held until `close`, so that no other cluster gets it before a node that is
         not up yet, or that restarts."""
         if name not in self._held:
             self._held[name] = self._hold(name)

@@ -1,6 +1,6 @@
 """Ports on the loopback for processes that listen a moment later. A held port is given to no other cluster of this machine in between.
 
-The holder binds the port and never listens, with the options that let the real process bind it too. Whoever else looks for a port binds without these
+The holder binds the port and never listens, with the options that let the real process bind it too. Another search for a port binds without these
 options, which fails while a port is held.
 """
 

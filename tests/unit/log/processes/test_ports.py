@@ -18,7 +18,7 @@ def _listening(*options: int) -> socket.socket:
     return found
 
 
-def test_nobody_else_gets_a_held_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_cluster_gets_a_held_port(monkeypatch: pytest.MonkeyPatch) -> None:
     held = free_port()
     monkeypatch.setattr(ports, "PORTS", range(held.number, held.number + 1))
     monkeypatch.setattr(ports, "ATTEMPTS", 1)
