@@ -175,24 +175,24 @@ def decoder_of(method: Any) -> Callable[[Any], Any]:
     return by_type.get(method.request) or (lambda data: with_names(method.request.FromString(data)))
 
 
-def received_append(data: bytes | bytearray) -> ReceivedAppend | pb.ClientMessage:
+def received_append(data: bytes | memoryview) -> ReceivedAppend | pb.ClientMessage:
     """Raises what `decoder_of` says."""
     kinds = {1: int, 2: bytes, 3: bytes, 4: bytes, 5: bytes, 6: memoryview, 7: bytes, 8: int, 9: bytes}
     fields = _only_field(memoryview(data), _APPEND, kinds)
     if fields is None or max(fields.get(1, 0), fields.get(8, 0)) > _INT32_MAX:
         if len(data) > MIXED_BYTES_MAX and not _is_only_field(memoryview(data), _APPEND):
             raise ProtocolViolation(reason=f"message too large: bytes={len(data)} limit={MIXED_BYTES_MAX}")
-        return with_names(pb.ClientMessage.FromString(data))  # type: ignore[arg-type]  # it reads a bytearray too
+        return with_names(pb.ClientMessage.FromString(data))  # type: ignore[arg-type]  # it reads a view too
     get = fields.get
     columns = (get(1, 0), get(2, b""), get(3, b""), get(4, b""), get(5, b""), get(6, b""), get(7, b""), get(8, 0), get(9, b""))
     return ReceivedAppend(AppendColumns(*columns))
 
 
-def received_block(data: bytes | bytearray) -> ReceivedBlock | pb.ReplicateRequest:
+def received_block(data: bytes | memoryview) -> ReceivedBlock | pb.ReplicateRequest:
     """Raises protobuf's `DecodeError`."""
     fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int, 5: bytes, 6: int})
     if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX or fields.get(6, 0) > _UINT32_MAX:
-        return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a bytearray too
+        return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a view too
     get = fields.get
     return ReceivedBlock(Block(get(1, 0), get(2, b""), get(3, b""), get(4, 0), get(5, b""), get(6, 0)))
 

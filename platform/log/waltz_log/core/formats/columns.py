@@ -246,14 +246,14 @@ class _Framing:
             bounds = zip((starts[some] + (HEADER_BYTES - begin)).tolist(), (ends[some] - (4 + begin)).tolist(), strict=True)
             yield [chunk[first:last] for first, last in bounds]
 
-    def put_heads(self, data: bytearray, rows: NDArray[Any]) -> None:
+    def put_heads(self, data: bytearray | memoryview, rows: NDArray[Any]) -> None:
         """Rows of n, or one for all, in place of the first bytes of each record."""
         if self.size:
             self._strided(data, rows.dtype, 0)[:] = rows
         else:
             _windows(data, rows.dtype)[self.ends - self.sizes] = rows
 
-    def put_closings(self, data: bytearray, values: NDArray[Any]) -> None:
+    def put_closings(self, data: bytearray | memoryview, values: NDArray[Any]) -> None:
         """`values` in four bytes each, in the byte order of their type."""
         if self.size:
             self._strided(data, values.dtype, -4)[:] = values
@@ -292,11 +292,11 @@ def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transa
         raise CorruptData(where=where, offset=start, transaction_id=-1, reason=f"bytes after the last record: bytes={total - start}")
 
 
-def assign_ids(records: bytes | memoryview, lengths: bytes, first_transaction_id: int) -> bytes:
+def assign_ids(records: bytes | bytearray | memoryview, lengths: bytes, first_transaction_id: int) -> bytes:
     """The block with ids `first_transaction_id` and up. Its records have id zero and are verified. Only what the id changes is added to a checksum,
-    so a wrong checksum stays wrong."""
+    so a wrong checksum stays wrong. If `records` may be written to, the ids are written there too, which saves a copy: it is used up."""
     count = len(lengths) // 4
-    patched = bytearray(records)
+    patched = bytearray(records) if isinstance(records, bytes) or memoryview(records).readonly else records
     if count < FEW_RECORDS:
         _assign_one_by_one(patched, lengths, first_transaction_id)
         return bytes(patched)
@@ -323,7 +323,7 @@ def _windows(data: bytes | bytearray | memoryview, dtype: np.dtype[Any]) -> NDAr
     return np.ndarray(shape=(len(data) - dtype.itemsize + 1,), dtype=dtype, buffer=data, strides=(1,))
 
 
-def _assign_one_by_one(patched: bytearray, lengths: bytes, first_transaction_id: int) -> None:
+def _assign_one_by_one(patched: bytearray | memoryview, lengths: bytes, first_transaction_id: int) -> None:
     start = 0
     no_id = crc32(_NO_ID)
     with memoryview(patched) as view:

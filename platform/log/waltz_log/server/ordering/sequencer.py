@@ -151,7 +151,7 @@ class Sequencer:
         self._newest_mark = newest_mark
         result = Sequenced(None, [], [], [], [], [], [], [])
         first = self.next_id
-        records: list[bytes | memoryview] = []
+        records: list[bytes | bytearray | memoryview] = []
         lengths: list[bytes] = []
         for frame in frames:
             try:
@@ -165,7 +165,7 @@ class Sequencer:
         if len(result.rejected) > len(result.turns):
             self._remember_conflicts(result, append_time_ms)
         if records:
-            joined, columns = records[0] if len(records) == 1 else b"".join(records), b"".join(lengths)
+            joined, columns = records[0] if len(records) == 1 else bytearray().join(records), b"".join(lengths)
             numbered = assign_ids(joined, columns, first)
             result.block = Block(first, columns, numbered, append_time_ms, checksum=block_checksum(first, columns, numbered, append_time_ms))
         return result
@@ -178,7 +178,7 @@ class Sequencer:
             rejected, holders = [rejected[place] for place in lost], [holders[place] for place in lost]
         self.conflicts.add(rejected, holders, append_time_ms, self.locks.floor)
 
-    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
+    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | bytearray | memoryview, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
         appender = frame.appender
         self._check(frame)
@@ -224,7 +224,7 @@ class Sequencer:
         remaining: npt.NDArray[np.intp] | None,
         verdict: Verdict,
         result: Sequenced,
-    ) -> tuple[bytes | memoryview, bytes] | None:
+    ) -> tuple[bytes | bytearray | memoryview, bytes] | None:
         """What the locks leave of a frame. `remaining`: the positions that were judged; None: all."""
         appender = frame.appender
         result.turns.extend([len(result.rejected) + place for place in verdict.turns])
@@ -246,7 +246,7 @@ class Sequencer:
         result.committed.append((appender, _ranges(np.asarray(sequences)[kept], first_id)))
         offsets = offsets_array(frame.lengths)
         view = memoryview(frame.records)
-        records = b"".join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
+        records = bytearray().join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
         result.sizes.append(len(records))
         return records, lengths_array(frame.lengths)[kept].astype(">i4").tobytes()
 

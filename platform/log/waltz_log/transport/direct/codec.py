@@ -95,7 +95,7 @@ class Wire(asyncio.BufferedProtocol):
         self._large: LargeFrame | None = None
         self.share = Share()
         self._charged = self._in_hand = 0
-        self._messages: deque[bytes | bytearray] = deque()
+        self._messages: deque[bytes | memoryview] = deque()
         self._held = 0
         self._reading = True
         self._receiver: asyncio.Future[None] | None = None
@@ -227,14 +227,14 @@ class Wire(asyncio.BufferedProtocol):
         self.resume_writing()
         self._wake()
 
-    def _frame(self, kind: int, data: bytes | bytearray) -> None:
+    def _frame(self, kind: int, data: bytes | memoryview) -> None:
         if kind == GREETING and self._greeting_due:
             self._greeting_due = False
             assert self._greeted is not None
             if data[:1] == VERSION:
-                self._greeted(self, data[1:].decode("ascii", "replace"))
+                self._greeted(self, bytes(data[1:]).decode("ascii", "replace"))
             else:
-                self._break(ProtocolViolation(reason=f"unknown version of the framing: {data[:1].hex()}"))
+                self._break(ProtocolViolation(reason=f"unknown version of the framing: {bytes(data[:1]).hex()}"))
         elif kind == PING:
             if self._senders is None:  # otherwise the peer has enough to read, and would hear of no PONG
                 self._write(PONG, b"")
@@ -342,7 +342,7 @@ class Wire(asyncio.BufferedProtocol):
         while self._senders is not None:
             await asyncio.shield(self._senders)
 
-    async def next(self) -> bytes | bytearray | None:
+    async def next(self) -> bytes | memoryview | None:
         """The next message; None if there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
         self._return_in_hand()
         if self._judging and not self._messages:

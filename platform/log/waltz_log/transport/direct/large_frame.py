@@ -3,6 +3,8 @@ announces. Pure."""
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = ["BEGUN_BYTES_MAX", "LargeFrame"]
 
 BEGUN_BYTES_MAX = 2 * 1024 * 1024
@@ -19,7 +21,7 @@ class LargeFrame:
         self.kind = kind
         self.since_s = since_s
         self._announced = announced
-        self._data = bytearray(min(announced, max(BEGUN_BYTES_MAX, len(begin))))
+        self._data = _memory(min(announced, max(BEGUN_BYTES_MAX, len(begin))))
         self._filled = len(begin)
         self._data[: self._filled] = begin
 
@@ -30,14 +32,14 @@ class LargeFrame:
     @property
     def free(self) -> memoryview:
         """Where the next bytes belong."""
-        return memoryview(self._data)[self._filled :]
+        return self._data[self._filled :]
 
     def received(self, count: int) -> None:
         self._filled += count
 
     @property
-    def whole(self) -> bytearray | None:
-        """The frame, once all of it is here."""
+    def whole(self) -> memoryview | None:
+        """The frame, once all of it is here. The receiver may write to it."""
         return self._data if self._filled == self._announced else None
 
     @property
@@ -47,8 +49,13 @@ class LargeFrame:
 
     def grow(self) -> int:
         """Returns by how many bytes."""
-        data = bytearray(min(self._announced, 2 * len(self._data)))
+        data = _memory(min(self._announced, 2 * len(self._data)))
         data[: self._filled] = self._data
         grown = len(data) - len(self._data)
         self._data = data
         return grown
+
+
+def _memory(size: int) -> memoryview:
+    """It is not cleared, which would take another pass over it. What it holds stays unread until it is overwritten."""
+    return np.empty(size, dtype=np.uint8).data
