@@ -88,7 +88,7 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
 }
 
 ELSEWHERE: dict[AnyMethod, str] = {
-    methods.SERVER_DIRECT: "its opening is the mount of the row above; over real connections: test_tickets_across_workers.py",
+    methods.SERVER_DIRECT: "its opening is the mount of the row above; over real connections: test_hostile.py",
     methods.STORAGE_DIRECT: "for nodes alone",
     methods.REPLICATE: "for nodes alone",
 }
