@@ -74,6 +74,8 @@ class MemoryCluster:
         self.network.identities = None if identities is None else partial(self._identity, identities)
         self._following: dict[str, asyncio.Task[None]] = {}
         self.clock: Clock = LoopClock()
+        self.clocks: dict[str, Clock] = {}
+        """Of nodes whose clock is another one, by name."""
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, tuple[StorageNode, Listener]] = {}
         self.servers: dict[str, tuple[LogServer, MemoryCoordinator]] = {}
@@ -155,10 +157,10 @@ class MemoryCluster:
         disk = self.disks.get(name)
         if disk is None:
             disk = self.disks[name] = SimulatedDisk()
-            StorageNode.create(disk, self.clock, self.key, self.partitions)
+            StorageNode.create(disk, self.clocks.get(name, self.clock), self.key, self.partitions)
         settings = StorageSettings(name=name, directory=Path("unused"), coordinator="memory/test", **self._storage_settings)
         access = self._access()
-        node = StorageNode(settings, disk, self.clock, run_in_place, access=access)
+        node = StorageNode(settings, disk, self.clocks.get(name, self.clock), run_in_place, access=access)
         await node.open()
         if access.enforced:
             follower = AccessFollower(self.ensemble.session(), access, topics=True, known=node.known)
@@ -202,7 +204,8 @@ class MemoryCluster:
         """Starts a server. `more`: settings of this one."""
         session = self.ensemble.session()
         settings = ServerSettings(coordinator="memory/test", **{"listen": f"{name}:0", **self._settings, **more})
-        server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode(), access=self._access())
+        clock = self.clocks.get(name, self.clock)
+        server = LogServer(settings, session, self.network.host(name), clock, owner_secret=name.encode(), access=self._access())
         await server.start()
         self.servers[name] = (server, session)
 

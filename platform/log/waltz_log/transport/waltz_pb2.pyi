@@ -1791,15 +1791,20 @@ class PingResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FULL_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
+    """it takes no appends until there is room on its disk"""
+    now_ms: _builtins.int
+    """the node's clock"""
     def __init__(
         self,
         *,
         full: _builtins.bool = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "now_ms", b"now_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

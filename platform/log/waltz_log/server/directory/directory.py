@@ -159,6 +159,11 @@ class Directory:
         items = {} if register is None else register.items
         return sorted({str(name) for value in items.values() for name in json.loads(value)})
 
+    def storage_addresses(self) -> list[str]:
+        """Of the storage nodes that hold replicas, as far as they are known."""
+        entries = (self._known.accept(STORAGE_ENTRIES, self._nodes.get(f"{paths.STORAGE_NODES}/{name}"), name) for name in self._node_names())
+        return [entry.address for entry in entries if entry is not None]
+
     def _watch_nodes(self) -> None:
         for name in self._node_names():
             self._watch(f"{paths.STORAGE_NODES}/{name}")

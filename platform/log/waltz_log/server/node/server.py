@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from waltz_log.security.rules import Operation
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
+from waltz_log.server.base.agreed_clock import AgreedClock
 from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
@@ -94,6 +96,7 @@ class LogServer:
         self._coordinator = coordinator
         self._network = network
         self._clock = clock
+        self._append_clock = AgreedClock(clock, network)
         self._cluster: ClusterParameters | None = None
         self._probes: NodeProbes | None = None
         self._listener: Listener | None = None
@@ -149,6 +152,7 @@ class LogServer:
         of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking, self._known)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
+        work["clock"] = partial(self._append_clock.run, self._cluster.key.bytes, self._directory.storage_addresses)
         if self._access.enforced:
             work["access"] = self._access_follower.run
         work["client ids"] = self._client_ids.run
@@ -187,6 +191,7 @@ class LogServer:
 
     async def _follow(self) -> None:
         """Opens and closes partitions as the assignment says."""
+        await self._append_clock.wait_asked()
         while True:
             node = await self._known.get(self._coordinator, ASSIGNMENT)
             assignment = self._known.accept(ASSIGNMENT, node)
@@ -235,7 +240,7 @@ class LogServer:
         await asyncio.gather(*(self._close(number) for number in leaving))
         for number, generation in mine.items():
             if number not in self._partitions:
-                shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
+                shared = (self._cluster, self._coordinator, self._network, self._append_clock, self._settings, self._caches, self._topics, self._probes)
                 own = (self._owner_secret, self._fill_pace, self._totals, self._quotas, self._access, self._tracer)
                 partition = Partition(self.server_id, number, generation, *shared, *own)
                 self._partitions[number] = partition

@@ -140,7 +140,7 @@ class _Service:
     async def ping(self, request: pb.PingRequest) -> pb.PingResponse:
         self._node.access.control.expect_cluster()
         self._expect_key(request)
-        return pb.PingResponse(full=self._node.full)
+        return pb.PingResponse(full=self._node.full, now_ms=self._node.clock.now_ms())
 
     async def status(self, request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
         self._node.access.control.expect_cluster()

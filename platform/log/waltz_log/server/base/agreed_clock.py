@@ -1,0 +1,92 @@
+"""Dates appends, and no further ahead than at least half of the clocks of a server and the storage nodes permit.
+
+Append times never go back, so a clock that is a year ahead for a moment would date a partition a year ahead for a year: retention by age would keep
+everything, and reads from a time would find the wrong place (docs/guides/disaster_recovery.md). So a server asks all storage nodes for their dates,
+and where its own clock is ahead of what they agree on, it continues from the agreed date. A clock that is behind stays as it is: what it dates is
+dated right again as soon as the clock is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+from waltz_log.core.ports import Clock, Network
+from waltz_log.core.recovery import majority
+from waltz_log.core.retention import agreed_now_ms
+from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["AHEAD_MAX_MS", "AgreedClock"]
+
+log = get_logger(__name__)
+
+PAUSE_S: Final = 30.0
+FIRST_S: Final = 2.0
+"""For the answer of one storage node, and how long a server that starts waits for all of them. Without a majority of the nodes, no partition opens
+anyway."""
+
+AHEAD_MAX_MS: Final = 60_000
+"""Clocks that a time service keeps differ by milliseconds. This is far beyond them, and small enough to wait for."""
+
+
+class AgreedClock:
+    """The port `Clock` for one server process. `own`: the clock of the machine."""
+
+    def __init__(self, own: Clock, network: Network) -> None:
+        self._own = own
+        self._network = network
+        self._agreed: tuple[int, float] | None = None
+        """The date, and the time of the event loop at which it was agreed on."""
+        self._is_ahead = False
+        self._asked = asyncio.Event()
+
+    def now_ms(self) -> int:
+        own_ms = self._own.now_ms()
+        if self._agreed is None:
+            return own_ms
+        expected_ms = self._agreed[0] + round(1000 * (asyncio.get_running_loop().time() - self._agreed[1]))
+        return expected_ms if own_ms > expected_ms + AHEAD_MAX_MS else own_ms
+
+    async def wait_asked(self) -> None:
+        """Until the storage nodes were asked once, for at most `FIRST_S`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S):
+                await self._asked.wait()
+
+    async def run(self, cluster_key: bytes, addresses: Callable[[], Collection[str]]) -> None:
+        """Asks the storage nodes at the addresses again and again, until cancelled."""
+        while True:
+            known = addresses()
+            found = await asyncio.gather(*(_now_ms(self._network, address, cluster_key) for address in known))
+            dates = [each for each in found if each]
+            if known and len(dates) >= majority(len(known)):
+                self._agree([self._own.now_ms(), *dates])
+            self._asked.set()
+            await asyncio.sleep(PAUSE_S)
+
+    def _agree(self, dates: list[int]) -> None:
+        self._agreed = (agreed_now_ms(dates), asyncio.get_running_loop().time())
+        ahead_ms = dates[0] - self._agreed[0]
+        if (ahead_ms > AHEAD_MAX_MS) != self._is_ahead:
+            self._is_ahead = not self._is_ahead
+            if self._is_ahead:
+                log.error("clock is ahead of the storage nodes", ahead_s=ahead_ms // 1000, advice="correct it; appends have the nodes' time meanwhile")
+            else:
+                log.info("clock agrees with the storage nodes again", ahead_s=ahead_ms // 1000)
+
+
+async def _now_ms(network: Network, address: str, cluster_key: bytes) -> int | None:
+    """None if the node does not answer."""
+    channel = network.connect(address)
+    try:
+        async with asyncio.timeout(FIRST_S):
+            return (await channel.call(methods.PING, pb.PingRequest(cluster_key=cluster_key), timeout_s=FIRST_S)).now_ms
+    except (TimeoutError, WaltzError):
+        return None
+    finally:
+        await channel.close()
