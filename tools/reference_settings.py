@@ -237,7 +237,7 @@ def _kind_of(kind: Any) -> str:
 
 def _name(kind: Any) -> str:
     names = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "datetime": "time or date", "Path": "path"}
-    return names[kind.__name__]
+    return names.get(kind.__name__, str(kind.__name__))
 
 
 def _shown(value: Any, unit: str) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias  # Any: the client is imported on first use
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias  # Any: the client is imported on first use
 from uuid import UUID
 
 from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted, naming_topic
@@ -21,7 +21,10 @@ from pyspark_waltz.planner import Range, Size
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting, NotAllowed, OutOfRange, PermissionDenied, WaltzError
 
-__all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s"]
+if TYPE_CHECKING:
+    from waltz_log.client.inspection.inspect import ClusterInspector
+
+__all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s", "inspect_cluster"]
 
 CONNECT_TIMEOUT_S = 8.0
 """Without a cluster at the address, the error comes within ten seconds, including the start of Python, unless `fetchTimeoutMs` is given."""
@@ -71,8 +74,15 @@ class Inspector(Protocol):
     def view_ends(self, sessions: Mapping[int, int], principal: str) -> Mapping[int, Mapping[str, int]]: ...
 
 
-Connect: TypeAlias = Callable[[str, float], AbstractContextManager[Any]]
-"""From an address and a timeout in seconds to an `Inspector`, as a context manager."""
+Connect: TypeAlias = Callable[[SourceOptions], AbstractContextManager[Any]]
+"""From the address, the key and the timeout in the options to an `Inspector`, as a context manager."""
+
+
+def inspect_cluster(options: SourceOptions) -> ClusterInspector:
+    """Raises `ClusterUnavailable`, `ClusterKeyMismatch`."""
+    from waltz_log.client.inspection.inspect import ClusterInspector
+
+    return ClusterInspector(options.cluster, connect_timeout_s(options), options.cluster_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,6 @@ class LogView:
         self._connect = connect
         self._monotonic = monotonic
         self._patience_s = options.fetch_timeout_ms / 1000
-        self._connect_timeout_s = connect_timeout_s(options)
         self._manager: AbstractContextManager[Any] | None = None
         self._inspector: Inspector | None = None
         self._connected_before = False
@@ -220,7 +229,7 @@ class LogView:
 
     def _open(self) -> Inspector:
         if self._inspector is None:
-            self._manager = self._connect(self._options.cluster, self._connect_timeout_s)
+            self._manager = self._connect(self._options)
             inspector: Inspector = self._manager.__enter__()
             self._inspector = inspector
             parameters = inspector.parameters

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
+from uuid import UUID
 
 from pyspark_waltz.foreign_options import refuse_foreign
 from pyspark_waltz.naming import Wanted, parse_topic_pattern, parse_topics
@@ -57,6 +58,7 @@ _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 
 OPTIONS: Final = (
     Option("cluster", "required", _ALL, "log servers of the cluster, `host:port[,host:port]`; one that answers is enough"),
+    Option("clusterKey", "any", _ALL, "key of the cluster, as `waltz cluster status` shows it; an address of another cluster is refused"),
     Option("mode", "`data`", _ALL, "`metadata`: one row for each log partition, with its marks, owner and replicas"),
     Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`, only those of the topics"),
     Option("topic", "none", _ALL, "topics to read, `namespace/name`, separated by commas; adds the columns `topic` and `key`"),
@@ -121,6 +123,7 @@ class SourceOptions:
     """`starting` gives the start of each partition; for a partition that it does not name, `starting_times` does. The same for `ending`."""
 
     cluster: str
+    cluster_key: UUID | None = None
     partitions: tuple[int, ...] | None = None
     starting: Positions = FROM_THE_EARLIEST
     starting_times: Times | None = None
@@ -157,6 +160,7 @@ class SourceOptions:
             )
         found = cls(
             cluster=values["cluster"].strip(),
+            cluster_key=_key(values),
             partitions=partitions,
             starting=starting,
             starting_times=starting_times,
@@ -346,6 +350,14 @@ def _truth(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise InvalidSetting(name=name, reason=f"wants true or false, got {values[name]!r}", nearest=None)
     return text == "true"
+
+
+def _key(values: Mapping[str, str]) -> UUID | None:
+    text = values.get("clusterKey")
+    try:
+        return None if text is None else UUID(text.strip())
+    except ValueError:
+        raise InvalidSetting(name="clusterKey", reason=f"wants a key as `waltz cluster status` shows it, got {text!r}", nearest=None) from None
 
 
 def _word(values: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:

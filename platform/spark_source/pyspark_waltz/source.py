@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any  # Any: tests connect to another inspector
+from typing import TYPE_CHECKING  # Any: tests connect to another inspector
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
@@ -19,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_waltz import catalog_tables
 from pyspark_waltz.filters import Pushed, asked_for, push
 from pyspark_waltz.intervals import Intervals
-from pyspark_waltz.log_view import LogView
+from pyspark_waltz.log_view import Connect, LogView, inspect_cluster
 from pyspark_waltz.metadata_rows import MetadataReader
 from pyspark_waltz.naming import TopicOf
 from pyspark_waltz.offsets import BEHIND, Extent, Offset, batch_starts, by_name, checked_starts
@@ -37,17 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "DefaultSource"]
 
 
-def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
-    from waltz_log.client.inspection.inspect import ClusterInspector
-
-    return ClusterInspector(cluster, timeout_s=timeout_s)
-
-
 class DefaultSource(DataSource):
     """The data source of `format("waltz")`. PySpark finds it by the package's name (`pyspark_…`), without registration, if the package is
     installed. Spark calls its methods; queries set its options (docs/reference/spark.md)."""
 
-    connect = staticmethod(_connect)
+    connect: Connect = staticmethod(inspect_cluster)
     """How the driver reaches the cluster. A subclass may replace it (tests do), with its own form of address (`check_address`)."""
 
     check_address: Callable[[str], object] = staticmethod(parse_servers)

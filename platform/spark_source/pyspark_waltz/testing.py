@@ -139,7 +139,7 @@ class StubStorage:
     def _check(self, request: Any) -> None:
         partition, readers = request.partition, self.readers.get(request.partition, ())
         if request.cluster_key != self.cluster_key:
-            raise ClusterKeyMismatch(expected=self.cluster_key.hex(), got=request.cluster_key.hex())
+            raise ClusterKeyMismatch(where="the request")
         expect_allowed("stub", readers, "read", request.principal)
         if request.session > self.session:
             raise SessionTooOld(partition=partition, asked=request.session, session=self.session)
@@ -267,7 +267,7 @@ def _located(blocks: list[list[int]], retained: int, asked: Question) -> Place:
 class StubSource(DefaultSource):
     """The source over a `StubCluster`: `spark.dataSource.register(StubSource)`, then `format("waltz_stub")`."""
 
-    connect = staticmethod(StubInspector)
+    connect = staticmethod(lambda options: StubInspector(options.cluster))
     check_address = staticmethod(Path)
 
     @classmethod

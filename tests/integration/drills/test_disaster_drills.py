@@ -89,7 +89,7 @@ def test_a_zookeeper_restored_from_an_old_snapshot_is_refused_and_then_rebuilt_f
 
     stop(cluster)
     adopted = waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev", "--restored")
-    assert "adopted cluster=" in adopted
+    assert "adopted coordinator=" in adopted
     start(cluster)
     assert log_of(cluster.cluster) == data
     data += append(cluster, "after the repair")

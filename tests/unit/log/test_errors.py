@@ -36,7 +36,7 @@ SAMPLES: list[WaltzError] = [
     errors.ReplicaFenced(what="session", partition=1, mine=2, newer=3, clean_session=1),
     errors.CoordinatorBehind(partition=1, replica="storage-0", recorded=2, found=3),
     errors.SessionTooOld(partition=1, asked=3, session=2),
-    errors.ClusterKeyMismatch(expected="a", got="b"),
+    errors.ClusterKeyMismatch(where="a:1"),
     errors.OutOfRange(partition=1, asked=2, first=3, last=4),
     errors.NotCommittedYet(partition=1, asked=5, first=3, last=4),
     errors.Trimmed(partition=1, asked=2, first=3, last=4),

@@ -23,7 +23,7 @@ from waltz_log.exit_codes import LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE
         (errors.InvalidSetting(name="x", reason="y", nearest=None), USAGE),
         (errors.ClusterUnavailable(address="a", reason="b"), UNAVAILABLE),
         (errors.GaveUp(partition=1, reason="b", attempts=2, elapsed_s=1, winner=None, limit="attempts"), UNAVAILABLE),
-        (errors.ClusterKeyMismatch(expected="a", got="b"), REFUSED),
+        (errors.ClusterKeyMismatch(where="a:1"), REFUSED),
         (errors.StorageFailed(partition=0, reason="full"), MACHINE),
         (OSError("cannot listen"), MACHINE),
         (JavaMissing(reason="none"), LACKING),

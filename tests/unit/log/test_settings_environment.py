@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -108,6 +109,8 @@ def _values(annotation: Any) -> Iterator[Any]:
         yield from (0.25, 0.75, 1.5, 20.5)
     elif kind in (str, Path):
         yield from ("some-name", "127.0.0.1:5/x")
+    elif kind is UUID:
+        yield "a183fca3-ed08-410a-ad31-ca0dd3380748"
     elif kind in (tuple, list, frozenset):
         yield [next(values) for values in (_values(arguments[0]), _rest(_values(arguments[0])))]
         yield [next(_values(arguments[0]))]

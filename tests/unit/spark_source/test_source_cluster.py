@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, Location, LogView
+from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, Location, LogView, connect_timeout_s
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
@@ -48,10 +48,10 @@ class FakeCluster:
     trimmed: dict[int, int] = field(default_factory=dict)
     timeouts_s: list[float] = field(default_factory=list)
 
-    def connect(self, address: str, timeout_s: float) -> FakeCluster:
-        self.timeouts_s.append(timeout_s)
+    def connect(self, options: SourceOptions) -> FakeCluster:
+        self.timeouts_s.append(connect_timeout_s(options))
         if self.refuses:
-            raise ClusterUnavailable(address=address, reason="nobody")
+            raise ClusterUnavailable(address=options.cluster, reason="nobody")
         return self
 
     def __enter__(self) -> FakeCluster:
@@ -136,7 +136,7 @@ def test_a_cluster_that_was_never_there_and_an_error_that_stays_are_reported_at_
     with pytest.raises(ClusterUnavailable):
         view(FakeCluster({}, refuses=True), clock).extents()
     with pytest.raises(ClusterKeyMismatch):
-        view(FakeCluster({}, troubles=[ClusterKeyMismatch(expected="a", got="b")]), clock).extents()
+        view(FakeCluster({}, troubles=[ClusterKeyMismatch(where="a:1")]), clock).extents()
     assert clock.now == 0
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from uuid import UUID
 
 import pytest
 
 from pyspark_waltz.errors import DataLost, RangeUnreadable
+from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, inspect_cluster
 from pyspark_waltz.options import EARLIEST, LATEST, OPTIONS, Limits, Positions, SourceOptions
+from waltz_log.client.inspection import inspect
 from waltz_log.errors import InvalidSetting
 
 
@@ -269,3 +272,14 @@ def test_options_and_errors_survive_pickling() -> None:
     ):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_the_key_of_the_cluster_is_checked_at_the_drivers_first_contact(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = UUID("a183fca3-ed08-410a-ad31-ca0dd3380748")
+    connected: list[tuple[object, ...]] = []
+    monkeypatch.setattr(inspect, "ClusterInspector", lambda *given: connected.append(given))
+    inspect_cluster(parse(clusterKey=f" {key} ", fetchTimeoutMs="500"))
+    inspect_cluster(parse())
+    assert connected == [("127.0.0.1:5101", 0.5, key), ("127.0.0.1:5101", CONNECT_TIMEOUT_S, None)]
+    with pytest.raises(InvalidSetting, match=r"^clusterKey wants a key as `waltz cluster status` shows it, got 'main'$"):
+        parse(clusterKey="main")

@@ -86,7 +86,7 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
     first = nodes[names[0]]
     for name, facts in nodes.items():
         if facts.key != first.key:
-            raise ClusterKeyMismatch(expected=f"{first.key}, of {names[0]}", got=f"{facts.key}, of {name}")
+            raise ClusterKeyMismatch(where=f"{names[0]} or {name}")
         if len(facts.partitions) != len(first.partitions):
             counts = f"{names[0]} has {len(first.partitions)}, {name} has {len(facts.partitions)}"
             raise InvalidRequest(reason=f"directories of different numbers of partitions: {counts}")

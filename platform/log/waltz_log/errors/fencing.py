@@ -79,17 +79,17 @@ class SessionTooOld(WaltzError):
 
 
 class ClusterKeyMismatch(WaltzError):
-    """The two sides belong to different clusters. A node that refuses a request leaves `expected` out: its key is not for a caller that lacks it.
+    """The two sides belong to different clusters. `where`: the address, directory, table or request that belongs to another one. Keys are not in the
+    error: they are not for a caller that lacks them, and errors are logged.
 
     To do: check addresses and directories."""
 
     text = "cluster key mismatch: the two sides belong to different clusters, so check the address and the directory"
     exit_code = REFUSED
-    expected: str | None
-    got: str
+    where: str
 
     @classmethod
-    def expect(cls, own: bytes, given: bytes) -> None:
-        """Raises the error if a caller gave another key than the node's own. Its time does not depend on how much of the key is right."""
+    def expect(cls, own: bytes, given: bytes, where: str = "the request") -> None:
+        """Raises the error if a caller gave another key than the own one. Its time does not depend on how much of the key is right."""
         if not compare_digest(own, given):
-            raise cls(expected=None, got=given[: len(own)].hex())
+            raise cls(where=where)

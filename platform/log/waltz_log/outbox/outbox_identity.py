@@ -71,7 +71,7 @@ async def claim(owners: Owners, ledger: Ledger, writer: JournalWriter, nonce: Ca
     """Raises the epoch, or creates the identity. Raises `OutboxFenced`, `ClusterKeyMismatch`, `PermissionDenied`, `Unavailable`."""
     key = str(owners.parameters.key)
     if ledger.identity is not None and ledger.identity.cluster_key != key:
-        raise ClusterKeyMismatch(expected=ledger.identity.cluster_key, got=key)
+        raise ClusterKeyMismatch(where="the outbox")
     identity = ledger.identity or await _create_identity(owners, ledger, writer, key)
     owners.keep_ticket(identity.client_id, identity.ticket)
     mine = ""  # a claim found on disk may be known to a copy; only one made by this start is this start's alone

@@ -246,7 +246,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
         found = read_directory(disk)
         start = -1 if found.fence is None or found.fence.start is None else found.fence.start
         if found.key != key:
-            raise ClusterKeyMismatch(expected=str(key), got=str(found.key))
+            raise ClusterKeyMismatch(where="the storage directory")
         if start < 0 or start >= recorded or found.java is not None:
             return start  # as it should be, or such as the node itself refuses
         if not is_restored(found):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_waltz.log_view import connect_timeout_s
+from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
@@ -32,7 +32,6 @@ from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 from waltz_delta.settings import OutputSettings
-from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
 
@@ -62,7 +61,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if found.output not in ("table", "json"):
         raise InvalidSetting.unknown(found.output, ("table", "json"), what="output")
     first, last = _position("--from", found.first), _position("--to", found.last)
-    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
+    with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
     spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
     try:
@@ -74,7 +73,7 @@ def _run(arguments: Sequence[str]) -> int | None:
 
 
 def _extents(settings: PipelineSettings) -> dict[int, tuple[int, int]]:
-    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
+    with inspect_cluster(settings.options) as inspector:
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
     return {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from pyspark_waltz.log_view import connect_timeout_s
+from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.stopping import StopRequest
 from waltz_delta.jobs.job_arguments import JobParser
@@ -24,7 +24,6 @@ from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
-from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Piece", "backfill", "fill", "pieces"]
@@ -106,7 +105,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     settings = load_job_pipeline(found.pipeline)
     if found.transactions_per_commit < 1:
         raise InvalidSetting(name="--transactions-per-commit", reason="must be at least 1", nearest=None)
-    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
+    with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
     spark = SparkSession.builder.appName(f"waltz backfill {settings.name}").getOrCreate()

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.client.inspection.recent_traces import TracedTransaction
@@ -48,15 +49,16 @@ class Memory(Protocol):
 class OwnersMemory:
     """What the owners of the log's partitions remember. Connects on first use."""
 
-    def __init__(self, cluster: str, principal: str) -> None:
+    def __init__(self, cluster: str, cluster_key: UUID | None, principal: str) -> None:
         self._cluster = cluster
+        self._cluster_key = cluster_key
         self._principal = principal
         self._inspector: ClusterInspector | None = None
 
     def traced(self, ranges: Ranges, count_max: int) -> Sequence[TracedTransaction]:
         """Raises `WaltzError` where the cluster is not reached."""
         if self._inspector is None:
-            self._inspector = ClusterInspector(self._cluster, timeout_s=TIMEOUT_S)
+            self._inspector = ClusterInspector(self._cluster, TIMEOUT_S, self._cluster_key)
         return self._inspector.recent_traces(ranges, count_max, self._principal)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_waltz.log_view import connect_timeout_s
+from pyspark_waltz.log_view import inspect_cluster
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.job_outcome import Failure
@@ -34,7 +34,6 @@ from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_delta.tables.finished import table_outcome
-from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.extras import explain_missing
@@ -98,7 +97,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: Metr
 
 def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
     """Key of the cluster, and the partitions of the log that the options select."""
-    with ClusterInspector(options.cluster, timeout_s=connect_timeout_s(options)) as inspector:
+    with inspect_cluster(options) as inspector:
         wanted = options.wanted_partitions(inspector.catalogue)
         return str(inspector.parameters.key), tuple(range(inspector.parameters.partitions)) if wanted is None else wanted
 
@@ -206,7 +205,7 @@ def _batch_traces(settings: PipelineSettings) -> Iterator[BatchTraces | None]:
 
         tracer = exporting_tracer("waltz-pipeline", settings.name, settings.tracing)
     options = settings.options
-    traces = BatchTraces(settings.name, tracer, OwnersMemory(options.cluster, options.principal))
+    traces = BatchTraces(settings.name, tracer, OwnersMemory(options.cluster, options.cluster_key, options.principal))
     try:
         yield traces
     finally:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
+from uuid import UUID
 
+from pyspark_waltz.options import SourceOptions
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_log.client.feed.subscribers import SyncSubscribers
@@ -30,6 +32,10 @@ class Registry(Protocol):
     def close(self) -> None: ...
 
 
+def _connect(options: SourceOptions) -> Registry:
+    return SyncSubscribers(options.cluster, cluster_key=options.cluster_key)
+
+
 class Subscribing:
     """A context for the life of a job. `notify` receives messages for the operator, with the pipeline's name."""
 
@@ -39,14 +45,14 @@ class Subscribing:
         pipelines: Sequence[PipelineSettings],
         notify: Callable[[str, str], None],
         *,
-        connect: Callable[[str], Registry] = SyncSubscribers,
+        connect: Callable[[SourceOptions], Registry] = _connect,
         pause_s: float = PAUSE_S,
     ) -> None:
         self._pipelines = {settings.name: settings for settings in pipelines if settings.subscriber is not None}
         self._notify = notify
         self._connect = connect
         self._pause_s = pause_s
-        self._registries: dict[str, Registry] = {}
+        self._registries: dict[tuple[str, UUID | None], Registry] = {}
         self._registered: dict[str, dict[int, int]] = {}
         self._landed: dict[str, dict[int, int]] = {}
         self._lock = threading.Lock()
@@ -95,9 +101,10 @@ class Subscribing:
                     self._registered[name] = marks
 
     def _report(self, settings: PipelineSettings, marks: Mapping[int, int]) -> None:
-        cluster, subscriber = settings.options.cluster, str(settings.subscriber)
+        options, subscriber = settings.options, str(settings.subscriber)
+        cluster = options.cluster, options.cluster_key
         if cluster not in self._registries:
-            self._registries[cluster] = self._connect(cluster)
+            self._registries[cluster] = self._connect(options)
         registry = self._registries[cluster]
         labels = {"pipeline": settings.name, "tables": ",".join(settings.tables)}
         if set(marks) != set(self._registered.get(settings.name, ())):

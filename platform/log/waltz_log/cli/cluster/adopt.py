@@ -32,7 +32,7 @@ async def run(address: str, *, name: str, nodes: list[str], missing: list[str], 
     for partition, metadata in found.metadata.items():
         members = ", ".join(f"{node} (session {state.session})" for node, state in metadata.replicas.items()) or "empty"
         print_line(f"partition {partition}: {members}")
-    print_line(f"adopted cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+    print_line(f"adopted coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
     return OK
 
 

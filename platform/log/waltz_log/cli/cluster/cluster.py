@@ -52,7 +52,7 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
         await close_ensemble(coordinator)
     finally:
         await coordinator.close()
-    print_line(f"{done} cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+    print_line(f"{done} coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
     return OK
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from pydantic import Field
 
 from waltz_log.security.settings import TlsSettings
@@ -14,6 +16,11 @@ class ClientSettings(Settings):
     """Settings of a client. A limit per partition applies to each partition to which the client appends."""
 
     connect_timeout_s: float = Field(default=10.0, gt=0, description="How long to wait for the cluster before `ClusterUnavailable`.")
+    cluster_key: UUID | None = Field(
+        default=None,
+        description="The key of the cluster, as `waltz cluster status` shows it. An address of another cluster is refused with `ClusterKeyMismatch` "
+        "before anything is sent to it. None: the cluster that answers first is the right one.",
+    )
     append_timeout_s: float = Field(
         default=30.0, gt=0, description="Default deadline of an append, including all its retries. Choose it longer than a change of owner."
     )

@@ -12,6 +12,7 @@ import random
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
+from uuid import UUID
 
 from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
@@ -35,11 +36,12 @@ class Subscribers:
         self._timeout_s = timeout_s
 
     @classmethod
-    async def connect(cls, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None) -> Self:
-        """Connects to the cluster with log servers at `host:port[,host:port]`. Raises `ClusterUnavailable` after `timeout_s` seconds."""
+    async def connect(cls, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None, cluster_key: UUID | None = None) -> Self:
+        """Connects to the cluster with log servers at `host:port[,host:port]`. Raises `ClusterUnavailable` after `timeout_s` seconds, and
+        `ClusterKeyMismatch` if they are of a cluster with another key."""
         from waltz_log.transport.grpc import GrpcNetwork
 
-        settings = ClientSettings(tls=tls, connect_timeout_s=timeout_s)
+        settings = ClientSettings(tls=tls, connect_timeout_s=timeout_s, cluster_key=cluster_key)
         return await cls.connect_over(NamedServers(cluster), GrpcNetwork(tls=tls), settings, timeout_s)
 
     @classmethod
@@ -129,10 +131,10 @@ def _column(data: bytes, kind: str) -> tuple[int, ...]:
 class SyncSubscribers:
     """The same for programs without an event loop: each call blocks."""
 
-    def __init__(self, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None) -> None:
+    def __init__(self, cluster: str, timeout_s: float = 10.0, tls: TlsSettings | None = None, cluster_key: UUID | None = None) -> None:
         self.background = Background()
         try:
-            self.asynchronous = self.background.call(Subscribers.connect(cluster, timeout_s, tls))
+            self.asynchronous = self.background.call(Subscribers.connect(cluster, timeout_s, tls, cluster_key))
         except BaseException:
             self.background.close()
             raise

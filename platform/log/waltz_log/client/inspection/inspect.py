@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
+from uuid import UUID
 
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
@@ -45,13 +46,13 @@ class PartitionBound:
 class ClusterInspector:
     """`with ClusterInspector("host:port") as cluster:`. Every call returns or raises within `timeout_s`."""
 
-    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, cluster: str, timeout_s: float = 10.0, cluster_key: UUID | None = None) -> None:
         def network() -> Network:
             from waltz_log.transport.grpc import GrpcNetwork
 
             return GrpcNetwork()
 
-        self._begin(NamedServers(cluster), network, timeout_s)
+        self._begin(NamedServers(cluster), network, timeout_s, cluster_key)
 
     @classmethod
     def connect_over(cls, seeds: Seeds, network: Network, timeout_s: float = 10.0) -> Self:
@@ -60,17 +61,18 @@ class ClusterInspector:
         self._begin(seeds, lambda: network, timeout_s)
         return self
 
-    def _begin(self, seeds: Seeds, network: Callable[[], Network], timeout_s: float) -> None:
+    def _begin(self, seeds: Seeds, network: Callable[[], Network], timeout_s: float, cluster_key: UUID | None = None) -> None:
         self._timeout_s = timeout_s
         self._background = Background()
         try:
-            self._owners = self._background.call(self._open(seeds, network))
+            settings = ClientSettings(connect_timeout_s=timeout_s, cluster_key=cluster_key)
+            self._owners = self._background.call(self._open(seeds, network, settings))
         except BaseException:
             self._background.close()
             raise
 
-    async def _open(self, seeds: Seeds, network: Callable[[], Network]) -> Owners:
-        owners = Owners(seeds, network(), ClientSettings(connect_timeout_s=self._timeout_s), random.Random())
+    async def _open(self, seeds: Seeds, network: Callable[[], Network], settings: ClientSettings) -> Owners:
+        owners = Owners(seeds, network(), settings, random.Random())
         await owners.open()
         return owners
 

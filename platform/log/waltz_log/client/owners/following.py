@@ -2,7 +2,7 @@
 
 A stream that ends, that is silent, or whose server has been cut off from the coordinator for long is replaced by one at another server. The servers
 that the map names come first, then those that the application named, which are resolved again; after a round in which all failed, these come first.
-The map outlives all streams: owners can be reached with it while no server answers. The cluster's key is pinned with the first answer.
+The map outlives all streams: owners can be reached with it while no server answers. The cluster's key is configured, or pinned with the first answer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Following:
         """No server could be followed, which was logged."""
         self._patience_s = STALE_S
         self.map = ClusterMap()
-        self.key = b""
+        self.key = b"" if settings.cluster_key is None else settings.cluster_key.bytes
+        """Of the cluster, as configured, or else as the first answer says; empty until then."""
         self.server: str | None = None
         """The server that is followed now."""
         self.age_s = 0.0
@@ -68,7 +69,8 @@ class Following:
 
     async def open(self) -> None:
         """Returns with the first answer, and follows from then on. Raises `ClusterUnavailable` if no server answers in time, and at once what is
-        certainly wrong: `InvalidSetting` for the address of a coordinator, `PermissionDenied`."""
+        certainly wrong: `InvalidSetting` for the address of a coordinator, `PermissionDenied`, `ClusterKeyMismatch` if every server is of another
+        cluster."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(first), name="waltz cluster follower")
         try:
@@ -80,6 +82,11 @@ class Following:
         except BaseException:
             await self.close()
             raise
+
+    @property
+    def opened(self) -> bool:
+        """Whether a server has answered."""
+        return self.map.epoch >= 0
 
     async def close(self) -> None:
         if self._task is not None:
@@ -121,7 +128,7 @@ class Following:
 
     async def _round(self, first: asyncio.Future[None], backoff: Backoff) -> None:
         """Follows at the first server that answers, until its stream ends. Raises the last error if none does."""
-        last: WaltzError = ClusterUnavailable(address=self._seeds.text, reason="there is no address")
+        last: WaltzError | None = None
         for address in await self._candidates():
             self.server = None
             try:
@@ -130,10 +137,13 @@ class Following:
             except WaltzError as error:
                 self._failures += 1
                 self._failed[address] = self._failures
-                self._last = last = error
+                if not isinstance(error, ClusterKeyMismatch):
+                    self._last = last = error
+                elif last is None:  # it costs its address alone: what others failed with is reported before it
+                    self._last = last = ClusterKeyMismatch(where=address)
                 if self.server is not None and isinstance(error, ConnectionLost):
                     return  # it was followed until then: the next round begins without a pause
-        raise last
+        raise last or ClusterUnavailable(address=self._seeds.text, reason="there is no address")
 
     async def _candidates(self) -> list[str]:
         learned = sorted(self.map.assignment.addresses.values())
@@ -199,7 +209,7 @@ class Following:
                 raise ConnectionLost(address=address, reason=f"silent for {timeout_s:g} s") from None
             if message is None:
                 return False
-            self._check_key(message.cluster_key)
+            self._check_key(message.cluster_key, address)
             size += message.ByteSize()
             if size > ANSWER_BYTES_MAX:
                 raise ProtocolViolation(reason=f"more than {ANSWER_BYTES_MAX} bytes of a map: server={address}")
@@ -209,10 +219,10 @@ class Following:
             self._apply(message, parts)
             return True
 
-    def _check_key(self, key: bytes) -> None:
-        """The first answer of all pins the key; with TLS, only a node of the cluster can give it."""
-        if self.key and key != self.key:
-            raise ClusterKeyMismatch(expected=self.key.hex(), got=key.hex())
+    def _check_key(self, key: bytes, address: str) -> None:
+        """Without a configured key, the first answer of all pins it; with TLS, only a node of the cluster can give it."""
+        if self.key:
+            ClusterKeyMismatch.expect(self.key, key, address)
         if len(key) != 16:
             raise ProtocolViolation(reason="a map without the key of its cluster")
 

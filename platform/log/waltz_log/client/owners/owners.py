@@ -54,7 +54,7 @@ class Owners:
 
     @property
     def parameters(self) -> ClusterParameters:
-        if not self._following.key:
+        if not self._following.opened:
             raise InvalidRequest(reason="the client is not open")
         return self._following.map.parameters
 

@@ -46,7 +46,7 @@ class Marks:
                 row = connection.execute(select(self._table.c.high_water_mark, self._table.c.cluster_key).where(*self._at(partition))).one_or_none()
             if row is not None:
                 if row.cluster_key != str(cluster_key):
-                    raise ClusterKeyMismatch(expected=row.cluster_key, got=str(cluster_key))
+                    raise ClusterKeyMismatch(where=f"table {self._table.name}")
                 return int(row.high_water_mark)
             try:
                 with engine.begin() as connection:

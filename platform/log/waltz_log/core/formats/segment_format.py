@@ -71,7 +71,7 @@ class SegmentHeader:
     def expect(self, key: UUID, partition: int, first_transaction_id: int, where: str) -> None:
         """Raises unless the file is the one its place says it is."""
         if self.cluster_key != key:
-            raise ClusterKeyMismatch(expected=str(key), got=str(self.cluster_key))
+            raise ClusterKeyMismatch(where=where)
         if (self.partition, self.first_transaction_id) != (partition, first_transaction_id):
             raise CorruptData(
                 where=where,

@@ -81,7 +81,7 @@ class ControlFiles:
         fence = disk.open(FENCE_FILE, "write")
         other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
         if other.cluster_key != header.cluster_key:
-            raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
+            raise ClusterKeyMismatch(where=FENCE_FILE)
         # A killed process may have left names and bytes in the page cache only. Sync them before reporting them.
         control.sync()
         fence.sync()

@@ -139,7 +139,7 @@ class StorageNode:
         try:
             control = await self._offload(ControlFiles.open, self._disk)
             if cluster_key is not None and control.header.cluster_key != cluster_key:
-                raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+                raise ClusterKeyMismatch(where="the storage directory")
             if partitions is not None:
                 await self._offload(control.grow, partitions)
             await self._offload(control.count_start, starts)
@@ -159,7 +159,7 @@ class StorageNode:
         except OSError as error:
             raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
         if control.header.cluster_key != cluster_key:
-            raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+            raise ClusterKeyMismatch(where="the storage directory")
         await self._open_present(control)
 
     async def _open_present(self, control: ControlFiles) -> None:

@@ -73,7 +73,7 @@ def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, 
     if any(entry.mark is None for entry in found.entries):
         raise CorruptData(where=CONTROL_FILE, offset=0, transaction_id=-1, reason="has a partition of which neither struct is valid")
     if found.key != key:
-        raise ClusterKeyMismatch(expected=str(key), got=str(found.key))
+        raise ClusterKeyMismatch(where="the target directory")
     mark = found.entries[partition].mark or SessionMark()
     kept = mark.local_low_water_mark
     if clean <= kept:

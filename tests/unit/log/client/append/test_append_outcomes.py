@@ -261,7 +261,7 @@ async def test_a_refused_mount_ends_what_was_never_sent_with_its_reason_and_what
         server.cluster_key = bytes(16)
     unsent = await other.append_nowait(0, b"y")
     for mounted in list(cluster.logs[0].mounted):
-        mounted.end(ClusterKeyMismatch(expected="another", got="this"))
+        mounted.end(ClusterKeyMismatch(where="a:1"))
     assert isinstance(await _outcome(unsent), ClusterKeyMismatch)
     assert isinstance(await _outcome(sent), OutcomeUnknown)
 

@@ -70,4 +70,4 @@ async def test_a_range_that_every_replica_trimmed_is_out_of_range_and_without_re
     with pytest.raises(Unavailable, match="no replica is registered"):
         await ask({}, Question(1, 20))
     with pytest.raises(ClusterKeyMismatch):
-        await ask({"a": Replica(ClusterKeyMismatch(expected="x", got="y"))}, Question(1, 20), timeout_s=30)
+        await ask({"a": Replica(ClusterKeyMismatch(where="a:1"))}, Question(1, 20), timeout_s=30)

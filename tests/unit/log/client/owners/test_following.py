@@ -7,10 +7,11 @@ import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.client import ClientSettings, Subscribers, WaltzClient
 from waltz_log.client.owners import following, seeds
 from waltz_log.client.owners.following import Following
 from waltz_log.client.owners.seeds import NamedServers
@@ -19,12 +20,14 @@ from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership
 from waltz_log.core.ports import Sender
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidSetting, PermissionDenied, Unavailable
 from waltz_log.testing.cluster import CLUSTER_KEY, MemoryCluster
+from waltz_log.testing.in_memory import InMemoryCluster
 from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.given_name import given_name
 from waltz_log.transport.methods import FOLLOW
 
+OTHER = UUID(int=7)
 FAST: dict[str, Any] = {"retry_base_s": 0.001, "retry_cap_s": 0.01, "connect_timeout_s": 5.0}
 
 
@@ -191,8 +194,49 @@ async def test_an_address_of_another_cluster_costs_that_address_alone(network: M
     server.say(6, owner=6)
     await until(lambda: owner(found) == 6)
     assert all(request.cluster_key == CLUSTER_KEY.bytes for request in other.requests)
-    with pytest.raises(ClusterKeyMismatch):
-        found._check_key(b"x" * 16)
+
+
+async def test_with_a_configured_key_an_address_of_another_cluster_is_refused_and_no_key_is_shown(network: MemoryNetwork, follow: Follow) -> None:
+    other = Server(OTHER.bytes)
+    await other.listen(network)
+    other.say(9, owner=9)
+    with pytest.raises(ClusterKeyMismatch) as refused:
+        await follow([other.address], cluster_key=CLUSTER_KEY, connect_timeout_s=60)
+    assert refused.value.facts == {"where": other.address}
+    assert not any(text in f"{refused.value} {refused.value!r}" for key in (OTHER, CLUSTER_KEY) for text in (str(key), key.hex))
+    assert other.requests[0].cluster_key == CLUSTER_KEY.bytes, "so that a server of another cluster refuses it before it answers"
+
+
+async def test_with_a_configured_key_the_cluster_is_found_among_addresses_of_others(network: MemoryNetwork, follow: Follow) -> None:
+    server, others = Server(), [Server(OTHER.bytes) for _ in range(4)]
+    for each in (server, *others):
+        await each.listen(network)
+        for _ in range(3):
+            each.say(5, owner=1 if each is server else 9)
+    found = await follow([each.address for each in (*others, server)], cluster_key=CLUSTER_KEY)
+    assert (found.server, owner(found)) == (server.address, 1)
+
+
+async def test_an_address_of_another_cluster_does_not_end_the_wait_for_a_server_of_this_one(network: MemoryNetwork, follow: Follow) -> None:
+    server, other = Server(), Server(OTHER.bytes)
+    await server.listen(network)
+    await other.listen(network)
+    for _ in range(3):
+        server.answers.put_nowait(Unavailable(reason="the server is not ready"))
+    server.say(5)
+    for _ in range(20):
+        other.say(9, owner=9)
+    found = await follow([server.address, other.address], cluster_key=CLUSTER_KEY)
+    assert (found.server, owner(found)) == (server.address, 1)
+
+
+async def test_a_client_with_another_key_gets_nothing_from_a_cluster() -> None:
+    async with InMemoryCluster(partitions=1) as cluster:
+        for connect in (WaltzClient.connect_over, Subscribers.connect_over):
+            with pytest.raises(ClusterKeyMismatch):
+                await connect(cluster.seeds, cluster.network, ClientSettings(cluster_key=OTHER))
+        async with await WaltzClient.connect_over(cluster.seeds, cluster.network, ClientSettings(cluster_key=cluster.key)) as client:
+            await client.append(0, b"x")
 
 
 async def test_a_server_cut_off_for_long_is_left_for_another(network: MemoryNetwork, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
