@@ -1,7 +1,7 @@
 """`waltz storage`: bare, it runs a storage node; with a subcommand it inspects a storage directory, or does to it what the subcommand's name says.
 
-Only `migrate` changes a directory, and `backup` and `restore` make new ones; `forget` changes what the cluster knows; all other commands open a
-directory read-only, also while the node runs.
+`migrate`, `copy-partition` and `correct-times` change a directory, `backup` and `restore` make new ones, and `forget` changes what the cluster knows.
+All other commands open a directory read-only, also while the node runs.
 Imports next to nothing, like `main`.
 """
 
@@ -146,6 +146,19 @@ def migrate(directory: Directory, output: Output = "table") -> int:
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.migrate_directory(directory, checked_output(output))
+
+
+@storage_app.command("correct-times")
+def correct_times(
+    directory: Directory,
+    latest: Annotated[str, typer.Option(help="No append time is later afterwards, such as 2026-11-25T14:30:00.")],
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions.")] = None,
+    output: Output = "table",
+) -> int:
+    """Set append times that a wrong clock made too late to the given time. The node must be stopped. Do the same on each replica."""
+    from waltz_log.cli.storage import storage_copies
+
+    return storage_copies.correct_times(directory, latest, None if not partition else set(partition), checked_output(output))
 
 
 @storage_app.command("backup")

@@ -1,4 +1,4 @@
-"""The commands of `waltz storage` that make something: a converted directory, a backup, a directory from a backup."""
+"""The commands of `waltz storage` that write: a converted directory, corrected times, a backup, a directory from a backup."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 
 from waltz_log.cli.printing import print_data, print_line
 from waltz_log.cli.storage.storage_tools import Pacer
+from waltz_log.cli.transactions.printed_rows import parse_time
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.processes.clock import WallClock
+from waltz_log.storage.offline.append_times import correct_append_times
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.migrate import JAVA_CONTROL_FILE, migrate
 from waltz_log.storage.offline.partition_copy import copy_partition
 from waltz_log.storage.offline.restore import restore
 from waltz_log.storage.offline.staging import SUFFIX, staged
 
-__all__ = ["backup_directory", "copy_one_partition", "migrate_directory", "restore_directory"]
+__all__ = ["backup_directory", "copy_one_partition", "correct_times", "migrate_directory", "restore_directory"]
 
 
 def migrate_directory(directory: Path, output: str) -> int:
@@ -65,6 +67,20 @@ def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: fl
         print_line(f"partition {partition}: nothing to copy, the target stays as it is, clean up to {done.kept}, the source not beyond that")
     else:
         print_line(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
+    return OK
+
+
+def correct_times(directory: Path, latest: str, partitions: set[int] | None, output: str) -> int:
+    if not (directory / CONTROL_FILE).is_file():
+        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    found = correct_append_times(FileSystemDisk(directory), parse_time("--latest", latest, WallClock().now_ms()), partitions)
+    if output != "table":
+        print_data({"corrected_blocks": found}, output)
+        return OK
+    for partition, count in sorted(found.items()):
+        print_line(f"partition {partition}: corrected the time of {count} blocks")
+    if not found:
+        print_line(f"nothing to do: no append time in {directory} is later than {latest}")
     return OK
 
 

@@ -75,7 +75,7 @@ class AgreedClock:
         if (ahead_ms > AHEAD_MAX_MS) != self._is_ahead:
             self._is_ahead = not self._is_ahead
             if self._is_ahead:
-                log.error("clock is ahead of the storage nodes", ahead_s=ahead_ms // 1000, advice="correct it; appends have the nodes' time meanwhile")
+                log.error("clock is ahead of the storage nodes", ahead_s=ahead_ms // 1000, advice="correct it; until then appends have their time")
             else:
                 log.info("clock agrees with the storage nodes again", ahead_s=ahead_ms // 1000)
 

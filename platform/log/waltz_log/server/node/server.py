@@ -32,10 +32,10 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import earliest_expiry_s
 from waltz_log.security.rules import Operation
+from waltz_log.server.base.agreed_clock import AgreedClock
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
-from waltz_log.server.base.agreed_clock import AgreedClock
 from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
@@ -240,7 +240,8 @@ class LogServer:
         await asyncio.gather(*(self._close(number) for number in leaving))
         for number, generation in mine.items():
             if number not in self._partitions:
-                shared = (self._cluster, self._coordinator, self._network, self._append_clock, self._settings, self._caches, self._topics, self._probes)
+                reached = (self._coordinator, self._network, self._append_clock)
+                shared = (self._cluster, *reached, self._settings, self._caches, self._topics, self._probes)
                 own = (self._owner_secret, self._fill_pace, self._totals, self._quotas, self._access, self._tracer)
                 partition = Partition(self.server_id, number, generation, *shared, *own)
                 self._partitions[number] = partition
