@@ -42,7 +42,7 @@ def _client() -> tuple[WaltzClient, Producer]:
     rng = random.Random(1)
     owners = cast(Any, _NoOwners())
     client = WaltzClient(owners, settings, rng)
-    producer = client._producers[0] = Producer(0, 1, owners, settings, rng)
+    producer = client._producers.by_key[0] = Producer(0, 1, owners, settings, rng)
     return client, producer
 
 

@@ -68,7 +68,7 @@ async def _round(client: WaltzClient, producer: Producer, source: Any) -> float:
 async def _measure() -> dict[str, float]:
     settings, rng, owners = ClientSettings(), random.Random(1), cast(Any, _NoOwners())
     client = WaltzClient(owners, settings, rng)
-    producer = client._producers[0] = Producer(0, 1, owners, settings, rng)
+    producer = client._producers.by_key[0] = Producer(0, 1, owners, settings, rng)
     sources = _sources()
     gc.collect()
     gc.freeze()

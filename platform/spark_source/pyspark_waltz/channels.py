@@ -13,6 +13,7 @@ from waltz_log.core.node_address import announced_name
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.settings import chosen_tls
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
+from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.verified_peer import VERIFY_TIMEOUT_S, verify_peer_blocking
 
 __all__ = ["channel_to", "forget_channel"]
@@ -30,12 +31,14 @@ _certificates: dict[int, Certificates | None] = {}
 
 def channel_to(address: str, timeout_s: float = VERIFY_TIMEOUT_S) -> grpc.Channel:
     """With the certificates that the executor's environment names; in plain text without them. Raises `InvalidSetting` for unusable files,
-    `ConnectionLost` for a peer that is not the node at this address, or does not show within the time that it is."""
+    `InvalidRequest` in a child of a process that forked while it used gRPC, and `ConnectionLost` for a peer that is not the node at this address, or
+    does not show within the time that it is."""
     certificates = _current_certificates()
     pem = None if certificates is None else certificates.current()
     found = _channels.get(_key(address))
     if found is not None and found[0] is pem:
         return found[1]
+    expect_usable()
     if certificates is None:
         channel = grpc.insecure_channel(address, OPTIONS)
     else:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import get_running_loop
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -21,12 +23,13 @@ from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog
 from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.append.packing import checked_timeout, pack_append
 from waltz_log.client.append.producer import Producer
+from waltz_log.client.append.producers import Producers
 from waltz_log.client.append.resolve import Ranges, receipt_of, resolve_foreign, resolve_own
 from waltz_log.client.append.turn_request import await_turn
 from waltz_log.client.append.unacknowledged import Unacknowledged, unacknowledged
 from waltz_log.client.base import fork
+from waltz_log.client.base.belonging import Belonging
 from waltz_log.client.base.closing import close_in_time
-from waltz_log.client.base.incidents import Incidents
 from waltz_log.client.base.retry import Backoff, RetryBudget
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.feed import feed_batches
@@ -45,12 +48,11 @@ from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Tran
 from waltz_log.client.transactions.transactional import transactional
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
-from waltz_log.core.status.client_statistics import ClientPartitionStatistics, ClientStatistics
+from waltz_log.core.status.client_statistics import ClientStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, TopicDeleted
 from waltz_log.extras import explain_missing
-from waltz_log.statistics import merge
 
 if TYPE_CHECKING:
     from waltz_log.client.append.traced_appends import TracedAppends
@@ -67,20 +69,18 @@ class WaltzClient:
 
     def __init__(self, owners: Owners, settings: ClientSettings, rng: random.Random) -> None:
         self._owners = owners
-        self._client_id = 0
-        self._acquiring = asyncio.Lock()
         self._settings = settings
         self._rng = rng
         self._fork = fork.count()
+        self._belonging = Belonging()
         self._spread = owners.parameters.partitions
         self._topics = TopicDirectory(owners, settings, rng)
-        self._producers: dict[int | tuple[int, TopicEpoch], Producer] = {}
-        """By partition for appends that address it by its number, and by partition and topic for those through a topic's handle."""
-        self._followers: dict[int, list[Follower]] = {}
+        self._followers = defaultdict[int, list[Follower]](list)
+        self._producers = Producers(owners, settings, rng, self._followers.__getitem__)
+        self._producer_by_key = self._producers.by_key
         self._admissions: dict[int, Admission] = {}
         self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
         self._attempt_counts = AttemptCounts()
-        self._incidents = Incidents()
         self._submitting: Submitting | None = None
         self._mounting = asyncio.Lock()
         self._closed = False
@@ -130,15 +130,14 @@ class WaltzClient:
         `OutcomeUnknown`, the others with `NotAppended`. No task of the client runs afterwards, even if the call is cancelled."""
         if self._closed:
             return
-        if self._fork != fork.count():
-            self._closed = True  # a copy in a forked child: its connections belong to the parent
-            return
+        ended = self._belonging.ended()
         self._closed = True
+        if ended:
+            return
         await close_in_time(self._flush, self._end, self._settings.close_timeout_s)
 
     async def _end(self, wait_s: float) -> None:
-        for producer in self._producers.values():
-            await producer.close()
+        await self._producers.close()
         if self._submitting is not None:
             await self._submitting.close(wait_s)
         for followers in self._followers.values():
@@ -157,14 +156,7 @@ class WaltzClient:
     def client_id(self) -> int:
         """The number that a log server assigned to this client at its first append, 0 before. It is part of the identity of each append, and feeds
         return it with each transaction."""
-        return self._client_id
-
-    async def _acquire_client_id(self) -> int:
-        """The client's id, which its producers share."""
-        async with self._acquiring:
-            if not self._client_id:
-                self._client_id = await self._owners.next_client_id()
-            return self._client_id
+        return self._producers.client_id
 
     @property
     def parameters(self) -> ClusterParameters:
@@ -179,15 +171,10 @@ class WaltzClient:
     def statistics(self) -> ClientStatistics:
         """A snapshot of what the client does and has counted, for logs and metrics (`waltz_log.metrics`). Does not wait; any thread may call it, also
         after `close`."""
-        found: dict[int, ClientPartitionStatistics] = {}
-        for producer in list(self._producers.values()):
-            mine = producer.statistics()
-            before = found.get(producer.partition)
-            found[producer.partition] = mine if before is None else merge([before, mine])
         settings = self._settings
         return ClientStatistics(
-            client_id=self._client_id,
-            partitions=dict(sorted(found.items())),
+            client_id=self._producers.client_id,
+            partitions=self._producers.statistics(),
             max_pending=settings.max_pending,
             max_pending_bytes=settings.max_pending_bytes,
             retries=self._attempt_counts.retries,
@@ -242,8 +229,8 @@ class WaltzClient:
 
     async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
         """`append_nowait` of a draft. `topic`: the topic through whose handle the caller appends."""
-        producer = self._producers.get(partition if topic is None else (partition, topic))
-        if producer is None or self._closed or self._fork != fork.COUNT[0]:
+        producer = self._producer_by_key.get(partition if topic is None else (partition, topic))
+        if producer is None or self._closed or self._fork != fork.COUNT[0] or get_running_loop() is not producer.loop:
             producer = self._producer(partition, topic)
         timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         loop = producer.loop
@@ -303,12 +290,11 @@ class WaltzClient:
         await self._flush()
 
     async def _flush(self) -> None:
-        waits = [producer.flush() for producer in self._producers.values()]
-        await asyncio.gather(*waits, *([] if self._submitting is None else [self._submitting.flush()]))
+        await asyncio.gather(self._producers.flush(), *([] if self._submitting is None else [self._submitting.flush()]))
 
     def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
         """The appends of one partition, or of all, that have no outcome yet. The call scans all pending appends: do not call it for each append."""
-        return [each for producer in self._producers.values() if partition in (None, producer.partition) for each in unacknowledged(producer)]
+        return [each for producer in self._producers.of(partition) for each in unacknowledged(producer)]
 
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         """Settles an append whose outcome was unknown. Returns its receipt, or None if it is not in the log and never will be.
@@ -330,11 +316,11 @@ class WaltzClient:
     async def _resolve(self, error: OutcomeUnknown, timeout_s: float | None) -> tuple[Ranges, float]:
         """What is in the log, and the deadline of the call."""
         self._check(error.partition)
-        own = [each for each in self._producers.values() if (each.partition, each.client_id) == (error.partition, error.client_id)]
+        sender = self._producers.sender(error)
         deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
-        if own:
+        if sender is not None:
             with suppress(BelongsToTopic, TopicDeleted, Fenced):
-                return await resolve_own(error, own[0], self._owners, self._settings, deadline), deadline
+                return await resolve_own(error, sender, self._owners, self._settings, deadline), deadline
             # What was sent before the partition became a topic's, or while it was another one's, or before another process acted under this
             # client's id: this client appends nothing more there that way.
         return await resolve_foreign(error, self._owners, self._settings, deadline), deadline
@@ -381,7 +367,7 @@ class WaltzClient:
         `again` receives the error that ended the feed or `apply`. It returns the mark to continue from, or None: the follower ends with that
         error."""
         self._check(partition)
-        followers = self._followers.setdefault(partition, [])
+        followers = self._followers[partition]
         admission = self._admissions.setdefault(partition, Admission())
 
         def feed(position: int) -> AsyncGenerator[list[Transaction], None]:
@@ -425,7 +411,7 @@ class WaltzClient:
             self._check(partition)
         async with self._mounting:
             if self._submitting is None:
-                submitting = Submitting(application, self.follow, self.enqueue, self._attempts, self._in_flight, self._settings, self._rng)
+                submitting = Submitting(application, self.follow, self.enqueue, self._attempts, self._producers.in_flight, self._settings, self._rng)
                 await submitting.begin(self._owners.parameters)
                 self._submitting = submitting
             elif self._submitting.application is not application:
@@ -470,19 +456,10 @@ class WaltzClient:
         pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
         return Attempts(append, pauses, self._budget, attempts, lambda: self._closed, turn, self._attempt_counts)
 
-    def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
-        """The undecided appends of this client that these transactions are."""
-        found: list[asyncio.Future[Receipt]] = []
-        for producer in self._producers.values():
-            if producer.partition == partition:
-                found += producer.window.sent([each.sequence for each in transactions if each.client_id == producer.client_id])
-        return found
-
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        if self._fork != fork.count():
-            raise InvalidRequest(reason="this client was made before the process forked: make one in the child")
+        self._belonging.expect_here()
         if self._closed:
             raise InvalidRequest(reason="the client is closed")
 
@@ -493,24 +470,7 @@ class WaltzClient:
 
     def _producer(self, partition: int, topic: TopicEpoch | None = None) -> Producer:
         self._check(partition)
-        key = partition if topic is None else (partition, topic)
-        producer = self._producers.get(key)
-        if producer is None:
-            beside = any(each.partition == partition for each in self._producers.values())
-            shared = (self._owners, self._settings, self._rng)
-            followers = self._followers.setdefault(partition, [])
-            producer = Producer(
-                partition,
-                0 if beside else self._client_id,
-                *shared,
-                topic=topic,
-                first_client_id=None if beside else self._acquire_client_id,
-                followers=followers,
-                incidents=self._incidents,
-            )
-            self._producers[key] = producer
-            producer.start()
-        return producer
+        return self._producers.get(partition, topic)
 
 
 def traced_appends() -> TracedAppends:

@@ -23,6 +23,7 @@ from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.append.packing import checked_timeout
 from waltz_log.client.append.unacknowledged import Unacknowledged
 from waltz_log.client.base.background import Background, blocking
+from waltz_log.client.base.belonging import FORKED
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.feed.fetching import checked_ids
@@ -162,7 +163,7 @@ class SyncWaltzClient:
         """`append_nowait` of a draft. Returns a future of the outcome, which also has errors of the arguments. Waits only while 16,384 appends are
         handed over and not yet enqueued. `topic`: the topic through whose handle the caller appends."""
         if self._closed or self.background.forked:
-            raise InvalidRequest(reason="the client is closed" if self._closed else "this client was made before the process forked")
+            raise InvalidRequest(reason="the client is closed" if self._closed else FORKED)
         wait_s = self.asynchronous.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from waltz_log.client.base.belonging import Belonging
 from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFenced, WaltzError
@@ -41,6 +42,8 @@ class Engine:
         self._dependencies = dependencies
         self._settings = dependencies.settings
         self._writer: JournalWriter | None = None
+        self._belonging: Belonging | None = None
+        """From `start` on."""
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: WaltzError | None = None
         self._error = ""
@@ -59,11 +62,14 @@ class Engine:
         """The current writer. Raises the error that keeps the outbox from accepting changes."""
         if self._closed or self._writer is None:
             raise InvalidRequest(reason="the outbox is closed" if self._closed else "the outbox is not started")
+        if self._belonging is not None:
+            self._belonging.expect_here()
         if self._failure is not None:
             raise self._failure
         return self._writer
 
     async def start(self) -> None:
+        self._belonging = Belonging()
         try:
             await self._open_journal()
         except BaseException:
@@ -74,6 +80,9 @@ class Engine:
 
     async def close(self) -> None:
         """Stops forwarding immediately; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
+        if self._belonging is not None and self._belonging.ended():
+            self._closed = True
+            return
         await self._end()
         if self._writer is not None:
             await self._writer.close()

@@ -42,6 +42,7 @@ from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
 from waltz_log.transport.grpc import Beside, GrpcNetwork, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
+from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
 from waltz_log.transport.served_calls import OPENING_S, Arrivals, DecodedStream, ServedStream, answer, answered, decoded, grouped, in_time
 
@@ -105,6 +106,7 @@ class WorkerNetwork(GrpcNetwork):
 
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
+        expect_usable()
         server = grpc.aio.server(options=server_options(self._limits, share_port=True))
         direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, self._limits)
         offered = (*describing(service, self._report), *direct.service)
@@ -319,6 +321,7 @@ class AllWorkers:
     """Asks all workers of a node from outside of them, as their supervisor does."""
 
     def __init__(self, siblings: Sequence[str]) -> None:
+        expect_usable()
         self._channels = [grpc.aio.insecure_channel(each, options=CHANNEL_OPTIONS) for each in siblings]
 
     async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:

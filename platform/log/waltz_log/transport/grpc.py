@@ -43,6 +43,7 @@ from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.connection_limits import DEFAULT_LIMITS, ConnectionLimits
 from waltz_log.transport.direct.connection import DirectConnections, DirectListener, DirectOrGrpcStream
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
+from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.methods import DIRECT_PORT_CALLS
 from waltz_log.transport.served_calls import Arrivals, DecodedStream, answer, answered, decoded, grouped
 
@@ -189,6 +190,8 @@ class GrpcNetwork:
         beside: Beside | None = None,
         tls: TlsSettings | Certificates | None = None,
     ) -> None:
+        """Raises `InvalidRequest` in a child of a process that forked while it used gRPC."""
+        expect_usable()
         self._beside = beside
         self._direct_port = direct_port
         self._limits = limits
@@ -210,6 +213,7 @@ class GrpcNetwork:
 
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` if the address cannot be bound."""
+        expect_usable()
         server = grpc.aio.server(options=server_options(self._limits))
         direct = DirectListener(address, self._direct_port, service, self._gate, self._limits)
         arrivals = Arrivals()

@@ -19,6 +19,7 @@ from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.identity import Identity
 from waltz_log.security.token_file import TokenFile
+from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.methods import MAX_FRAME_BYTES
 from waltz_log.transport.verified_peer import VerifiedPeer, verify_peer
 
@@ -62,6 +63,8 @@ class GrpcChannels:
     """
 
     def __init__(self, address: str, certificates: Certificates | None) -> None:
+        """Raises `InvalidRequest` in a process where gRPC cannot be used."""
+        expect_usable()
         self._address = address
         self._certificates = certificates
         token = None if certificates is None else certificates.settings.token

@@ -62,6 +62,24 @@ async def test_a_server_that_closes_is_followed_by_the_next(client: WaltzClient,
     assert (await appended).transaction_id == 1
 
 
+async def test_a_client_whose_event_loop_is_closed_says_so_and_can_be_closed(cluster: ScriptedCluster) -> None:
+    async def begin() -> WaltzClient:
+        client = await WaltzClient.connect_over(cluster.seeds, GrpcNetwork())
+        await client.append(0, b"in the first loop")
+        return client
+
+    async def go_on(client: WaltzClient) -> None:
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match="another event loop, which is closed"):
+                await client.append(0, b"")
+        await client.close()
+        await client.close()
+
+    client = await asyncio.to_thread(asyncio.run, begin())
+    await asyncio.to_thread(asyncio.run, go_on(client))
+    assert cluster.logs[0].data() == [b"in the first loop"]
+
+
 async def test_closing_the_client_ends_what_waits_on_its_connections(client: WaltzClient, cluster: ScriptedCluster) -> None:
     async with aclosing(client.feed(0)) as feed:
         reading = asyncio.ensure_future(anext(feed))

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from waltz_log.client.base import fork
+from waltz_log.client.base.belonging import FORKED
 from waltz_log.errors import InvalidRequest
 from waltz_log.loggers import get_logger
 
@@ -68,12 +69,16 @@ _lock = threading.RLock()
 """A call that holds it is in the loop's queue before the loop is stopped, so the call learns of the end. Reentrant, because garbage collection can
 close a feed in any thread."""
 _current: list[_Loop] = []
+_inherited: list[_Loop] = []
+"""Loops whose thread stayed behind in a parent. Kept, because the end of their tasks would run code that waits for it."""
 
 
 def _forked() -> None:
     """Another thread may have held the lock when this process was forked."""
     global _lock
     _lock = threading.RLock()
+    _inherited.extend(_current)
+    _current.clear()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -84,7 +89,7 @@ class Background:
 
     def __init__(self) -> None:
         with _lock:
-            if not _current or _current[0].fork != fork.count():
+            if not _current:
                 _current[:] = [_Loop()]
             self._shared = _current[0]
             self._shared.users += 1
@@ -103,7 +108,7 @@ class Background:
         """Runs the coroutine in the loop. Not from the loop's own thread, which would wait for itself, nor in a forked child."""
         if self.forked:
             work.close()
-            raise InvalidRequest(reason="this client was made before the process forked: make one in the child")
+            raise InvalidRequest(reason=FORKED)
         if threading.current_thread() is self._shared.thread:
             work.close()
             raise InvalidRequest(reason="a blocking call inside the client's own thread: from `apply` or a transactional function")

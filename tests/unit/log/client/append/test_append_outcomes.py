@@ -52,7 +52,7 @@ async def _sent(client: WaltzClient, cluster: ScriptedCluster, **given: Any) -> 
 async def _namesake(connect: Connect, client: WaltzClient) -> WaltzClient:
     """A client with the same id, as after the coordinator was restored from a copy."""
     other = await connect()
-    other._client_id = client.client_id
+    other._producers.client_id = client.client_id
     return other
 
 
@@ -185,7 +185,7 @@ async def test_another_process_with_the_same_client_id_has_the_last_word(connect
     for number in range(2):
         sent.append(await client.append_nowait(0, b"sent"))
         await asyncio.sleep(0.01)
-        assert len(client._producers[0].window.frames) == number + 1
+        assert len(client._producers.by_key[0].window.frames) == number + 1
     unsent = await client.append_nowait(0, b"never sent")
     await asyncio.sleep(0.01)
     namesake = await _namesake(connect, client)

@@ -179,7 +179,7 @@ async def test_the_partitions_of_a_client_share_its_id_even_if_they_begin_togeth
     client = await connect()
     await asyncio.gather(*(client.append(partition, b"") for partition in range(client.partitions)))
     assert client.client_id == 1
-    assert {each.client_id for each in client._producers.values()} == {1}
+    assert {each.client_id for each in client._producers.by_key.values()} == {1}
 
 
 async def test_a_server_of_another_cluster_ends_the_append_with_an_error(client: WaltzClient, cluster: ScriptedCluster) -> None:
@@ -265,7 +265,7 @@ async def test_a_resend_is_judged_by_its_first_mark(connect: Connect, cluster: S
     """With a newer one it would overwrite what its author had not seen."""
     mine, other = await connect(), await connect()
     await mine.append(0, b"0")
-    producer = mine._producers[0]
+    producer = mine._producers.by_key[0]
     producer._backoff.next_s = lambda: 0.1  # type: ignore[method-assign]
     cluster.logs[0].faults.append(Break("before"))
     appended = asyncio.create_task(mine.append(0, b"mine", write_locks=[SEAT]))
@@ -429,7 +429,7 @@ async def test_the_window_is_bounded_by_bytes_but_takes_one_large_transaction(co
     cluster.logs[0].gate.set()
     assert (await large).transaction_id == 0
     assert (await (await waiting)).transaction_id == 1
-    producer = client._producers[0]
+    producer = client._producers.by_key[0]
     await until(lambda: producer.window.pending == 0)
     assert (producer.window.pending_bytes, producer.window.queue_bytes) == (0, 0)
 

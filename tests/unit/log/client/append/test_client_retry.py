@@ -84,6 +84,18 @@ async def test_a_client_that_was_made_before_a_fork_refuses_everything_in_the_ch
     assert (await client.append(0, b"the parent goes on")).transaction_id == 0
 
 
+async def test_a_client_refuses_everything_in_another_event_loop(client: WaltzClient) -> None:
+    await client.mount(Idle())
+    await client.append(0, b"mounts")
+
+    async def elsewhere() -> bool:
+        return all([await refused(call) for call in [*calls(client), client.close, lambda: client.append(1, b"")]])
+
+    for _ in range(2):
+        assert await asyncio.to_thread(asyncio.run, elsewhere())
+    assert (await client.append(0, b"its own loop goes on")).transaction_id == 1
+
+
 async def test_a_client_that_is_closed_refuses_everything(client: WaltzClient) -> None:
     await client.mount(Idle())
     await client.close()

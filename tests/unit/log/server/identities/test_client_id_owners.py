@@ -176,7 +176,7 @@ async def test_who_may_resolve_for_others_fences_no_client_for_good(cluster: Mem
     await _grant(cluster, "spiffe://waltz/application/victim", Operation.APPEND, Operation.READ)
     await _grant(cluster, "spiffe://waltz/application/repairs", Operation.RESOLVE)
     never = OutcomeUnknown(partition=0, client_id=victim.client_id, sequence=9, since=-1, reason="test")
-    newest = victim._producers[0]._mount_sequence
+    newest = victim._producers.by_key[0]._mount_sequence
     for sequence in (EPOCHS_END, newest + 1, EPOCHS_END | RESOLVING, resolving_above(newest) + 1):
         await _denied(_mounts(cluster, "application-repairs", _mount(victim.client_id, sequence=sequence, resolves=True)))
     await _denied(_mounts(cluster, "application-repairs", _mount(victim.client_id, sequence=resolving_above(newest))))

@@ -68,7 +68,7 @@ async def _end(cluster: MemoryCluster, *clients: WaltzClient) -> None:
 
 
 def _unknown(writer: WaltzClient, sequence: int) -> OutcomeUnknown:
-    return OutcomeUnknown(partition=0, client_id=writer._client_id, sequence=sequence, since=-1, reason="lost")
+    return OutcomeUnknown(partition=0, client_id=writer.client_id, sequence=sequence, since=-1, reason="lost")
 
 
 @pytest.mark.parametrize(("sequence", "there"), [(COUNT, COUNT - 1), (COUNT + 1, None)])

@@ -78,7 +78,7 @@ def test_sessions_follow_each_other_while_clients_append_and_read_and_none_of_th
         statistics = _statistics(cluster)
         assert 8 <= statistics["session"] <= 11
         assert mount in _partition(cluster)._serving.mounts  # type: ignore[union-attr]
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         assert slowest < 40 * DELAY_S  # a few round trips, not a pause of any retry
         assert min(_low_water_marks(cluster).values()) >= 850
         assert set((await _metadata(cluster)).replicas.values()) == {ReplicaState(statistics["session"], None)}
@@ -130,7 +130,7 @@ def test_a_replica_that_is_away_is_left_behind_and_comes_back_into_the_newest_se
         async with asyncio.timeout(30):
             while (await _metadata(cluster)).replicas["storage-1"] != ReplicaState(_statistics(cluster)["session"], None):
                 await asyncio.sleep(0.05)
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         await client.close()
         await cluster.stop()
 
@@ -162,7 +162,7 @@ def test_a_renewal_waits_for_a_moment_at_which_it_is_short(when: str) -> None:
         async with asyncio.timeout(30):
             while _statistics(cluster)["session"] == 1:
                 await asyncio.sleep(0.05)
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         await client.close()
         await cluster.stop()
 
@@ -214,7 +214,7 @@ def test_a_storage_node_that_dies_during_renewals_affects_no_client() -> None:
         done = True
         await killing
         assert ids == list(range(1000))
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         assert _statistics(cluster)["session"] > 10
         await client.close()
         await cluster.stop()
@@ -236,7 +236,7 @@ def test_a_replica_is_replaced_while_clients_append() -> None:
             while (await _metadata(cluster)).replicas.get("storage-3") != ReplicaState(2, None):
                 await asyncio.sleep(0.05)
         assert set((await _metadata(cluster)).replicas) == {"storage-0", "storage-2", "storage-3"}
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         await client.close()
         await cluster.stop()
 

@@ -157,7 +157,7 @@ def test_every_process_picks_up_the_new_partitions_and_the_old_ones_do_not_notic
         await cluster.start()
         client = await cluster.connect()
         await client.append(0, b"first")
-        mounts = client._producers[0].mounts
+        mounts = client._producers.by_key[0].mounts
         application = Nothing()
         await client.mount(application, [0])
         done = asyncio.Event()
@@ -176,7 +176,7 @@ def test_every_process_picks_up_the_new_partitions_and_the_old_ones_do_not_notic
         done.set()
         for receipts in await asyncio.gather(*appending):
             assert [each.transaction_id for each in receipts] == list(range(receipts[0].transaction_id, receipts[-1].transaction_id + 1))
-        assert client._producers[0].mounts == mounts
+        assert client._producers.by_key[0].mounts == mounts
         context = Spread()
         await (await client.submit(context))
         assert context.counts == [2], "what keys are spread over does not change under an application"

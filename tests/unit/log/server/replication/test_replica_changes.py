@@ -54,7 +54,7 @@ def _under_load(scenario: Callable[[MemoryCluster], Awaitable[None]], *, replica
         ids = await appending
         assert ids == list(range(1, len(ids) + 1))
         assert len(ids) > 100
-        assert client._producers[0].mounts == 1
+        assert client._producers.by_key[0].mounts == 1
         await client.close()
         await cluster.stop()
 

@@ -76,7 +76,7 @@ def test_other_replicas_decide_the_outcome_of_an_append(call: str, monkeypatch: 
         _forget(cluster)
         hung.nodes = {"storage-0"}
         began = asyncio.get_running_loop().time()
-        unknown = OutcomeUnknown(partition=0, client_id=writer._client_id, sequence=COUNT, since=-1, reason="lost")
+        unknown = OutcomeUnknown(partition=0, client_id=writer.client_id, sequence=COUNT, since=-1, reason="lost")
         found = await asker.resolve(unknown, timeout_s=60)
         assert found is not None
         assert found.transaction_id == COUNT - 1
