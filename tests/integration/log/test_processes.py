@@ -16,6 +16,7 @@ import pytest
 from tests.integration.free_ports import free_port
 from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidRequest
+from waltz_log.processes import zookeeper
 from waltz_log.processes.children import Processes
 
 SLEEP = [sys.executable, "-S", "-c", "import time; print('sleeping', flush=True); time.sleep(600)"]
@@ -102,6 +103,27 @@ def test_a_command_that_is_not_there_ends_with_its_reason_in_the_log(processes: 
     processes.start("none", ["/no/such/program"])
     _until(lambda: not processes.running("none"))
     assert "No such file" in processes.last_words("none")
+    assert "No such file" in processes.how_ended("none")
+
+
+def test_a_child_that_was_killed_did_not_end_for_what_it_wrote_last(processes: Processes) -> None:
+    processes.start("one", [sys.executable, "-c", "print('serving', flush=True); import time; time.sleep(60)"])
+    _until(lambda: processes.last_words("one") == "serving")
+    processes.kill("one")
+    assert processes.how_ended("one") == "killed by SIGKILL"
+
+
+def test_a_zookeeper_that_starts_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It reads its snapshot before it serves. Here it sleeps."""
+    monkeypatch.setattr(zookeeper, "START_REPORT_S", 0.3)
+    real = embedded.prepare
+    monkeypatch.setattr(embedded, "prepare", lambda *given: ["/bin/sh", "-c", 'sleep 1; exec "$@"', "sh", *real(*given)])
+    served = zookeeper._Served(tmp_path, "127.0.0.1", free_port(), None)
+    try:
+        served.start()
+        assert "zookeeper does not serve yet" in "".join(capsys.readouterr())
+    finally:
+        served.end()
 
 
 def test_the_zookeeper_command_serves_and_stops_when_asked(tmp_path: Path) -> None:

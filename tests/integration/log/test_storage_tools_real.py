@@ -127,4 +127,4 @@ def test_a_running_node_is_verified_and_backed_up_and_a_lost_one_restored(cluste
     pid = cluster.start("storage-0")
     assert pid
     assert cluster.wait_ended(60) == "storage-0"
-    assert "copy of an earlier state" in cluster.last_words("storage-0")
+    assert "copy of an earlier state" in cluster.how_ended("storage-0")

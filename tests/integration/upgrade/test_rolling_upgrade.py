@@ -63,13 +63,13 @@ class VersionedCluster(LocalCluster):
         """As an operator does it: stop the node, start the other version in its directory, wait until it serves and all is well. The status
         alone is not enough: it is complete before a new server has registered."""
         code = self.stop(name)
-        assert code == 0, self.last_words(name)
+        assert code == 0, self.how_ended(name)
         self.modules[name] = modules
         lives = self.log(name).read_text().count(SERVES)
         self.start(name)
         deadline = time.monotonic() + WAIT_S
         while self.log(name).read_text().count(SERVES) == lives:
-            assert time.monotonic() < deadline, self.last_words(name)
+            assert time.monotonic() < deadline, self.how_ended(name)
             time.sleep(0.05)
         self.wait_ready(WAIT_S)
 

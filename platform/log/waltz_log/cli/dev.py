@@ -58,7 +58,7 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
                 print_line(f"env      {environment_file(cluster)}")
             print_line(f"ready cluster={cluster.cluster}")
             while True:
-                name = cluster.wait_ended()
-                print_line(f"ended {name}: {cluster.last_words(name or '')}")
+                if (name := cluster.wait_ended()) is not None:
+                    print_line(f"ended {name}: {cluster.how_ended(name)}")
     except _Asked:
         print_line("stopped")

@@ -22,7 +22,7 @@ from waltz_log.untrusted_files import make_private_directory, write_private
 if TYPE_CHECKING:  # `make setup` runs this module before any package is installed
     from waltz_log.security.settings import TlsSettings
 
-__all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
+__all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "answers_within", "find_jars", "prepare", "wait_until_answering"]
 
 TICK_MS = 500
 """A session timeout is between 2 and 20 ticks: 1 to 10 s. With a shorter tick a busy laptop would lose sessions; a longer one slows fail-over."""
@@ -181,10 +181,17 @@ def answers(host: str, port: int, timeout_s: float = 1.0, tls: TlsSettings | Non
 
 def wait_until_answering(host: str, port: int, timeout_s: float, running: Callable[[], bool] = lambda: True, tls: TlsSettings | None = None) -> None:
     """Returns once the server serves. Raises `ClusterUnavailable` after `timeout_s`, or as soon as `running` says no."""
+    if not answers_within(host, port, timeout_s, running, tls):
+        raise ClusterUnavailable(address=f"{host}:{port}", reason=f"zookeeper did not start within {timeout_s:g} s")
+
+
+def answers_within(host: str, port: int, timeout_s: float, running: Callable[[], bool], tls: TlsSettings | None = None) -> bool:
+    """Whether the server serves within the time. Raises `ClusterUnavailable` as soon as `running` says no."""
     deadline = time.monotonic() + timeout_s
     while not answers(host, port, tls=tls):
         if not running():
             raise ClusterUnavailable(address=f"{host}:{port}", reason="zookeeper ended while starting")
         if time.monotonic() > deadline:
-            raise ClusterUnavailable(address=f"{host}:{port}", reason=f"zookeeper did not start within {timeout_s:g} s")
+            return False
         time.sleep(0.05)
+    return True

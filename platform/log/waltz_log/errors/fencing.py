@@ -52,7 +52,8 @@ class OutboxFenced(Fenced):
 
 class CoordinatorBehind(WaltzError):
     """A replica has been in a store session that the coordinator's metadata does not know: the coordinator was restored to an older state. Nothing
-    was truncated or appended, and the partition stays closed.
+    was truncated or appended, and the partition stays closed. `recorded`: the session that the metadata knew before the owner's own; `found`: the
+    replica's. The owner's own session can have the number that was found, because the restored metadata counted from an older one.
 
     To do: an operator adopts what the replicas hold (docs/guides/operations.md, A restored coordinator)."""
 

@@ -109,6 +109,13 @@ class Processes:
         """The last line that the process wrote."""
         return next((line for line in reversed(self.log_tail(name).splitlines()) if line.strip()), "")
 
+    def how_ended(self, name: str) -> str:
+        """Why a child that has ended did. Only its own exit with an error is explained by what it wrote last."""
+        code = self._children[name].returncode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}" + (f": {self.last_words(name)}" if code else "")
+
     def close(self) -> None:
         """Kills the children that still run."""
         for name in self.pids:

@@ -266,7 +266,7 @@ class LocalCluster:
                         fresh = [name for name in self.ended if name not in gone]
                         if fresh:
                             raise ClusterUnavailable(
-                                address=self.coordinator, reason=f"{fresh[0]} ended while starting: {self._processes.last_words(fresh[0])}"
+                                address=self.coordinator, reason=f"{fresh[0]} ended while starting: {self._processes.how_ended(fresh[0])}"
                             ) from None
             finally:
                 waiting.kill()
@@ -395,6 +395,6 @@ class LocalCluster:
             time.sleep(0.2)
         return None
 
-    def last_words(self, name: str) -> str:
-        """The last line in the process's log."""
-        return self._processes.last_words(name)
+    def how_ended(self, name: str) -> str:
+        """The signal or the exit code of a process that has ended, with the last line of its log if that explains it."""
+        return self._processes.how_ended(name)

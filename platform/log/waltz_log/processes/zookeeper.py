@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +25,8 @@ __all__ = ["run"]
 
 log = get_logger(__name__)
 
-START_TIMEOUT_S = 30.0
+START_REPORT_S = 30.0
+"""ZooKeeper reads its snapshot and its log before it serves. With many nodes or a slow disk this takes minutes, and it is not ended meanwhile."""
 
 RENEW_S = 1.0
 """Between two reads of the certificate files' times."""
@@ -68,9 +70,11 @@ class _Served:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it serves, and strangers may change nothing. Raises `ClusterUnavailable`."""
+        """Returns when it serves, and strangers may change nothing. Raises `ClusterUnavailable` if it ends before."""
         process = self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        embedded.wait_until_answering(self._host, self._port, START_TIMEOUT_S, lambda: process.poll() is None, self._tls)
+        began_s = time.monotonic()
+        while not embedded.answers_within(self._host, self._port, START_REPORT_S, lambda: process.poll() is None, self._tls):
+            log.warning("zookeeper does not serve yet", address=f"{self._host}:{self._port}", waited_s=round(time.monotonic() - began_s))
         if access_lists(self._tls).writers:
             close_served(f"{self._host}:{self._port}", self._tls)
 

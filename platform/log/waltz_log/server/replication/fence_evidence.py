@@ -28,6 +28,7 @@ class JudgedSession(Protocol):
     session: int
     assigned: tuple[str, ...]
     failed: WaltzError | None
+    before: PartitionMetadata
 
     @property
     def open_for_appends(self) -> bool: ...
@@ -64,7 +65,7 @@ class FenceEvidence:
             return
         clean = error.clean_session if isinstance(error, ReplicaFenced) else -1
         if clean > session.session or (clean == session.session and self.made_clean.get(replica) != clean):
-            await self.close_behind(CoordinatorBehind(partition=session.partition, replica=replica, recorded=session.session, found=clean))
+            await self.close_behind(CoordinatorBehind(partition=session.partition, replica=replica, recorded=session.before.session, found=clean))
             return
         self._refused[replica] += 1
         if error.newer < FENCE_PASSED_MAX and (session.open_for_appends or (self._refused[replica] > 1 and self._lacks_majority)):

@@ -51,6 +51,9 @@ class ControlFiles:
         self._broken: str | None = None
         self._marks: list[tuple[SessionMark, int] | None] = []
         self._counters: list[tuple[int, int] | None] = []
+        self.damaged: list[int] = []
+        """The partitions of which one of both structs, or of both fences, was not valid when the files were opened. The other one is used. A crash in
+        the middle of a write leaves such a pair, and so does a damaged disk."""
 
     @staticmethod
     def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
@@ -90,9 +93,13 @@ class ControlFiles:
         for partition in range(header.partitions):
             pair = [decode_mark(control.read(mark_offset(partition, which), MARK_BYTES)) for which in (0, 1)]
             found._marks.append(newest(pair))
+            if pair.count(None) == 1:
+                found.damaged.append(partition)
         for slot in range(header.partitions + 1):
             counters = [decode_counter(fence.read(counter_offset(slot, which), COUNTER_BYTES)) for which in (0, 1)]
             found._counters.append(newest(counters))
+            if counters.count(None) == 1 and slot != START_SLOT:
+                found.damaged.append(slot - 1)
             if counters[0] != counters[1] and (owns is None or (slot != START_SLOT and owns(slot - 1))):
                 found._mirror(slot)
         start = found._counters[START_SLOT]

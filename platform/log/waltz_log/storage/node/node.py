@@ -168,6 +168,9 @@ class StorageNode:
         mine = [partition for partition in range(control.header.partitions) if self._shard.owns(partition) and str(partition) in present]
         await asyncio.gather(*(self._open(partition) for partition in mine))
         await self.views.open(self._shard.owns)
+        if torn := sorted({partition for partition in control.damaged if self._shard.owns(partition)}):
+            advice = "after a crash this is expected; otherwise run `waltz storage verify` and examine the disk"
+            log.warning("control file has damaged structs, their other copies are used", partitions=torn, advice=advice)
         log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
 
     async def _open(self, partition: int) -> None:

@@ -65,9 +65,21 @@ def test_structs_are_written_alternately_and_one_torn_write_costs_only_itself() 
         again = ControlFiles.open(disk)
         assert again.mark(1) == SessionMark(4, 40, 40)
         assert again.mark(0) == SessionMark()
+        assert again.damaged == [1]
         again.close()
         damage(disk, CONTROL_FILE, mark_offset(1, newer) + offset)
-    assert ControlFiles.open(disk).mark(1) == SessionMark(5, 50, 50)
+    whole = ControlFiles.open(disk)
+    assert whole.mark(1) == SessionMark(5, 50, 50)
+    assert whole.damaged == []
+
+
+async def test_a_node_that_uses_the_other_struct_of_a_damaged_pair_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    disk = new_disk()
+    damage(disk, CONTROL_FILE, mark_offset(1, 0) + 3)
+    node = node_on(disk)
+    await node.open(KEY)
+    await node.close()
+    assert "control file has damaged structs, their other copies are used" in capsys.readouterr().err
 
 
 async def test_a_partition_with_two_invalid_structs_does_not_open_and_the_others_do() -> None:
