@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from waltz_log.core.node_address import unreachable_reason
 from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.security.audit_log import AuditSettings
 from waltz_log.security.settings import TlsSettings
@@ -23,7 +24,11 @@ class NodeSettings(Settings):
     mistaken: ClassVar[Mapping[str, str]] = {"cluster": "coordinator"}
 
     coordinator: str = Field(description="Address of the coordinator, `host:port[,host:port]/path`, as nodes and operators use it.")
-    listen: str = Field(default="127.0.0.1:0", description="Address at which clients, servers and peers reach this node. Port 0 means a free one.")
+    listen: str = Field(
+        default="127.0.0.1:0",
+        description="Address at which clients, servers and peers reach this node, which it "
+        "announces: no wildcard such as 0.0.0.0, and no link-local address. Port 0 means a free one.",
+    )
     connections_max: int = Field(
         default=2048,
         ge=16,
@@ -140,6 +145,13 @@ class NodeSettings(Settings):
         default=None,
         description="Sends the spans of traced appends to a collector. None: no spans. Needs the extra `tracing`.",
     )
+
+    @field_validator("listen")
+    @classmethod
+    def _can_be_announced(cls, listen: str) -> str:
+        if reason := unreachable_reason(listen):
+            raise ValueError(f"{reason}, at which no other machine reaches the node: name a host or an address of this machine")
+        return listen
 
     @property
     def connection_limits(self) -> ConnectionLimits:

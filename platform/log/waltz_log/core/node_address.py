@@ -7,10 +7,15 @@ place that connects.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Self
+from ipaddress import IPv4Address, ip_address
+from typing import Final, Self
 
-__all__ = ["NodeAddress", "announced_addresses", "announced_name", "same_node"]
+__all__ = ["NodeAddress", "announced_addresses", "announced_name", "same_node", "unreachable_reason"]
+
+ZEROS: Final = re.compile(r"(0x)?0+(\.(0x)?0+){0,3}", re.IGNORECASE)
+"""What the resolver accepts as 0.0.0.0."""
 
 
 class NodeAddress(str):
@@ -27,6 +32,23 @@ class NodeAddress(str):
 
     def __reduce__(self) -> tuple[type[NodeAddress], tuple[str, str]]:
         return NodeAddress, (str(self), self.principal)
+
+
+def unreachable_reason(address: str) -> str | None:
+    """Why no other machine can reach a node that announces this `host:port`; None: it may be reachable. A name is not resolved."""
+    host = address.rpartition(":")[0].strip("[]").partition("%")[0]
+    if not host or ZEROS.fullmatch(host):
+        return "is a wildcard"
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return None
+    found = found if isinstance(found, IPv4Address) else found.ipv4_mapped or found
+    if found.is_unspecified:
+        return "is a wildcard"
+    if found.is_link_local:
+        return "is a link-local address"
+    return "is a multicast address" if found.is_multicast else None
 
 
 def announced_name(address: str) -> str | None:

@@ -30,6 +30,10 @@ MISUSES = {
     "server --config {confused}": "cluster: no such setting (did you mean coordinator?)",
     "server --config {missing}": "{missing} cannot be read: No such file or directory",
     "storage --coordinator {here} --name a/b --directory x": "name must match pattern '^[A-Za-z0-9._-]+$', not 'a/b'",
+    "server --coordinator {here} --listen 0.0.0.0:5101": "listen is a wildcard, at which no other machine reaches the node: name a host or an "
+    "address of this machine, not '0.0.0.0:5101'",
+    "storage --coordinator {here} --name a --directory x --listen [fe80::1%eth0]:5001": "listen is a link-local address, at which no other machine "
+    "reaches the node: name a host or an address of this machine, not '[fe80::1%eth0]:5001'",
     "storage verify {missing}": "directory must be an existing directory, not {missing}",
     "storage --name a verify {missing}": "verify has options of its own, after its name, and none of a node's",
     "zookeeper --listen 2181": "listen must be host:port, not '2181'",
