@@ -8,7 +8,7 @@ from collections.abc import Callable
 from waltz_log.core.recovery import majority
 from waltz_log.core.replica_status import ReplicaStatus, can_commit
 from waltz_log.core.status.latency import LatencyStatistics
-from waltz_log.core.status.server_statistics import BudgetStatistics, OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
+from waltz_log.core.status.server_statistics import BudgetStatistics, FollowerStatistics, OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
 from waltz_log.monitoring.families import Family, Kind, Samples, counter, gauge, histogram, single
 
 __all__ = ["SERVER"]
@@ -109,6 +109,10 @@ def _quota_refusals(statistics: ServerStatistics) -> Samples:
         yield ("mount",), statistics.totals.mount_refusals
 
 
+def _followers(pick: Callable[[FollowerStatistics], float]) -> Callable[[ServerStatistics], Samples]:
+    return single(lambda found: None if found.followers is None else pick(found.followers))
+
+
 def _stages(statistics: ServerStatistics) -> dict[str, LatencyStatistics]:
     totals = statistics.totals
     return {} if totals is None else {"queue": totals.queue, "replicate": totals.replicate, "commit": totals.commit}
@@ -174,6 +178,31 @@ SERVER: tuple[Family[ServerStatistics], ...] = (
         ("what",),
         "Answers that a quota is exceeded. `append`: to a frame of appends; `mount`: to a mount. The clients wait and try again.",
         _quota_refusals,
+    ),
+    gauge(
+        "waltz_server_followers",
+        (),
+        "Clients that follow the cluster at this server, as each client does at one.",
+        _followers(lambda each: each.count),
+    ),
+    counter(
+        "waltz_server_follower_sent_bytes_total",
+        (),
+        "Bytes of the map of the cluster that were sent to them: everything to a new one, then what changed.",
+        _followers(lambda each: each.sent_bytes),
+    ),
+    counter(
+        "waltz_server_follower_refusals_total",
+        (),
+        "Clients that were refused because of `followers_max`. They try another server.",
+        _followers(lambda each: each.refused),
+    ),
+    gauge(
+        "waltz_server_knowledge_age_seconds",
+        (),
+        "Since the server last confirmed with the coordinator that what it sends to clients is current: about 1, and rising while it does not reach "
+        "ZooKeeper.",
+        _followers(lambda each: each.age_s),
     ),
     gauge(
         "waltz_server_partition_open",

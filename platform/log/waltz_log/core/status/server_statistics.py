@@ -23,6 +23,7 @@ __all__ = [
     "ConflictStatistics",
     "FeedStatistics",
     "FillStatistics",
+    "FollowerStatistics",
     "HotLockStatistics",
     "LockTableStatistics",
     "OpenPartitionStatistics",
@@ -305,6 +306,18 @@ class ClientIdStatistics:
 
 @snapshot
 @dataclass(frozen=True, slots=True)
+class FollowerStatistics:
+    """`count`: clients that follow the cluster here; `sent_bytes`: of the answers to all since the process started; `refused`: how many were refused
+    because of `followers_max`; `age_s`: seconds since the process last confirmed with the coordinator that what it tells them is current."""
+
+    count: Summed[int] = 0
+    sent_bytes: Summed[int] = 0
+    refused: Summed[int] = 0
+    age_s: Highest[float] = 0.0
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
     process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not; `cluster_partitions`: partitions of the
@@ -314,7 +327,7 @@ class ServerStatistics:
     `certificate_expires_s`: when the certificate expires, since 1970, None without TLS; `time_ms`: the clock of the machine; `round_trips`: if they
     were asked for, milliseconds of a ping by the name of the storage node, None for a node that does not answer; `quotas`: the rules, of which the
     first that fits applies; `coordinator_certificate_expires_s`: the same for the certificates of ZooKeeper's hosts, the first of them; `client_ids`:
-    None before the server joined its cluster. `rules`: the
+    None before the server joined its cluster, and so `followers`. `rules`: the
     rules of access that each process enforces (`AccessControl.label`), empty without TLS; `refused_values`: by path, why a value of the coordinator
     is not used and the one that was known before is; `known_values`: if they were asked for, by path, the values that the process knows."""
 
@@ -336,6 +349,7 @@ class ServerStatistics:
     quotas: Newest[tuple[QuotaStatistics, ...]] = ()
     coordinator_certificate_expires_s: Newest[float | None] = None
     client_ids: Fieldwise[ClientIdStatistics | None] = None
+    followers: Fieldwise[FollowerStatistics | None] = None
     rules: Concatenated[tuple[str, ...]] = ()
     refused_values: ByKey[Mapping[str, str] | None] = None
     known_values: ByKey[Mapping[str, str] | None] = None

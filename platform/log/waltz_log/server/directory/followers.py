@@ -17,6 +17,7 @@ from typing import Final
 from waltz_log.core.cluster_map import TOPICS_SOURCE, MapPart, chunks, is_behind
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import Sender
+from waltz_log.core.status.server_statistics import FollowerStatistics
 from waltz_log.errors import ClusterUnavailable, ConnectionLost, QuotaExceeded, Unavailable
 from waltz_log.security.callers import caller
 from waltz_log.server.directory.directory import Directory, View
@@ -62,10 +63,15 @@ class Followers:
         self._sending = asyncio.Semaphore(SENDING_MAX)
         self._shared: dict[tuple[View, tuple[tuple[str, int], ...]], list[bytes]] = {}
         self._shared_at = -1
+        self._sent_bytes = 0
+        self._refused = 0
 
     @property
     def count(self) -> int:
         return self._principals.total()
+
+    def statistics(self) -> FollowerStatistics:
+        return FollowerStatistics(self.count, self._sent_bytes, self._refused, round(self._directory.age_s, 3))
 
     async def follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
         """Until the follower is gone, does not read any more, or the stream's time is over. Raises `QuotaExceeded` if there are too many,
@@ -105,6 +111,7 @@ class Followers:
     def _counted(self, principal: str) -> Iterator[None]:
         of_one_max = self._count_max if not principal else max(1, self._count_max // 2)
         if self.count >= self._count_max or self._principals[principal] >= of_one_max:
+            self._refused += 1
             raise QuotaExceeded(partition=-1, quota="followers_max", principal=principal, topic="", retry_after_s=RETRY_S)
         self._principals[principal] += 1
         try:
@@ -161,10 +168,11 @@ class Followers:
     async def _send_message(self, stream: Sender[pb.FollowResponse], shared: bytes, *, more: bool) -> None:
         """What is shared, followed by what is true now: protobuf reads the fields of both as one message."""
         age_ms = int(1000 * self._directory.age_s)
-        own = pb.FollowResponse(cluster_key=self._key, epoch=self._directory.epoch, age_ms=age_ms, more=more)
+        own = pb.FollowResponse(cluster_key=self._key, epoch=self._directory.epoch, age_ms=age_ms, more=more).SerializeToString()
+        self._sent_bytes += len(shared) + len(own)
         try:
             async with asyncio.timeout(SEND_S):
-                await stream.send(Encoded.of_pieces(pb.FollowResponse, (shared, own.SerializeToString())))
+                await stream.send(Encoded.of_pieces(pb.FollowResponse, (shared, own)))
         except TimeoutError:
             raise ConnectionLost(address="follower", reason=f"did not read for {SEND_S:g} s") from None
 

@@ -417,6 +417,7 @@ class LogServer:
             traces=None if self._tracer is None else self._tracer.statistics(),
             time_ms=self._clock.now_ms(),
             client_ids=None if self._cluster is None else self._client_ids.issuer.statistics(),
+            followers=None if self._followers is None else self._followers.statistics(),
             rules=(self._access.label,) if self._access.enforced else (),
             refused_values=self._refused() or None,
             quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),

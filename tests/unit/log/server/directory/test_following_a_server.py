@@ -12,12 +12,16 @@ from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.cluster_map import ClusterMap, MapPart
 from waltz_log.core.metadata import Assignment
+from waltz_log.core.status.server_statistics import FollowerStatistics
 from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, PermissionDenied, QuotaExceeded, Unavailable, WaltzError
+from waltz_log.monitoring.server_families import SERVER
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import Operation, Rule
 from waltz_log.server.directory import directory, followers
+from waltz_log.server.node.server import LogServer
+from waltz_log.statistics import merge
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import CONFIRM, FOLLOW
@@ -292,6 +296,40 @@ async def test_a_stream_ends_after_its_time(make: Make, monkeypatch: pytest.Monk
     with pytest.raises(EOFError):
         while True:
             await follower.receive()
+
+
+async def test_a_server_reports_its_followers_what_it_sent_them_and_how_old_its_knowledge_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "CONFIRM_PERIOD_S", 0.01)
+    cluster = await make(servers=1, settings={"followers_max": 2})
+    server, session = cluster.servers["server-0"]
+    assert _reported(server)["waltz_server_followers"] == 0
+    some = [Follower(cluster) for _ in range(2)]
+    for each in some:
+        await each.until(_owned)
+    with pytest.raises(QuotaExceeded):
+        await Follower(cluster).receive()
+    found = _reported(server)
+    assert found["waltz_server_followers"] == 2
+    assert found["waltz_server_follower_refusals_total"] == 1
+    assert found["waltz_server_follower_sent_bytes_total"] >= sum(message.ByteSize() for each in some for message in each.messages)
+    assert found["waltz_server_knowledge_age_seconds"] < 5
+    cluster.ensemble.cut(session)
+    before = _reported(server)["waltz_server_knowledge_age_seconds"]
+    await asyncio.sleep(0.3)
+    assert _reported(server)["waltz_server_knowledge_age_seconds"] >= before + 0.25
+    for each in some:
+        await each.close()
+
+
+def test_the_followers_of_several_workers_are_added_and_the_oldest_knowledge_counts() -> None:
+    both = merge([FollowerStatistics(3, 100, 1, 0.5), FollowerStatistics(4, 50, 0, 7.25)])
+    assert both == FollowerStatistics(7, 150, 1, 7.25)
+
+
+def _reported(server: LogServer) -> dict[str, float]:
+    """The metrics without labels."""
+    found = server.statistics()
+    return {each.name: value for each in SERVER if not each.labels for _, value in each.samples(found) if isinstance(value, int | float)}
 
 
 # ---- the age of what a server knows ------------------------------------------------------------------------------
