@@ -36,8 +36,9 @@ class NodeAddress(str):
 
 def unreachable_reason(address: str) -> str | None:
     """Why no other machine can reach a node that announces this `host:port`; None: it may be reachable. A name is not resolved."""
-    host = address.rpartition(":")[0].strip("[]").partition("%")[0]
-    if not host or ZEROS.fullmatch(host):
+    name, colon, _ = address.rpartition(":")
+    host = name.strip("[]").partition("%")[0]
+    if (colon and not host) or ZEROS.fullmatch(host):
         return "is a wildcard"
     try:
         found = ip_address(host)
