@@ -53,6 +53,7 @@ EXAMPLES: Final = {
     "storage verify": "waltz storage verify var/storage-0 --mib-per-s 50",
     "storage segment-statistics": "waltz storage segment-statistics var/storage-0/3",
     "storage copy-partition": "waltz storage copy-partition /mnt/storage-0 var/storage-2 --partition 3",
+    "storage correct-times": "waltz storage correct-times var/storage-0 --latest 2026-11-25T14:30:00",
     "storage describe": "waltz storage describe var/storage-1 > storage-1.json",
     "storage migrate": "waltz storage migrate var/java-storage",
     "storage backup": "waltz storage backup var/storage-0 /mnt/backup/storage-0",
