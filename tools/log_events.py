@@ -51,6 +51,18 @@ MEANINGS: dict[str, str] = {
     "no log server can be followed, retrying": (
         "A client reaches no log server that knows the cluster. It goes on with the owners that it knows. Check the servers and the addresses."
     ),
+    "clock is ahead of the storage nodes": (
+        "The clock of this log server is more than a minute ahead of what at least half of the clocks show. Until it is corrected, appends have the "
+        "nodes' time. See [a clock is a day off](../guides/disaster_recovery.md#a-clock-is-a-day-off)."
+    ),
+    "clock agrees with the storage nodes again": "The clock of this log server was corrected.",
+    "control file has damaged structs, their other copies are used": (
+        "Of the two structs of a partition, one is not valid. After a crash this is expected. Otherwise run `waltz storage verify`, and examine the "
+        "disk."
+    ),
+    "zookeeper does not serve yet": (
+        "`waltz zookeeper` waits for its ZooKeeper, which reads its snapshot and its log. Act if the disk is idle meanwhile."
+    ),
     "topic found in the map alone": (
         "A client looked up a topic while the log servers did not reach the coordinator. The topic may have been deleted in the meantime."
     ),

@@ -95,7 +95,7 @@ ELSEWHERE: dict[AnyMethod, str] = {
 """Procedures whose requests can carry one, and whose rows are in other tables."""
 
 PERMITTED = {(methods.RESOLVE, ""), (methods.MOUNT, "appends nothing"), (methods.SUBSCRIBERS, "reports"), (methods.SUBSCRIBERS, "removes")}
-"""To operators, for whoever it is."""
+"""To operators, whatever principal it belongs to."""
 
 CASES = [
     (method, case, host)
@@ -241,8 +241,8 @@ async def test_an_operator_resolves_for_others(cluster: MemoryCluster, victim: V
     assert (await _answer(cluster, "operator-other", methods.RESOLVE, ROWS[methods.RESOLVE][""], victim.carried._replace(ticket="")))[0] == "answer"
 
 
-async def test_a_subscriber_of_another_principal_is_not_taken_over(cluster: MemoryCluster, victim: Victim) -> None:
-    """That its name is taken is all that a principal with a right to the partition learns."""
+async def test_a_subscriber_of_another_principal_cannot_be_claimed(cluster: MemoryCluster, victim: Victim) -> None:
+    """That its name is in use is all that a principal with a right to the partition learns."""
     register = _subscriber(pb.SubscribersRequest.ACTION_REGISTER)
     kind, text = await _answer(cluster, "reader-own", methods.SUBSCRIBERS, register, victim.carried)
     assert kind == "PermissionDenied"

@@ -57,5 +57,5 @@ class LargeFrame:
 
 
 def _memory(size: int) -> memoryview:
-    """It is not cleared, which would take another pass over it. What it holds stays unread until it is overwritten."""
+    """It is not cleared, which would be another pass over it. What it holds stays unread until it is overwritten."""
     return np.empty(size, dtype=np.uint8).data
