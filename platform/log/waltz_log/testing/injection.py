@@ -87,7 +87,7 @@ class InjectedClient(WaltzClient):
         while self.unacknowledged(partition):
             await self.flush()  # alone on the wire, it is the first of the next frame
         future = await super().enqueue(partition, draft, timeout_s, topic)
-        self.faults.armed[await self._acquire_client_id(), partition] = lambda sequence: self._meet(fault, future, partition, sequence)
+        self.faults.armed[await self._producers.acquire_client_id(), partition] = lambda sequence: self._meet(fault, future, partition, sequence)
         return future
 
     def bulk(

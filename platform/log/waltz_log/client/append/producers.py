@@ -50,14 +50,15 @@ class Producers:
                 self._settings,
                 self._rng,
                 topic=topic,
-                first_client_id=None if beside else self._acquire_client_id,
+                first_client_id=None if beside else self.acquire_client_id,
                 followers=self._followers(partition),
                 incidents=self._incidents,
             )
             producer.start()
         return producer
 
-    async def _acquire_client_id(self) -> int:
+    async def acquire_client_id(self) -> int:
+        """The id that the producers share, acquired with the first call."""
         async with self._acquiring:
             if not self.client_id:
                 self.client_id = await self._owners.next_client_id()
