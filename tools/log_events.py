@@ -99,6 +99,8 @@ MEANINGS: dict[str, str] = {
     # ---- console
     "action done": "A person changed the cluster in the console; `change` says what.",
     "action failed": "A person tried to change the cluster in the console, and it was refused; `error` says why.",
+    "cluster surveyed in part": "The console shows subscribers, or owners and topics, as they were: its log servers do not answer, or do not "
+    "reach the coordinator. The page says which.",
     "cluster not surveyed": "The console could not read the state of the cluster. Pages show the last state that they know, with its age.",
     "page failed": "A page of the console could not be made because of a defect; the log has the trace. The console goes on.",
     "pages left out": "Pages of another package are not shown, because what it needs is not installed.",

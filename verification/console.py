@@ -25,7 +25,7 @@ class ConsoleProcess:
 @contextmanager
 def console_of(cluster: LocalCluster) -> Iterator[ConsoleProcess]:
     """With TLS if the cluster has it."""
-    settings: dict[str, object] = {"cluster": cluster.coordinator, "listen": "127.0.0.1:0"}
+    settings: dict[str, object] = {"cluster": cluster.cluster, "listen": "127.0.0.1:0"}
     if cluster.secure:
         settings["tls"] = cluster.certificate("operator", "console", serve=True).model_dump(
             mode="json", include={"certificate", "key", "authorities"}

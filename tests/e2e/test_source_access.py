@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         for name, value in cluster.variables("operator", "dev").items():
             patch.setenv(name, value)
         for topic in ("shop/orders", "shop/secrets"):
-            assert command_line(["topic", "create", cluster.coordinator, topic, "--partitions=1"]) == 0
+            assert command_line(["topic", "create", cluster.cluster, topic, "--partitions=1"]) == 0
         assert command_line(["access", "grant", cluster.coordinator, JOB, "read", "shop/orders"]) == 0
         with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "dev"))) as client:
             for number in range(5):

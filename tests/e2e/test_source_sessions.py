@@ -15,7 +15,6 @@ from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
 from pyspark_waltz.tasks import LogRange
 from waltz_log.client.base.background import Background
-from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Listener
@@ -24,6 +23,7 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.transport.grpc import GrpcNetwork
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
+from waltz_log.transport.locating import Question, locate
 
 T = TypeVar("T")
 

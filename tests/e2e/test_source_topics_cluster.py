@@ -132,7 +132,7 @@ def test_a_stream_over_a_topic_that_is_trimmed_and_compacted(spark: Any, tmp_pat
 def test_a_pipeline_over_one_topic_of_several_lands_its_partitions_and_backfill_and_audit_agree(spark: Any, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", partitions=4, servers=1, storages=1) as cluster:
         for name, more in (("air/seats", []), ("shop/orders", ["--keyed"])):
-            assert command_line(["topic", "create", cluster.coordinator, name, "--partitions", "2", *more]) == 0
+            assert command_line(["topic", "create", cluster.cluster, name, "--partitions", "2", *more]) == 0
         with SyncWaltzClient(cluster.cluster) as client:
             client.topic("air/seats").append_bulk([b"of another topic"] * 10)
             client.topic("shop/orders").append_bulk([(b"k%d" % n, b'{"n": %d}' % n) for n in range(60)])

@@ -208,7 +208,7 @@ class LogView:
         return found
 
     def _locate(self, asked: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Any]:
-        from waltz_log.client.inspection.locating import Question
+        from waltz_log.transport.locating import Question
 
         questions = {p: Question(self._bounds[p].session, self._bounds[p].high_water_mark, **about) for p, about in asked.items()}
         found: Mapping[int, Any] = self._ask(lambda inspector: inspector.locate(questions))

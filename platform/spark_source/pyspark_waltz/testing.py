@@ -24,7 +24,6 @@ import grpc
 
 from pyspark_waltz.source import DefaultSource
 from waltz_log import errors
-from waltz_log.client.inspection.locating import Place, Question
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import Record, decode_record, encode_record
@@ -35,6 +34,7 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import CHANNEL_OPTIONS
+from waltz_log.transport.locating import Place, Question
 from waltz_log.transport.methods import READ, READ_VIEW
 
 __all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of", "page_of"]

@@ -212,7 +212,7 @@ def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_
     cluster = ShiftedCluster(tmp_path / "dev", partitions=2, servers=1, storage_settings=settings, server_settings={"upkeep_s": 1.0})
     cluster.shifts = {"server-0": shift_s, "storage-0": shift_s}
     with cluster:
-        waltz("topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0", "--policy", f"retention_ms={retention_s * 1000}")
+        waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", f"retention_ms={retention_s * 1000}")
         with SyncWaltzClient(cluster.cluster) as client:
             topic = client.topic("shop/orders")
             times = [topic.append(b"x" * 1000, partition=0).append_time_ms for _ in range(20)]
@@ -238,13 +238,13 @@ def test_a_clock_a_day_off_removes_nothing_and_append_times_never_go_back(shift_
 
 
 def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_of_its_own(cluster: LocalCluster, tmp_path: Path) -> None:
-    waltz("topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0")
+    waltz("topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0")
     with SyncWaltzClient(cluster.cluster) as client:
         topic = client.topic("shop/orders")
         for number in range(50):
             topic.append(b"order %d" % number, partition=0)
     waltz("storage", "backup", cluster.directory / "storage-0", tmp_path / "backup")
-    waltz("topic", "delete", cluster.coordinator, "shop/orders")
+    waltz("topic", "delete", cluster.cluster, "shop/orders")
 
     rescue = cluster.coordinator.rpartition("/")[0] + "/rescue"
     waltz("storage", "restore", tmp_path / "backup", tmp_path / "rescue", "--keep-session")
@@ -271,7 +271,7 @@ def test_a_topic_that_was_deleted_by_mistake_is_read_from_a_backup_in_a_cluster_
 
 
 def _created(cluster: LocalCluster) -> bool:
-    command = [*COMMAND, "topic", "create", cluster.coordinator, "shop/orders", "--log-partitions", "0", "--policy", "retention_ms=-1"]
+    command = [*COMMAND, "topic", "create", cluster.cluster, "shop/orders", "--log-partitions", "0", "--policy", "retention_ms=-1"]
     return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False).returncode == 0
 
 

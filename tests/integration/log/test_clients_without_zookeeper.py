@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from verification.console import console_of
 from waltz_log.client import ClientSettings, Intent, SyncOutbox, SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.processes.local_cluster import LocalCluster
@@ -48,3 +53,52 @@ def test_clients_append_read_and_connect_while_zookeeper_is_away(cluster: LocalC
         with SyncOutbox(tmp_path, cluster.cluster) as outbox:
             outbox.submit(Intent.data(0, b"owed"))
             outbox.flush()
+
+
+def _waltz(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-P", "-m", "waltz_log.cli", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_commands_and_the_console_work_while_zookeeper_is_away(cluster: LocalCluster) -> None:
+    with SyncWaltzClient(cluster.cluster) as client:
+        _waltz("cluster", "grow", cluster.coordinator, "--partitions", "4")
+        _waltz("topic", "create", cluster.cluster, "shop/orders", "--partitions", "2")
+        receipt = client.topic("shop/orders").append(b"three chairs", partition=1)
+        partition = client.topic("shop/orders").log_partition(1)
+    cluster.kill("zookeeper")
+    try:
+        time.sleep(AWAY_S)
+        (listed,) = json.loads(_waltz("topic", "list", cluster.cluster, "--output", "json"))
+        assert (listed["topic"], listed["state"]) == ("shop/orders", "active")
+        described = json.loads(_waltz("topic", "describe", cluster.cluster, "shop/orders", "--output", "json"))
+        assert [each["high_water_mark"] for each in described["partitions"]] == [-1, 0]
+        traced = json.loads(
+            _waltz("trace", cluster.cluster, "-p", str(partition), "-t", str(receipt.transaction_id), "--output", "json", "--timeout", "10")
+        )
+        assert [each["holds"] for each in traced["replicas"]] == [True, True, True]
+        late = _lag_of_a_checkpoint(cluster, partition)
+        assert (late["kind"], late["lag"]) == ("checkpoint", 1)
+        with console_of(cluster) as console, httpx.Client(base_url=f"http://127.0.0.1:{console.port}", timeout=30) as browser:
+            for path in ("/", "/partitions", f"/partitions/{partition}", "/transactions", "/conflicts", "/topics", "/topics/shop/orders", "/nodes"):
+                answer = browser.get(path)
+                assert answer.status_code == 200, (path, answer.text)
+            assert "three chairs" in browser.get("/transactions?topic=shop/orders").text
+            assert "have not reached the coordinator" in browser.get("/").text
+            traced_page = browser.get(f"/transactions/{partition}/{receipt.transaction_id}/replicas", headers={"hx-request": "true"}).text
+            assert "storage-2" in traced_page
+    finally:
+        cluster.start("zookeeper")
+        cluster.wait_ready()
+
+
+def _lag_of_a_checkpoint(cluster: LocalCluster, partition: int) -> dict[str, object]:
+    """Of a query that has read nothing of the partition."""
+    folder = cluster.directory / "checkpoint"
+    for kind in ("offsets", "commits"):
+        (folder / kind).mkdir(parents=True)
+    (folder / "offsets" / "0").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":1}}\n{json.dumps({str(partition): 0})}')
+    (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (found,) = json.loads(_waltz("lag", cluster.cluster, "--checkpoint", str(folder), "--output", "json"))
+    return dict(found)

@@ -85,7 +85,7 @@ def test_status_is_shown_as_a_table(cluster: LocalCluster) -> None:
 
 def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> None:
     def topic(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return waltz("topic", command, cluster.coordinator, *arguments)
+        return waltz("topic", command, cluster.cluster, *arguments)
 
     made = ("shop/orders", "--partitions", "2", "--type", "compaction", "--property", "owner=shop", "--policy", "retention_bytes=1000000")
     assert "would be: shop/orders" in topic("create", *made, "--dry-run").stdout
@@ -266,8 +266,8 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
 
 def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def reported_by(*arguments: str) -> tuple[int, str]:
-        of_cluster = arguments[0] in ("cluster", "topic")
-        done = waltz(*arguments[:2], cluster.coordinator, *arguments[2:]) if of_cluster else waltz(*arguments)
+        address = {"cluster": cluster.coordinator, "topic": cluster.cluster}.get(arguments[0])
+        done = waltz(*arguments) if address is None else waltz(*arguments[:2], address, *arguments[2:])
         return done.returncode, done.stdout + done.stderr
 
     at = cluster.cluster

@@ -39,8 +39,8 @@ def learnt(client: SyncWaltzClient) -> int:
 def test_killed_processes_lose_nothing_that_was_acknowledged_from_memory(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=1, servers=1, session_timeout_s=2) as cluster:
         policies = ("--policy", "durability=quorum_memory", "--policy", "flush_period_ms=3600000")
-        waltz("topic", "create", cluster.coordinator, "fast/clicks", "--partitions", "1", *policies)
-        reported = json.loads(waltz("topic", "describe", cluster.coordinator, "fast/clicks", "--output", "json"))
+        waltz("topic", "create", cluster.cluster, "fast/clicks", "--partitions", "1", *policies)
+        reported = json.loads(waltz("topic", "describe", cluster.cluster, "fast/clicks", "--output", "json"))
         assert reported["loss_window"].startswith("the last 3600000 ms or 1048576 bytes")
         with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
             first = learnt(client) + 1
@@ -61,7 +61,7 @@ def test_killed_processes_lose_nothing_that_was_acknowledged_from_memory(tmp_pat
                     break
         assert found == [*(b"%d" % number for number in range(COUNT)), b"after"]
         with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
-            waltz("topic", "alter-policy", cluster.coordinator, "fast/clicks", "--policy", "durability=quorum_sync")
+            waltz("topic", "alter-policy", cluster.cluster, "fast/clicks", "--policy", "durability=quorum_sync")
             deadline = time.monotonic() + 60
             while client.append(0, b"safe").durability != "quorum_sync":
                 assert time.monotonic() < deadline, "the owner did not learn of the changed policy"

@@ -128,6 +128,18 @@ def _subscribers(method: AnyMethod, key: bytes, size: int) -> bytes:
     return _filled(pb.SubscribersRequest(cluster_key=key, action=pb.SubscribersRequest.ACTION_REPORT, name="a", labels=labels), size)
 
 
+def _topics(method: AnyMethod, key: bytes, size: int) -> bytes:
+    plan = pb.TopicPlan(partitions=1, type="regular", properties={f"{each:05}": "" for each in range((size - 128) // 16)})
+    return _filled(pb.TopicsRequest(cluster_key=key, action=pb.TopicsRequest.ACTION_CREATE, topic="a/b", plan=plan, dry_run=True), size)
+
+
+def _placement(method: AnyMethod, key: bytes, size: int) -> bytes:
+    partitions = [PARTITION] * min(4096, size - 128)
+    return _filled(
+        pb.PlacementRequest(cluster_key=key, action=pb.PlacementRequest.ACTION_MOVE, partitions=partitions, server="a", dry_run=True), size
+    )
+
+
 Request = Callable[[AnyMethod, bytes, int], bytes]
 
 ROWS: dict[AnyMethod, Request] = {
@@ -143,6 +155,9 @@ ROWS: dict[AnyMethod, Request] = {
     methods.CLIENT_ID: _generic,
     methods.OUTBOX: _generic,
     methods.SUBSCRIBERS: _subscribers,
+    methods.TOPICS: _topics,
+    methods.CLUSTER: _generic,
+    methods.PLACEMENT: _placement,
     methods.KEEP_CLIENT_IDS: _generic,
     methods.OPEN: _open,
     methods.SET_LOW_WATER_MARK: _generic,

@@ -66,7 +66,7 @@ def refused(cluster: LocalCluster) -> bool:
 
 def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=1, storages=1, servers=1, secure=True) as cluster:
-        assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+        assert waltz(cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions", "1").returncode == 0
         granted = waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders")
         assert granted.returncode == 0, granted.stderr
         for wrong in (b"{", None):
@@ -101,7 +101,7 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
 
 def test_after_zookeeper_was_put_back_a_change_succeeds_only_where_nodes_follow_it(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, partitions=1, storages=1, servers=1, secure=True) as cluster:
-        assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+        assert waltz(cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions", "1").returncode == 0
         assert waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders").returncode == 0
         cluster.stop("zookeeper")
         shutil.copytree(tmp_path / "zookeeper", tmp_path / "earlier")

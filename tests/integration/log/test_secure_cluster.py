@@ -111,7 +111,7 @@ def test_no_port_shakes_hands_below_tls_1_3_or_serves_a_client_without_a_certifi
 
 def test_a_topic_admits_the_names_in_certificates_and_not_those_in_messages(cluster: LocalCluster) -> None:
     made = _waltz(
-        cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions=1", "--property=allow-append=spiffe://waltz/application/orders"
+        cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions=1", "--property=allow-append=spiffe://waltz/application/orders"
     )
     assert made.returncode == 0, made.stderr
     try:
@@ -120,7 +120,7 @@ def test_a_topic_admits_the_names_in_certificates_and_not_those_in_messages(clus
             with pytest.raises(NotAllowed, match="spiffe://waltz/application/other may not append"):
                 other.topic("shop/orders").append(b"not allowed", partition=0, timeout_s=10)
     finally:
-        assert _waltz(cluster, "topic", "delete", cluster.coordinator, "shop/orders").returncode == 0
+        assert _waltz(cluster, "topic", "delete", cluster.cluster, "shop/orders").returncode == 0
 
 
 def test_the_status_is_for_operators(cluster: LocalCluster) -> None:
@@ -193,7 +193,7 @@ def _grpc_health(cluster: LocalCluster, name: str, tls: TlsSettings | None) -> i
 def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_out_within_a_second(cluster: LocalCluster) -> None:
     name = "spiffe://waltz/{}"
     for topic in ("rules/orders", "rules/bills"):
-        assert _waltz(cluster, "topic", "create", cluster.coordinator, topic, "--partitions=1").returncode == 0
+        assert _waltz(cluster, "topic", "create", cluster.cluster, topic, "--partitions=1").returncode == 0
     try:
         unknown = _waltz(cluster, "access", "grant", cluster.coordinator, name.format("application/orders"), "append", "rules/oders")
         assert (unknown.returncode, unknown.stderr) == (2, "waltz: no such topic: rules/oders (did you mean rules/orders?)\n")
@@ -224,7 +224,7 @@ def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_o
     finally:
         assert _waltz(cluster, "access", "reset", cluster.coordinator, "--yes").returncode == 0
         for topic_name in ("rules/orders", "rules/bills"):
-            assert _waltz(cluster, "topic", "delete", cluster.coordinator, topic_name).returncode == 0
+            assert _waltz(cluster, "topic", "delete", cluster.cluster, topic_name).returncode == 0
 
 
 def _seconds_until_a_feed_ends(cluster: LocalCluster, reader: SyncWaltzClient, principal: str) -> float:

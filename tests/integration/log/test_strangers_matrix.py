@@ -57,6 +57,11 @@ def _mount(about: dict[str, Any], named: Named, **more: Any) -> pb.ClientMessage
     return pb.ClientMessage(mount=pb.MountRequest(**about, protocol_version=methods.PROTOCOL_VERSION, client_high_water_mark=-1, **more))
 
 
+def _topics(about: dict[str, Any], named: Named, action: pb.TopicsRequest.Action.ValueType, **more: Any) -> pb.TopicsRequest:
+    """The list is compared in the tests of topics: it names what the caller sees."""
+    return pb.TopicsRequest(cluster_key=about["cluster_key"], action=action, topic=named.topic, **more)
+
+
 ROWS: dict[AnyMethod, dict[str, Make]] = {
     methods.MOUNT: {
         "reads": lambda about, named: _mount(about, named, feed=pb.FEED_RECORDS),
@@ -65,7 +70,10 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
             mount=pb.MountRequest(**about, protocol_version=methods.PROTOCOL_VERSION, client_high_water_mark=10**6, feed=pb.FEED_RECORDS)
         ),
     },
-    methods.BOUND: {"names it": lambda about, named: pb.BoundRequest(cluster_key=about["cluster_key"], partitions=[named.partition])},
+    methods.BOUND: {
+        "names it": lambda about, named: pb.BoundRequest(cluster_key=about["cluster_key"], partitions=[named.partition]),
+        "with its upkeep": lambda about, named: pb.BoundRequest(cluster_key=about["cluster_key"], partitions=[named.partition], upkeep=True),
+    },
     methods.RESOLVE: {"": lambda about, named: pb.ResolveRequest(**about, client_id=named.client_id, last_sequence=1, since=-1)},
     methods.TRANSACTIONS: {
         "": lambda about, named: pb.TransactionRequest(**about, count=1),
@@ -96,6 +104,17 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
     # Of the whole cluster: the answer depends on the caller's rights alone.
     methods.FOLLOW: {"": lambda about, named: pb.FollowRequest(cluster_key=about["cluster_key"])},
     methods.CONFIRM: {"": lambda about, named: pb.ConfirmRequest(cluster_key=about["cluster_key"])},
+    methods.TOPICS: {
+        "creates": lambda about, named: _topics(about, named, pb.TopicsRequest.ACTION_CREATE, plan=pb.TopicPlan(partitions=1, type="regular")),
+        "alters": lambda about, named: _topics(about, named, pb.TopicsRequest.ACTION_ALTER, policies={"retention_ms": "-1"}),
+        "deletes": lambda about, named: _topics(about, named, pb.TopicsRequest.ACTION_DELETE),
+    },
+    methods.CLUSTER: {"": lambda about, named: pb.ClusterRequest(cluster_key=about["cluster_key"])},
+    methods.PLACEMENT: {
+        "": lambda about, named: pb.PlacementRequest(
+            cluster_key=about["cluster_key"], action=pb.PlacementRequest.ACTION_MOVE, partitions=[named.partition], server="0"
+        )
+    },
     methods.SERVER_STATUS: {"": lambda about, named: pb.ServerStatusRequest()},
     methods.STORAGE_STATUS: {"": lambda about, named: pb.StorageStatusRequest()},
     methods.PING: {"": lambda about, named: pb.PingRequest(cluster_key=about["cluster_key"])},

@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from waltz_log.exit_codes import UNAVAILABLE
 from waltz_log.extras import EXTRAS, explain_missing, install_command, missing_package
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,13 +45,16 @@ TRACING = [
 ]
 """The only modules that import OpenTelemetry, or one that does."""
 
+COMMANDS_WITHOUT_COORDINATOR = ["waltz_log.cli.topics.lag", "waltz_log.cli.topics.topics", "waltz_log.cli.transactions"]
+"""What these modules do, they do at log servers."""
+
 INSTALLS = [
     ("", ["waltz_log.client", "waltz_log.outbox", "waltz_log.journal"], ["waltz_log.client.sql", *TRACING]),
     ("sql", ["waltz_log.client"], TRACING),
     ("metrics", ["waltz_log.metrics"], []),
     ("tracing", ["waltz_log.telemetry", "waltz_log.client"], ["waltz_log.client.sql"]),
     ("server", ["waltz_log"], ["waltz_log.client.sql", "waltz_log.console", "waltz_log.testing.pytest_plugin", *TRACING]),
-    ("console", ["waltz_log.console", "waltz_log.cli.main"], []),
+    ("console", ["waltz_log.console", "waltz_log.cli.main", *COMMANDS_WITHOUT_COORDINATOR], []),
     ("spark", ["pyspark_waltz", "waltz_delta", "waltz_log.cli.main"], ["waltz_delta.console"]),
 ]
 """An extra, the parts of the platform that it must be able to import, and those below them that need another extra."""
@@ -253,6 +257,18 @@ def test_a_command_without_its_extra_is_one_sentence() -> None:
     assert done.stderr == "waltz: the command needs the package kazoo, which is not installed: pip install 'waltz-platform[server]'\n"
     assert done.returncode == 2
     assert run_with("spark", COMMAND, "pipeline", "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topic list {}", "topic describe {} a/b", "topic create {} a/b", "topic delete {} a/b", "lag {}", "trace {} -p 0 -t 0", "read {} --partition 0"],
+)
+def test_without_kazoo_a_command_asks_log_servers(command: str) -> None:
+    """None answers at this port."""
+    done = run_with("console", COMMAND, *command.format("127.0.0.1:1").split(), "--timeout", "0.2")
+    assert done.returncode == UNAVAILABLE
+    assert "no log server answers" in done.stderr
+    assert "kazoo" not in done.stderr
 
 
 @pytest.mark.parametrize(

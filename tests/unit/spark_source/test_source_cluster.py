@@ -13,8 +13,8 @@ from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, Location, LogView, connect
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
-from waltz_log.client.inspection.locating import Place, Question
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidSetting, OutOfRange, Unavailable
+from waltz_log.transport.locating import Place, Question
 
 KEY = UUID(int=7)
 

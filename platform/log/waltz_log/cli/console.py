@@ -15,7 +15,7 @@ def run(config: Path | None, **arguments: object) -> None:
     """Raises `InvalidSetting`, and `OSError` if it cannot listen."""
     given: dict[str, object] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
     if given.get("cluster") is None and config is None:
-        raise InvalidSetting(name="CLUSTER", reason="is required: the connection string of the cluster", nearest=None)
+        raise InvalidSetting(name="CLUSTER", reason="is required: log servers of the cluster, host:port[,host:port]", nearest=None)
     settings = ConsoleSettings.load(config, prefix="WALTZ_CONSOLE", environment=os.environ, **given)
     from waltz_log.console.serving import run as serve
 

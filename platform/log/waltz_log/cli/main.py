@@ -125,7 +125,7 @@ def dev(
 
 @app.command()
 def console(
-    cluster: Annotated[str | None, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")] = None,
+    cluster: Annotated[str | None, typer.Argument(help="Log servers of the cluster: host:port[,host:port].")] = None,
     config: Config = None,
     listen: Annotated[str | None, typer.Option(help="host:port on which it serves; without TLS, of the loopback (default 127.0.0.1:7080).")] = None,
     allow_actions: Annotated[bool, typer.Option("--allow-actions", help="Offer actions that change the cluster. Each asks first.")] = False,

@@ -10,12 +10,10 @@ import typer
 from waltz_log.errors import InvalidSetting
 
 __all__ = [
-    "Cluster",
     "Config",
     "Coordinator",
     "CoordinatorOption",
     "DryRun",
-    "EitherAddress",
     "Every",
     "LogLevel",
     "Output",
@@ -26,12 +24,8 @@ __all__ = [
     "checked_output",
 ]
 
-Cluster = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
 Coordinator = Annotated[str, typer.Argument(help="Address of the coordinator: host:port[,host:port]/path.")]
 CoordinatorOption = Annotated[str | None, typer.Option("--coordinator", help="Address of the coordinator: host:port[,host:port]/path.")]
-EitherAddress = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="Log servers: host:port[,host:port]. Operators may give the coordinator: host:port[,host:port]/path.")
-]
 Servers = Annotated[str, typer.Argument(metavar="CLUSTER", help="Log servers of the cluster: host:port[,host:port].")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]

@@ -16,11 +16,11 @@ from starlette.staticfiles import StaticFiles
 from waltz_log.console.console import Console, Extension
 from waltz_log.console.extensions import load_extensions
 from waltz_log.console.pages import actions, conflicts, nodes, overview, partitions, tail, topics, transaction, transactions
-from waltz_log.console.reading.link import ClusterLink, Connect
+from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.rendering import STATIC
 from waltz_log.console.security import BrowserAccess, Guard
 from waltz_log.console.settings import ConsoleSettings
-from waltz_log.core.ports import Clock, Network
+from waltz_log.core.ports import Clock
 from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, WaltzError
 from waltz_log.line_limit import LineLimit
 from waltz_log.loggers import get_logger
@@ -38,17 +38,15 @@ PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topic
 
 def make_application(
     settings: ConsoleSettings,
-    connect: Connect,
-    network: Network,
+    link: ClusterLink,
     clock: Clock,
     *,
     extensions: Sequence[Extension] | None = None,
     control: AccessControl | None = None,
 ) -> Starlette:
-    """`connect` opens a coordinator session. `extensions`: used instead of the installed ones. `control`: roles and rules of access, which the
+    """`link`: closed when the application ends. `extensions`: used instead of the installed ones. `control`: roles and rules of access, which the
     caller keeps up to date; None: every user may do everything, because the console serves without TLS."""
     access = BrowserAccess(control or AccessControl(enforced=False))
-    link = ClusterLink(connect, network, settings.cluster, settings.principal)
     console = Console(settings, link, clock, load_extensions(settings) if extensions is None else extensions, access)
 
     @asynccontextmanager

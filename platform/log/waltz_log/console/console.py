@@ -134,6 +134,7 @@ class Console:
             "settings": self._offered,
             "viewer": self.access.principal,
             "problem": self.sampler.error,
+            "warning": self.sampler.warning,
             "age_s": age_s,
             "old": age_s is not None and age_s > slow_s and self.sampler.error is not None,
             "now_ms": self.clock.now_ms(),

@@ -13,12 +13,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from waltz_log.client.owners.seeds import NamedServers
 from waltz_log.console.asgi import make_application
+from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.security import PEER
 from waltz_log.console.settings import ConsoleSettings
-from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.core.ports import Coordinator
-from waltz_log.processes.access import following
 from waltz_log.processes.clock import WallClock
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
@@ -40,8 +39,6 @@ REQUEST_TIMEOUT_S = 10.0
 
 STOP_TIMEOUT_S = 3
 """Live tails are cut after this time."""
-
-CONNECT_TIMEOUT_S = 5.0
 
 
 def run(settings: ConsoleSettings) -> None:
@@ -142,19 +139,17 @@ class _TlsServer(uvicorn.Server):
 
 
 async def _serve(settings: ConsoleSettings) -> None:
-    async def connect() -> Coordinator:
-        return await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
-
     certificates = None if settings.tls is None else Certificates(settings.tls)
     if certificates is not None:
         expect_serving_certificate(certificates, "the console")
     open_audit(settings.audit)
     control = AccessControl(enforced=certificates is not None)
     listening = _listen(*settings.address)
-    application = make_application(settings, connect, GrpcNetwork(tls=certificates), WallClock(), control=control)
+    link = ClusterLink(NamedServers(settings.cluster), GrpcNetwork(tls=certificates), settings.principal)
+    application = make_application(settings, link, WallClock(), control=control)
     server = make_server(application, certificates)
     with listening:
-        async with following(settings.cluster, control, settings.tls):
+        async with link.keeping_rules(control):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.02)

@@ -17,7 +17,7 @@ __all__ = ["ConsoleSettings"]
 class ConsoleSettings(Settings):
     """Settings of the console."""
 
-    cluster: str = Field(description="Address of the coordinator: host:port[,host:port]/path.")
+    cluster: str = Field(description="Log servers of the cluster: host:port[,host:port]. One that answers is enough.")
     tls: TlsSettings | None = Field(
         default=None,
         description="Serve HTTPS to browsers that present a certificate: readers and operators see the pages, and operators act. The same files "

@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final  # Any: arguments that are passed on
 
 from waltz_log.coordination.followed import FOLLOWED, RULES, TOPICS, KnownValues
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
-from waltz_log.core.ports import Coordinator, Node
+from waltz_log.core.ports import Coordinator, Node, Values
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.security.access import AccessControl, TopicOf
 from waltz_log.security.audit_log import acted
-from waltz_log.security.rules import ACCESS, CLOSED, CLUSTER_RESOURCE, AccessRules, Resource, Rule
+from waltz_log.security.rules import ACCESS, CLOSED, CLUSTER_RESOURCE, AccessRules, Operation, Resource, Rule
 
-__all__ = ["AccessFollower", "change_rules", "expect_topics", "read_rules", "replace_rules", "rule_changes", "topics_of"]
+__all__ = ["AccessFollower", "AccessReader", "change_rules", "expect_topics", "read_rules", "replace_rules", "rule_changes", "topics_of"]
 
 REPAIR: Final = "`waltz cluster repair` writes back the rules that nodes enforce, `waltz access reset --yes` removes all rules"
 
@@ -44,7 +44,7 @@ def _parsed(data: bytes) -> AccessRules:
         raise InvalidSetting(name=ACCESS, reason=f"{error.reason}; {REPAIR}"[-REASON_MAX:], nearest=None) from None
 
 
-async def _were_ruled(coordinator: Coordinator) -> bool:
+async def _were_ruled(coordinator: Values) -> bool:
     """Whether rules were written once. Parameters that cannot be read prove nothing, so the answer is the one that permits less."""
     node = await coordinator.get(CLUSTER, latest=True)
     try:
@@ -112,8 +112,8 @@ async def _written(coordinator: Coordinator, wanted: AccessRules, node: Node | N
 
 async def expect_topics(coordinator: Coordinator, rule: Rule) -> bool:
     """Whether the rule covers something that there is now. Raises `NoSuchTopic` for a rule of one topic that does not exist, `InvalidRequest` for
-    partitions that the topic does not have."""
-    if rule.covers(CLUSTER_RESOURCE) or rule.by_number:
+    partitions that the topic does not have. A topic that may be managed may be created later."""
+    if rule.covers(CLUSTER_RESOURCE) or rule.by_number or Operation.MANAGE in rule.operations:
         return True
     catalogue = await read_catalogue(coordinator)
     if rule.topic is None:
@@ -124,17 +124,17 @@ async def expect_topics(coordinator: Coordinator, rule: Rule) -> bool:
     return True
 
 
-class AccessFollower:
-    """Keeps an `AccessControl` as the coordinator has the rules. `topics`: the topics too; otherwise the control knows them already. Call `read`
-    once, then `run`. `changed` is called after each change.
+class AccessReader:
+    """Sets an `AccessControl` to the rules as the coordinator has them. `topics`: the topics too; otherwise the control knows them already. `changed`
+    is called after each read.
 
     Rules that are missing, cannot be read or are older than those that the control enforces change nothing. A control that knows none enforces
-    `CLOSED` then: that nothing is permitted. `known`: what the process knows of the values of the coordinator; it may outlive the follower.
+    `CLOSED` then: that nothing is permitted. `known`: what the process knows of the values of the coordinator; it may outlive the reader.
     `remember`: called with each rules that are enforced from then on, before they are."""
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        values: Values,
         control: AccessControl,
         *,
         topics: bool,
@@ -142,22 +142,22 @@ class AccessFollower:
         known: KnownValues | None = None,
         remember: Callable[[AccessRules], None] = lambda rules: None,
     ) -> None:
-        self._coordinator = coordinator
+        self._values = values
         self._control = control
-        self._follows = [ACCESS, CATALOGUE] if topics else [ACCESS]
-        self._versions: dict[str, int | None] = {}
+        self.follows = [ACCESS, CATALOGUE] if topics else [ACCESS]
+        self.versions: dict[str, int | None] = {}
         self._changed = changed
         self._known = known or KnownValues()
-        self._known.coordinator = coordinator
+        self._known.coordinator = values
         self._remember = remember
         if control.rules is not None and control.rules is not CLOSED:
             self._known.seed(RULES, control.rules, control.rules.to_bytes())
 
     async def read(self, *, latest: bool = False) -> None:
         """`latest`: before the first call is served; afterwards a watch signals changes."""
-        nodes = {path: await self._known.get(self._coordinator, FOLLOWED[path], latest=latest) for path in self._follows}
-        ruled = nodes[ACCESS] is None and await _were_ruled(self._coordinator)
-        self._versions = {path: None if node is None else node.version for path, node in nodes.items()}
+        nodes = {path: await self._known.get(self._values, FOLLOWED[path], latest=latest) for path in self.follows}
+        ruled = nodes[ACCESS] is None and await _were_ruled(self._values)
+        self.versions = {path: None if node is None else node.version for path, node in nodes.items()}
         topic_of = None
         if CATALOGUE in nodes:
             topics = self._known.accept(TOPICS, nodes[CATALOGUE])
@@ -179,10 +179,19 @@ class AccessFollower:
                     acted(event, **facts)
         return found
 
+
+class AccessFollower:
+    """Keeps an `AccessControl` as the coordinator has the rules; `about`: as for `AccessReader`. Call `read` once, then `run`."""
+
+    def __init__(self, coordinator: Coordinator, control: AccessControl, **about: Any) -> None:
+        self._coordinator = coordinator
+        self._reader = AccessReader(coordinator, control, **about)
+        self.read = self._reader.read
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            waits = [asyncio.ensure_future(self._coordinator.wait_changed(path, self._versions[path])) for path in self._follows]
+            waits = [asyncio.ensure_future(self._coordinator.wait_changed(path, self._reader.versions[path])) for path in self._reader.follows]
             try:
                 done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:

@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, TypeVar, cast  # Any: values of all kind
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, ReplicaAssignment, ServerEntry, StorageNodeEntry
-from waltz_log.core.ports import Coordinator, Node
+from waltz_log.core.ports import Node, Values
 from waltz_log.core.retention import RETAINED, Retained
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber
@@ -129,12 +129,12 @@ class KnownValues:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, bytes]] = {}
         """By path: the value, and the bytes that it was read from."""
-        self.coordinator: Coordinator | None = None
+        self.coordinator: Values | None = None
         """Of the present session, or of the one before: while it does not answer, that is reported too."""
         self._refused: dict[str, str] = {}
         """By path, why the value that is there is not used."""
 
-    async def get(self, coordinator: Coordinator, kind: FollowedValue[Any], entry: str = "", *, latest: bool = False) -> Node | None:
+    async def get(self, coordinator: Values, kind: FollowedValue[Any], entry: str = "", *, latest: bool = False) -> Node | None:
         """The node for `accept`. Raises the errors of the coordinator; that the value is closed to this process is reported too."""
         path = f"{kind.path}/{entry}" if entry else kind.path
         try:

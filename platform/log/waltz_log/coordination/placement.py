@@ -28,7 +28,7 @@ from waltz_log.core.metadata import (
     moves_to_bytes,
     parse_moves,
 )
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.ports import Coordinator, Values
 from waltz_log.errors import InvalidRequest
 
 __all__ = [
@@ -180,7 +180,7 @@ async def forget_storage(coordinator: Coordinator, name: str, *, dry_run: bool =
 # ---- moves of replicas under way -------------------------------------------------------------------------------------------------------------------
 
 
-async def read_moves(coordinator: Coordinator) -> dict[int, ReplicaMove]:
+async def read_moves(coordinator: Values) -> dict[int, ReplicaMove]:
     """The moves that were begun and are not complete, of commands that run or were killed."""
     node = await coordinator.get(REPLICA_MOVES, latest=True)
     return {} if node is None else parse_moves(node.data)

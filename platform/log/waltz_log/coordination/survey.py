@@ -15,7 +15,7 @@ from typing import Any, Protocol  # Any: JSON values
 from waltz_log.coordination.entries import readable
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
-from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
+from waltz_log.core.ports import CallMethod, Network, Request, Response, Values
 from waltz_log.core.replica_status import ReplicaStatus, can_commit, surveyed_status
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, RecoveringPartitionStatistics, ReplicaStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
@@ -164,7 +164,7 @@ def _silent(workers: Iterable[WorkerStatistics]) -> list[int]:
     return [each.worker for each in workers if not each.answers]
 
 
-async def survey(coordinator: Coordinator, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
+async def survey(coordinator: Values, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
     """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` if the address has no
     cluster."""
     ask = partial(_ask, network, call_timeout_s)
@@ -215,7 +215,7 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 owned.server_id if owned else None,
                 assignment.address_of(partition),
                 owned.generation if owned else -1,
-                kept.session if kept else -1,
+                kept.session if kept else _reported_session(owner, partition),
                 bounds.get(partition),
                 shown,
                 can_commit(served=partition in bounds, replicas=deciding),
@@ -237,6 +237,12 @@ def _unserved_reason(assigned: Ownership | None, owner: ServerState | None, part
     if isinstance(found, RecoveringPartitionStatistics):
         return f"{server} recovers it: {found.error or 'waiting for replicas'}"
     return f"{server} has not opened it" if found is None else f"{server} has just opened it"
+
+
+def _reported_session(owner: ServerState | None, partition: int) -> int:
+    """-1: no owner reports one."""
+    found = None if owner is None else owner.statistics.partitions.get(partition)
+    return found.session if isinstance(found, OpenPartitionStatistics) else -1
 
 
 def _session_of(owner: ServerState | None, partition: int) -> Mapping[str, ReplicaStatistics]:
@@ -277,7 +283,7 @@ def _corruption(node: NodeStatistics, partition: int) -> str | None:
     return next((f"corrupt segment {name}: {damaged[name]}" for name in sorted(damaged) if name.startswith(f"{partition}/")), None)
 
 
-async def _read_all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:
+async def _read_all(coordinator: Values, folder: str, names: Iterable[str]) -> list[Any]:
     return await asyncio.gather(*(coordinator.get(f"{folder}/{name}") for name in names))
 
 

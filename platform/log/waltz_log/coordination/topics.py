@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
-from waltz_log.core.ports import Coordinator
+from waltz_log.core.ports import Coordinator, Values
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.errors import InvalidRequest
 
@@ -15,7 +15,7 @@ Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
 """From the present catalog to the new one, and the topic that the change concerns."""
 
 
-async def read_catalogue(coordinator: Coordinator) -> Catalogue:
+async def read_catalogue(coordinator: Values) -> Catalogue:
     """Empty if no topic was ever created."""
     node = await coordinator.get(CATALOGUE, latest=True)
     return Catalogue() if node is None else Catalogue.from_bytes(node.data)

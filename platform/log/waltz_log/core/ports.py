@@ -38,6 +38,7 @@ __all__ = [
     "Service",
     "Stream",
     "StreamMethod",
+    "Values",
 ]
 
 
@@ -148,10 +149,8 @@ class Node:
     changed: int = field(default=0, compare=False)
 
 
-class Coordinator(Protocol):
-    """Small shared state with compare-and-set, members that vanish with their session, and waits. Paths start with `/` and are relative to
-    the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`. A
-    value of more than `core.metadata.NODE_BYTES_MAX` is refused with `InvalidRequest`."""
+class Values(Protocol):
+    """Reads small shared state. Paths start with `/` and are relative to the cluster's root."""
 
     @property
     def reachable(self) -> bool:
@@ -164,6 +163,16 @@ class Coordinator(Protocol):
         compare-and-set covers."""
         ...
 
+    async def children(self, path: str, *, latest: bool = False) -> list[str]:
+        """Names, sorted; empty if the node does not exist. `latest`: as for `get`."""
+        ...
+
+
+class Coordinator(Values, Protocol):
+    """Small shared state with compare-and-set, members that vanish with their session, and waits. While no ensemble answers, calls wait; after
+    `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`. A value of more than `core.metadata.NODE_BYTES_MAX` is refused with
+    `InvalidRequest`."""
+
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         """Makes the node and its parents. False if it exists already."""
         ...
@@ -173,10 +182,6 @@ class Coordinator(Protocol):
         ...
 
     async def delete(self, path: str, version: int = -1) -> bool: ...
-    async def children(self, path: str, *, latest: bool = False) -> list[str]:
-        """Names, sorted; empty if the node does not exist. `latest`: as for `get`."""
-        ...
-
     async def wait_changed(self, path: str, version: int | None) -> None:
         """Returns when the node's version is not `version` (None: does not exist). Level-triggered: no change is missed between two calls."""
         ...

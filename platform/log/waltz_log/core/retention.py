@@ -19,12 +19,15 @@ from typing import Final, NamedTuple, Self
 from waltz_log.core.recovery import committed_mark, majority
 from waltz_log.core.topics.catalogue import Policies
 
-__all__ = ["RETAINED", "Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
+__all__ = ["A_SUBSCRIBER", "RETAINED", "Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
 
 
 NOTHING_KEPT: Final = 1 << 62
 
 RETAINED: Final = "/store/retained"
+
+A_SUBSCRIBER: Final = "subscriber"
+"""What a subscriber that keeps transactions is called, before its name."""
 
 
 def retained_path(partition: int) -> str:
@@ -105,7 +108,7 @@ def decide(
     if keeps_existing and retained < begins_at:
         bounds.append((retained, "data from before the topic, which it keeps"))
     if policies.keep_for_subscribers:
-        bounds += [(mark + 1, f"subscriber {name}") for name, mark in sorted(subscribers.items())]
+        bounds += [(mark + 1, f"{A_SUBSCRIBER} {name}") for name, mark in sorted(subscribers.items())]
     if compacted and not deleted:
         views = sorted((each.view_bound for each in holdings.values()), reverse=True)
         bounds.append((views[majority(assigned) - 1], "the compacted view"))

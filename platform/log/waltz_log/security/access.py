@@ -24,7 +24,7 @@ TopicOf: TypeAlias = Callable[[int], tuple[str, int] | None]
 FOLLOW_OPERATION: Final = "follow"
 """The cluster: permitted with any right."""
 
-_OF_TOPIC: Final = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
+_OF_TOPIC: Final = (Operation.READ, Operation.APPEND, Operation.RESOLVE, Operation.MANAGE)
 
 NOT_KNOWN: Final = "the rules of access are not known here yet"
 
@@ -137,6 +137,15 @@ class AccessControl:
     def sees(self, topic: str, peer: Identity | None) -> bool:
         """Whether the peer may do anything with any partition of the topic. Otherwise it does not learn that the topic exists."""
         return self.sees_everything(peer) or self._permits(peer, _OF_TOPIC, Resource(topic, -1), some=True)
+
+    def expect_manage(self, topic: str) -> None:
+        """Raises `PermissionDenied` if the caller may not create, change and delete a topic of that name, whether or not there is one."""
+        if self.enforced:
+            self._expect(caller(), (Operation.MANAGE,), Resource(topic, -1), topic)
+
+    def manages(self, topic: str) -> bool:
+        """Whether the caller may do that. Unlike `expect_manage`, it records nothing."""
+        return not self.enforced or self._permits(caller(), (Operation.MANAGE,), Resource(topic, -1))
 
     def expect_anywhere(self, operation: Operation) -> None:
         """Raises `PermissionDenied` if the caller may do it in no part of the cluster; `Unavailable` while this process does not know the rules."""

@@ -54,11 +54,13 @@ RULES_MAX: Final = 2048
 
 class Operation(StrEnum):
     """`append` includes `resolve` for the principal's own client ids, because a client settles its own appends. A rule that names `resolve`
-    permits it for the ids of other principals too. `administer` is to see the status of nodes."""
+    permits it for the ids of other principals too. `manage` is to create, change and delete topics, `administer` to see the status of nodes; only a
+    rule permits either."""
 
     APPEND = "append"
     READ = "read"
     RESOLVE = "resolve"
+    MANAGE = "manage"
     ADMINISTER = "administer"
 
 
@@ -71,6 +73,8 @@ ROLE_OPERATIONS: Final[Mapping[Role, frozenset[Operation]]] = MappingProxyType(
     }
 )
 _TRUSTED: Final = frozenset({Role.NODE, Role.OPERATOR})
+_OF_ANY_ROLE: Final = frozenset({Operation.MANAGE, Operation.ADMINISTER})
+"""What no role but operators and nodes may do, and a rule may permit to any."""
 
 PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -186,6 +190,11 @@ class Rule(_Stored):
         return self.resource != WHOLE and _parsed(self.resource).by_number
 
     @property
+    def of_whole_topics(self) -> bool:
+        """Whether it names no partitions."""
+        return self.resource == WHOLE or ":" not in self.resource
+
+    @property
     def last_partition(self) -> int | None:
         """The last of the partitions that it names; None: it names no partitions."""
         last = PARTITION_MAX if self.resource == WHOLE else _parsed(self.resource).last
@@ -206,10 +215,12 @@ class AccessRules(_Stored):
     changed_by: str = Field(default="", max_length=256)
 
     def granted(self, rule: Rule) -> Self:
-        """With the rule, joined with the one of the same principal and resource. Raises `InvalidRequest` above `RULES_MAX` rules, and for
-        `administer` on anything but the whole cluster."""
+        """With the rule, joined with the one of the same principal and resource. Raises `InvalidRequest` above `RULES_MAX` rules, for `administer`
+        on anything but the whole cluster, and for `manage` on anything but whole topics."""
         if Operation.ADMINISTER in rule.operations and rule.resource != WHOLE:
             raise InvalidRequest(reason=f"administer is for the whole cluster: grant it on {WHOLE!r}, not on {rule.resource}")
+        if Operation.MANAGE in rule.operations and (rule.by_number or not rule.of_whole_topics):
+            raise InvalidRequest(reason=f"manage is for whole topics: grant it on NAMESPACE/TOPIC, which may end with *, not on {rule.resource}")
         same = [each for each in self.rules if (each.principal, each.resource) == (rule.principal, rule.resource)]
         operations = (*rule.operations, *(each for found in same for each in found.operations))
         kept = [each for each in self.rules if each not in same]
@@ -239,7 +250,7 @@ class AccessRules(_Stored):
 
     def names(self, identity: Identity) -> bool:
         """Whether a rule permits the peer anything, anywhere, within its roles."""
-        within = {Operation.ADMINISTER}.union(*(ROLE_OPERATIONS[role] for role in identity.roles))
+        within = _OF_ANY_ROLE.union(*(ROLE_OPERATIONS[role] for role in identity.roles))
         return any(within.intersection(each.operations) and matches(identity.principal, each.principal) for each in self.rules)
 
     @property
@@ -270,7 +281,7 @@ def decide(rules: AccessRules | None, identity: Identity, operation: Operation, 
     within_role = any(operation in ROLE_OPERATIONS[role] for role in identity.roles)
     if rules is None or not rules.enforced:
         return within_role
-    if not within_role and not (operation is Operation.ADMINISTER and identity.roles):
+    if not within_role and not (operation in _OF_ANY_ROLE and identity.roles):
         return False
     return rules.permitting(identity.principal, operation, resource, some=some) is not None
 

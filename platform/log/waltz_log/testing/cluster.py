@@ -15,9 +15,9 @@ from typing import Any  # keyword arguments that a settings model checks
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.topics.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.access import AccessFollower, change_rules
 from waltz_log.coordination.round_trips import measure_round_trips
+from waltz_log.coordination.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry

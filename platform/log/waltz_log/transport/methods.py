@@ -14,6 +14,7 @@ __all__ = [
     "BEGIN",
     "BOUND",
     "CLIENT_ID",
+    "CLUSTER",
     "COMPACT",
     "CONFIRM",
     "DESCRIBE",
@@ -29,6 +30,7 @@ __all__ = [
     "OPEN",
     "OUTBOX",
     "PING",
+    "PLACEMENT",
     "PROTOCOL_VERSION",
     "READ",
     "READ_VIEW",
@@ -40,6 +42,7 @@ __all__ = [
     "STORAGE_DIRECT",
     "STORAGE_STATUS",
     "SUBSCRIBERS",
+    "TOPICS",
     "TRACES",
     "TRANSACTIONS",
     "TRIM",
@@ -69,6 +72,9 @@ CONFIRM = CallMethod("/waltz.Server/Confirm", pb.ConfirmRequest, pb.ConfirmRespo
 CLIENT_ID = CallMethod("/waltz.Server/ClientId", pb.ClientIdRequest, pb.ClientIdResponse)
 OUTBOX = CallMethod("/waltz.Server/Outbox", pb.OutboxRequest, pb.OutboxResponse)
 SUBSCRIBERS = CallMethod("/waltz.Server/Subscribers", pb.SubscribersRequest, pb.SubscribersResponse)
+TOPICS = CallMethod("/waltz.Server/Topics", pb.TopicsRequest, pb.TopicsResponse)
+CLUSTER = CallMethod("/waltz.Server/Cluster", pb.ClusterRequest, pb.ClusterResponse)
+PLACEMENT = CallMethod("/waltz.Server/Placement", pb.PlacementRequest, pb.PlacementResponse)
 SERVER_STATUS = CallMethod("/waltz.Server/Status", pb.ServerStatusRequest, pb.ServerStatusResponse)
 
 # offered by the storage node

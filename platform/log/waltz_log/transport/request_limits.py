@@ -40,6 +40,9 @@ REQUEST_BYTES_MAX: Final[Mapping[AnyMethod, int]] = MappingProxyType(
         methods.CLIENT_ID: SMALL_BYTES,
         methods.OUTBOX: SMALL_BYTES,
         methods.SUBSCRIBERS: NAMES_BYTES,
+        methods.TOPICS: SMALL_BYTES,
+        methods.CLUSTER: SMALL_BYTES,
+        methods.PLACEMENT: SMALL_BYTES,
         methods.KEEP_CLIENT_IDS: SMALL_BYTES,
         methods.OPEN: NAMES_BYTES,
         methods.SET_LOW_WATER_MARK: SMALL_BYTES,
@@ -72,6 +75,8 @@ ANSWER_BYTES: Final[Mapping[AnyMethod, int]] = MappingProxyType(
         methods.STORAGE_STATUS: 1024 * 1024,
         methods.DESCRIBE: 256 * 1024,
         methods.SUBSCRIBERS: 1024 * 1024,
+        methods.TOPICS: 1024 * 1024,
+        methods.CLUSTER: 4 * 1024 * 1024,  # topics and rules, of up to a megabyte each, assignments and nodes
     }
 )
 """About how much memory a call needs until its caller has read the answer, where it is not little. Streams and reads count what they send."""

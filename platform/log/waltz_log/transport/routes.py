@@ -13,11 +13,11 @@ from typing import Any, Final  # Any: messages of any method
 
 from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest
-from waltz_log.transport.methods import CLIENT_ID, CONFIRM, FOLLOW, OUTBOX, SUBSCRIBERS
+from waltz_log.transport.methods import CLIENT_ID, CLUSTER, CONFIRM, FOLLOW, OUTBOX, PLACEMENT, SUBSCRIBERS, TOPICS
 
 __all__ = ["ANYWHERE", "partition_of", "route_of"]
 
-ANYWHERE: Final[frozenset[AnyMethod]] = frozenset({FOLLOW, CONFIRM, CLIENT_ID, OUTBOX, SUBSCRIBERS})
+ANYWHERE: Final[frozenset[AnyMethod]] = frozenset({FOLLOW, CONFIRM, CLIENT_ID, OUTBOX, SUBSCRIBERS, TOPICS, CLUSTER, PLACEMENT})
 
 
 @cache

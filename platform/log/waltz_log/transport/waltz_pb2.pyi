@@ -134,6 +134,8 @@ class Bound(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LOW_WATER_MARK_FIELD_NUMBER: _builtins.int
+    UPKEEP_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     generation: _builtins.int
     session: _builtins.int
@@ -141,6 +143,10 @@ class Bound(_message.Message):
     """last committed transaction id, -1: none"""
     first_transaction_id: _builtins.int
     """first retained"""
+    low_water_mark: _builtins.int
+    """where the session began: transactions above it were appended in it"""
+    upkeep: _builtins.str
+    """JSON: the owner's last round of upkeep, if the request asks for it"""
     def __init__(
         self,
         *,
@@ -149,10 +155,12 @@ class Bound(_message.Message):
         session: _builtins.int = ...,
         high_water_mark: _builtins.int = ...,
         first_transaction_id: _builtins.int = ...,
+        low_water_mark: _builtins.int = ...,
+        upkeep: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "generation", b"generation", "high_water_mark", b"high_water_mark", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "generation", b"generation", "high_water_mark", b"high_water_mark", "low_water_mark", b"low_water_mark", "partition", b"partition", "session", b"session", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,9 +550,14 @@ class BoundRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     CLOSED_IN_FIELD_NUMBER: _builtins.int
+    UPKEEP_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     closed_in: _builtins.int
     """1 + a version of the catalogue of topics: answer when the partitions are closed to appends as it says, and all"""
+    upkeep: _builtins.bool
+    """that was sent before is decided; 0: answer at once
+    with the upkeep of each of the partitions, of which the request names 64 at most
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -553,10 +566,11 @@ class BoundRequest(_message.Message):
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         cluster_key: _builtins.bytes = ...,
         closed_in: _builtins.int = ...,
+        upkeep: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_in", b"closed_in", "cluster_key", b"cluster_key", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_in", b"closed_in", "cluster_key", b"cluster_key", "partitions", b"partitions", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1113,6 +1127,417 @@ class SubscribersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribersResponse: _TypeAlias = SubscribersResponse  # noqa: Y015
+
+@_typing.final
+class TopicsRequest(_message.Message):
+    """Topics: `list` shows those that the caller sees; the others concern one topic, which the caller may manage."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TopicsRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: TopicsRequest._Action.ValueType  # 0
+        ACTION_LIST: TopicsRequest._Action.ValueType  # 1
+        ACTION_CREATE: TopicsRequest._Action.ValueType  # 2
+        ACTION_ALTER: TopicsRequest._Action.ValueType  # 3
+        """replaces the policies that it names"""
+        ACTION_DELETE: TopicsRequest._Action.ValueType  # 4
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: TopicsRequest.Action.ValueType  # 0
+    ACTION_LIST: TopicsRequest.Action.ValueType  # 1
+    ACTION_CREATE: TopicsRequest.Action.ValueType  # 2
+    ACTION_ALTER: TopicsRequest.Action.ValueType  # 3
+    """replaces the policies that it names"""
+    ACTION_DELETE: TopicsRequest.Action.ValueType  # 4
+
+    @_typing.final
+    class PoliciesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    action: Global___TopicsRequest.Action.ValueType
+    topic: _builtins.str
+    """namespace/topic"""
+    dry_run: _builtins.bool
+    @_builtins.property
+    def policies(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def plan(self) -> Global___TopicPlan:
+        """of ACTION_CREATE"""
+
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        action: Global___TopicsRequest.Action.ValueType = ...,
+        topic: _builtins.str = ...,
+        policies: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        plan: Global___TopicPlan | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cluster_key", b"cluster_key", "dry_run", b"dry_run", "plan", b"plan", "policies", b"policies", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicsRequest: _TypeAlias = TopicsRequest  # noqa: Y015
+
+@_typing.final
+class TopicPlan(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    KEYED_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    LOG_PARTITIONS_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    DISCARDS_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    type: _builtins.str
+    keyed: _builtins.bool
+    existing: _builtins.str
+    """keep or discard, what is in them; empty: nothing may be"""
+    discards: _builtins.int
+    """1 + the number of transactions that may be discarded; 0: none was confirmed"""
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def log_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """empty: any that are empty. To name them, the caller must be permitted to administer"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _builtins.int = ...,
+        type: _builtins.str = ...,
+        keyed: _builtins.bool = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        log_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        existing: _builtins.str = ...,
+        discards: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discards", b"discards", "existing", b"existing", "keyed", b"keyed", "log_partitions", b"log_partitions", "partitions", b"partitions", "properties", b"properties", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicPlan: _TypeAlias = TopicPlan  # noqa: Y015
+
+@_typing.final
+class TopicState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROW_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    row: _builtins.bytes
+    """JSON, as in the map"""
+    pending: _builtins.bool
+    def __init__(
+        self,
+        *,
+        row: _builtins.bytes = ...,
+        pending: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicState: _TypeAlias = TopicState  # noqa: Y015
+
+@_typing.final
+class PartitionContents(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    FIRST_MS_FIELD_NUMBER: _builtins.int
+    LAST_MS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    first: _builtins.int
+    last: _builtins.int
+    bytes: _builtins.int
+    """-1: not known, as in the next two"""
+    first_ms: _builtins.int
+    last_ms: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        first_ms: _builtins.int = ...,
+        last_ms: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "first", b"first", "first_ms", b"first_ms", "last", b"last", "last_ms", b"last_ms", "partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionContents: _TypeAlias = PartitionContents  # noqa: Y015
+
+@_typing.final
+class TopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicState]:
+        """all; or the one, after the change"""
+
+    @_builtins.property
+    def before(self) -> Global___TopicState:
+        """of ACTION_ALTER"""
+
+    @_builtins.property
+    def contents(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionContents]:
+        """of ACTION_CREATE as a dry run: what the log partitions hold, for a caller that may administer"""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___TopicState] | None = ...,
+        before: Global___TopicState | None = ...,
+        contents: _abc.Iterable[Global___PartitionContents] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "contents", b"contents", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicsResponse: _TypeAlias = TopicsResponse  # noqa: Y015
+
+@_typing.final
+class PlacementRequest(_message.Message):
+    """What an operator decides about the places of owners."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PlacementRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: PlacementRequest._Action.ValueType  # 0
+        ACTION_MOVE: PlacementRequest._Action.ValueType  # 1
+        ACTION_RELEASE: PlacementRequest._Action.ValueType  # 2
+        ACTION_DRAIN: PlacementRequest._Action.ValueType  # 3
+        """a server, by its address"""
+        ACTION_READMIT: PlacementRequest._Action.ValueType  # 4
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: PlacementRequest.Action.ValueType  # 0
+    ACTION_MOVE: PlacementRequest.Action.ValueType  # 1
+    ACTION_RELEASE: PlacementRequest.Action.ValueType  # 2
+    ACTION_DRAIN: PlacementRequest.Action.ValueType  # 3
+    """a server, by its address"""
+    ACTION_READMIT: PlacementRequest.Action.ValueType  # 4
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    action: Global___PlacementRequest.Action.ValueType
+    server: _builtins.str
+    dry_run: _builtins.bool
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        action: Global___PlacementRequest.Action.ValueType = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        server: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cluster_key", b"cluster_key", "dry_run", b"dry_run", "partitions", b"partitions", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementRequest: _TypeAlias = PlacementRequest  # noqa: Y015
+
+@_typing.final
+class OwnerMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    before: _builtins.int
+    after: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        before: _builtins.int = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnerMove: _TypeAlias = OwnerMove  # noqa: Y015
+
+@_typing.final
+class PlacementResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerMove]: ...
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___OwnerMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementResponse: _TypeAlias = PlacementResponse  # noqa: Y015
+
+@_typing.final
+class ClusterRequest(_message.Message):
+    """The cluster as the coordinator has it, for a survey: its nodes, topics, rules and moves. The same in several calls at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterRequest: _TypeAlias = ClusterRequest  # noqa: Y015
+
+@_typing.final
+class ClusterValue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    data: _builtins.bytes
+    changed: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        changed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "data", b"data", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterValue: _TypeAlias = ClusterValue  # noqa: Y015
+
+@_typing.final
+class ClusterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    age_ms: _builtins.int
+    """since they were read; the coordinator has not answered since"""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterValue]: ...
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[Global___ClusterValue] | None = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterResponse: _TypeAlias = ClusterResponse  # noqa: Y015
 
 @_typing.final
 class ServerStatusRequest(_message.Message):

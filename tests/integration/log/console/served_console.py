@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 
+from waltz_log.client.owners.seeds import Seeds
 from waltz_log.console.asgi import make_application
 from waltz_log.console.console import Console, Extension
-from waltz_log.console.reading.link import Connect
+from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.serving import make_server
 from waltz_log.console.settings import ConsoleSettings
-from waltz_log.core.ports import Coordinator
 from waltz_log.security.access import AccessControl
 from waltz_log.security.certificates import Certificates
 from waltz_log.testing import SyncInMemoryCluster
@@ -40,20 +40,18 @@ def serve_console(
     cluster: SyncInMemoryCluster,
     *,
     extensions: Sequence[Extension] = (),
-    connect: Connect | None = None,
+    seeds: Seeds | None = None,
     control: AccessControl | None = None,
     **settings: Any,
 ) -> Iterator[ServedConsole]:
     """In the event loop of the cluster, because the in-memory network is a part of it. `control`: the rules of access, with the setting `tls`."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    chosen = ConsoleSettings(cluster="memory/test", listen=f"127.0.0.1:{port}", **{"sample_interval_s": 0.2, **settings})
+    chosen = ConsoleSettings(cluster="memory:1", listen=f"127.0.0.1:{port}", **{"sample_interval_s": 0.2, **settings})
     inner = cluster._cluster
 
-    async def session() -> Coordinator:
-        return inner.ensemble.session()
-
-    application = make_application(chosen, connect or session, inner.network, inner.clock, extensions=extensions, control=control)
+    link = ClusterLink(seeds or inner.seeds, inner.network, chosen.principal)
+    application = make_application(chosen, link, inner.clock, extensions=extensions, control=control)
     server = make_server(application, None if chosen.tls is None else Certificates(chosen.tls))
     server.config.timeout_graceful_shutdown = 1
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     (folder / "hr.yaml").write_text(PIPELINE.format(folder=folder))
     (folder / "replay.py").write_text(f"print({QUOTED!r})")
     replay = shlex.join([sys.executable, str(folder / "replay.py"), f"--password={COMMAND_SECRET}"])
-    asked = ConsoleSettings(cluster="memory/test", pipelines=(str(folder),), replay_command=replay)
+    asked = ConsoleSettings(cluster="memory:1", pipelines=(str(folder),), replay_command=replay)
     pages = make_extension(asked)
     assert pages is not None
     with SyncInMemoryCluster(partitions=4, storages=1, servers=1) as cluster:
@@ -142,7 +142,7 @@ def test_a_hidden_topic_shows_none_to_any_caller(tmp_path: Path) -> None:
     with SyncInMemoryCluster(partitions=2, storages=1, servers=1) as cluster:
         (partition,) = cluster.create_topic("hr/salaries", 1).partitions
         _make_tables(tmp_path, partition)
-        pages = make_extension(ConsoleSettings(cluster="memory/test", pipelines=(str(tmp_path),)))
+        pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
         assert pages is not None
         with (
             serve_console(cluster, extensions=[pages], hidden_topics=("hr/*",)) as served,

@@ -25,10 +25,11 @@ from waltz_log.console.reading.sampling import RARE_FACTOR, Sampler
 from waltz_log.console.security import POLICY
 from waltz_log.coordination.placement import drain_node, record_moves
 from waltz_log.core.metadata import ReplicaMove
-from waltz_log.core.ports import Channel, Coordinator
+from waltz_log.core.ports import Channel
 from waltz_log.core.replica_moves import plan_drain
 from waltz_log.errors import ClusterUnavailable, LockConflict
 from waltz_log.testing import SyncInMemoryCluster
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.transport import waltz_pb2 as pb
 
 HOSTILE = b'{"name": "<script>alert(1)</script><img src=x onerror=alert(2)>", "ansi": "\\u001b[31m"} \x1b[2J'
@@ -272,7 +273,7 @@ def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is()
             return found
 
         plain = card("storage-1")
-        assert "waltz drain memory/test storage-1\n" in plain
+        assert "waltz drain $COORDINATOR storage-1\n" in plain
         assert "Only the command line drains a storage node" in plain
         assert "undo" not in plain
 
@@ -286,7 +287,7 @@ def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is()
         moves = cluster.call(begin())
         wait_for(lambda: "2 replicas left, 1 being moved" in card("storage-1"))
         wait_for(lambda: f"partition {moves[0].partition}</a> moves to <b>{moves[0].add}</b>" in card("storage-1"))
-        assert "waltz drain memory/test storage-1 --undo" in card("storage-1")
+        assert "waltz drain $COORDINATOR storage-1 --undo" in card("storage-1")
         assert "draining" not in card("storage-0")
 
         async def complete() -> None:
@@ -297,7 +298,7 @@ def test_the_page_of_nodes_shows_how_to_drain_a_storage_node_and_how_far_it_is()
         cluster.call(complete())
         wait_for(lambda: "Drained: it holds no replica and gets none." in card("storage-1"))
         wait_for(lambda: "moves to" not in card("storage-1"))
-        assert "waltz drain memory/test storage-1\n" not in card("storage-1")
+        assert "waltz drain $COORDINATOR storage-1\n" not in card("storage-1")
 
 
 def test_live_tails_are_bounded_and_free_their_place(cluster: SyncInMemoryCluster, served: ServedConsole) -> None:
@@ -431,10 +432,10 @@ def test_what_is_known_is_shown_while_the_cluster_falls_apart() -> None:
 
 
 def test_a_cluster_that_never_answered_has_a_page_that_says_so() -> None:
-    async def connect() -> Coordinator:
-        raise ClusterUnavailable(address="memory/test", reason="nobody is there")
+    def unreachable() -> list[str]:
+        raise ClusterUnavailable(address="memory", reason="nobody is there")
 
-    with SyncInMemoryCluster(partitions=1) as cluster, serve_console(cluster, connect=connect) as served:
+    with SyncInMemoryCluster(partitions=1) as cluster, serve_console(cluster, seeds=KnownServers(unreachable)) as served:
         answer = httpx.get(f"{served.url}/", timeout=20)
         assert answer.status_code == 503
         assert "nobody is there" in answer.text

@@ -67,7 +67,7 @@ VIEWERS = {"operator ann": True, "reader reports": False, "reader nothing": Fals
 
 def _routes(at: Site) -> list[Route | Mount]:
     console = at.served.console
-    application = make_application(console.settings, console.link._connect, console.link.network, console.clock, control=at.control)
+    application = make_application(console.settings, console.link, console.clock, control=at.control)
     return [route for route in application.routes if isinstance(route, Route | Mount)]
 
 

@@ -66,7 +66,7 @@ def job(tls: TlsSettings, client: str = CONSOLE) -> Iterator[str]:
 def pipelines_page(cluster: SyncInMemoryCluster, folder: Path, addresses: tuple[str, ...], tls: TlsSettings | None = None) -> str:
     (folder / "pipelines").mkdir()
     (folder / "pipelines" / "shop.yaml").write_text(PIPELINE.format(folder=folder))
-    pages = make_extension(ConsoleSettings(cluster="memory/test", pipelines=(str(folder / "pipelines"),), pipeline_metrics=addresses, tls=tls))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(folder / "pipelines"),), pipeline_metrics=addresses, tls=tls))
     assert pages is not None
     with serve_console(cluster, extensions=[pages]) as served, httpx.Client(base_url=served.url, timeout=20) as browser:
         return browser.get("/pipelines").text

@@ -80,7 +80,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         by_item = [{"order": row["order"], "item": row["item"]} for row in rows[-5:]]
         write_deltalake(folder / "by_item", pa.Table.from_pylist(by_item), commit_properties=properties)
         orders.append(b'{"order": "A-9999", "item": "coffee"}')
-        asked = ConsoleSettings(cluster="memory/test", pipelines=(str(folder),), pipeline_metrics=(str(folder / "metrics.prom"),))
+        asked = ConsoleSettings(cluster="memory:1", pipelines=(str(folder),), pipeline_metrics=(str(folder / "metrics.prom"),))
         pages = make_extension(asked)
         assert pages is not None
         with serve_console(cluster, extensions=[pages]) as served:
@@ -131,7 +131,7 @@ def test_dead_letters_are_replayed_after_a_confirmation(tmp_path: Path) -> None:
     never = {name: pa.array([None, None], pa.timestamp("us", "UTC")) for name in ("failed_at", "replayed_at")}
     write_deltalake(tmp_path / "dead", pa.table({**letters, **never}))
     command = shlex.join([sys.executable, str(tmp_path / "replay.py"), str(tmp_path)])
-    asked = ConsoleSettings(cluster="memory/test", pipelines=(str(tmp_path),), replay_command=command)
+    asked = ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),), replay_command=command)
     page, action, values = "/pipelines/shop/dead-letters", "/actions/replay-dead-letters", {"pipeline": "shop"}
 
     def pages() -> DeltaPages:

@@ -14,6 +14,12 @@ COMMANDS = [
     "read {} --partition 0 --from-time 1h",
     "tail {}",
     "lag {}",
+    "trace {} --partition 0 --transaction 0",
+    "topic list {}",
+    "topic describe {} a/b",
+    "topic create {} a/b",
+    "topic alter-policy {} a/b --policy retention_ms=-1",
+    "topic delete {} a/b",
     "drain {} storage-0",
     "drain {} storage-0 --undo",
     "rebalance {} --dry-run",
@@ -35,7 +41,7 @@ def silent() -> Iterator[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_cluster_that_does_not_answer_is_one_sentence(command: str, silent: str, capfd: pytest.CaptureFixture[str]) -> None:
-    address = silent.partition("/")[0] if command.split()[0] in ("read", "tail") else silent
+    address = silent.partition("/")[0] if command.split()[0] in ("read", "tail", "lag", "trace", "topic") else silent
     assert run([*command.format(address).split(), "--timeout", "0.2"]) == UNAVAILABLE
     out, err = capfd.readouterr()
     assert out == ""

@@ -368,6 +368,8 @@ VARIABLES = {  # expressions that name no constant, by module
     "coordination/identity_repair.py": {"path"},
     "server/identities/outbox_records.py": {"path"},
     "server/identities/subscriber_calls.py": {"path"},
+    "coordination/partition_contents.py": {"path"},
+    "server/directory/cluster_calls.py": {"folder"},
 }
 
 

@@ -54,10 +54,10 @@ def _needed(method: AnyMethod) -> Operation:
         return Operation.RESOLVE
     if method.name in (methods.CLIENT_ID.name, methods.OUTBOX.name):
         return Operation.APPEND
-    return Operation.ADMINISTER if method.name.endswith(("/Status", "/Ping")) else Operation.READ
+    return Operation.ADMINISTER if method.name.endswith(("/Status", "/Ping", "/Cluster", "/Placement")) else Operation.READ
 
 
-ANY_RIGHT = {methods.BOUND.name, methods.FOLLOW.name, methods.CONFIRM.name}
+ANY_RIGHT = {methods.BOUND.name, methods.FOLLOW.name, methods.CONFIRM.name, methods.TOPICS.name}
 """Served to a peer that may do anything, with what it may see."""
 
 

@@ -61,7 +61,7 @@ CASES = [(method, path) for method in METHODS for path in _texts(method.request(
 
 
 def test_there_are_names_to_check() -> None:
-    expected = {"principal", "topic", "topics", "readers", "namespace", "source", "name", "nonce", "ticket"}
+    expected = {"principal", "topic", "topics", "readers", "namespace", "source", "name", "nonce", "ticket", "existing", "type", "server"}
     assert {path[-1] for _, path in CASES} == expected
 
 

@@ -11,10 +11,10 @@ from waltz_log.cli.shared_arguments import Coordinator, DryRun, Output, Timeout,
 
 __all__ = ["access_app"]
 
-access_app = typer.Typer(help="Say which principals may append, read, resolve and administer, and where.", no_args_is_help=True)
+access_app = typer.Typer(help="Say which principals may append, read, resolve, manage topics and administer, and where.", no_args_is_help=True)
 
 Principal = Annotated[str, typer.Argument(help="Name in a certificate. A * stands for text without a slash.")]
-Operations = Annotated[str, typer.Argument(help="append, read, resolve or administer; several with commas.")]
+Operations = Annotated[str, typer.Argument(help="append, read, resolve, manage or administer; several with commas.")]
 Resources = Annotated[
     list[str],
     typer.Argument(help="* for the whole cluster, NAMESPACE/TOPIC, NAMESPACE/TOPIC:FIRST-LAST, a prefix such as shop/*, or log:FIRST-LAST."),
@@ -58,7 +58,7 @@ def listing(coordinator: Coordinator, output: Output = "table", timeout: Timeout
 def check(
     coordinator: Coordinator,
     principal: Annotated[str, typer.Argument(help="Name in a certificate, such as spiffe://waltz/application/orders.")],
-    operation: Annotated[str, typer.Argument(help="append, read, resolve or administer.")],
+    operation: Annotated[str, typer.Argument(help="append, read, resolve, manage or administer.")],
     resource: Annotated[str, typer.Argument(help="NAMESPACE/TOPIC, NAMESPACE/TOPIC:PARTITION, log:PARTITION, or * for the whole cluster.")],
     role: Annotated[str | None, typer.Option(help="Role of the principal (default: as in spiffe://DOMAIN/ROLE/NAME).")] = None,
     timeout: Timeout = 10.0,

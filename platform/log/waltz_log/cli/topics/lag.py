@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import entry_points
+from typing import Final
 
-from waltz_log.cli.connecting import connected
+from waltz_log.cli.connecting import reached
 from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.cli.watching import watched
-from waltz_log.coordination.subscribers import read_subscriber_entries
-from waltz_log.coordination.survey import Survey, survey
-from waltz_log.coordination.topics import read_catalogue
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.inspection.usable_bounds import usable_bounds
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.topics.topic_directory import find_topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
 from waltz_log.extras import install_command, missing_package
@@ -29,6 +31,9 @@ __all__ = ["MARKS", "Asked", "Reader", "find_readers", "run"]
 
 MARKS = "waltz.marks"
 """Entry points that read the marks of a table: `delta` is the one of the Delta sink."""
+
+CONFIRM_S: Final = 3.0
+"""For the servers to confirm the topic with the coordinator. While it is away, the map says what the topic is."""
 
 ReadMarks = Callable[[str, str], Mapping[int, int]]
 """Of a path and the cluster key."""
@@ -76,10 +81,10 @@ class Reader:
 
 async def run(address: str, asked: Asked, *, output: str, every_s: float | None, timeout_s: float) -> int:
     marks = _marks_reader() if asked.tables else None
-    async with connected(address, timeout_s) as (coordinator, network):
+    async with reached(address, timeout_s) as owners:
 
         async def show() -> int:
-            readers, problems = await find_readers(coordinator, network, address, asked, marks)
+            readers, problems = await find_readers(owners, asked, marks, timeout_s)
             _show(readers, output)
             for name, error in problems.items():
                 print(f"waltz: {printable(name)} is not shown: {printable(' '.join(str(error).split()))}", file=sys.stderr)
@@ -101,49 +106,57 @@ def _marks_reader() -> ReadMarks:
 
 
 async def find_readers(
-    coordinator: Coordinator, network: Network, address: str, asked: Asked, marks: ReadMarks | None
+    owners: Owners, asked: Asked, marks: ReadMarks | None, timeout_s: float
 ) -> tuple[list[Reader], dict[str, WaltzError | OSError]]:
-    """The readers, and why some are missing. Raises `ClusterUnavailable` if there is no cluster, `NoSuchTopic`."""
-    found, catalogue = await survey(coordinator, network, address), await read_catalogue(coordinator)
-    names: dict[int, str] = {}
-    for state in found.partitions:
-        owner = catalogue.owner_of(state.partition)
-        names[state.partition] = "" if owner is None else f"{owner[0].name}/{owner[1]}"
+    """The readers, and why some are missing; the lag of a partition of which this client may do nothing is not known. Raises `NoSuchTopic`."""
+    high_water_marks = {partition: bound.high_water_mark for partition, bound in (await usable_bounds(owners)).items()}
+    key = str(owners.parameters.key)
+    names = {each: f"{topic.name}/{at}" for topic in owners.catalogue.topics.values() for at, each in enumerate(topic.partitions)}
     chosen: set[int] | None = None
     if asked.topic is not None:
-        from waltz_log.core.topics.topic_names import TopicName
-
-        chosen = set(catalogue.find(TopicName.parse(asked.topic)).partitions)
-    reader = partial(_reader, found, names, chosen)
+        chosen = set((await find_topic(owners, TopicName.parse(asked.topic), min(timeout_s, CONFIRM_S))).partitions)
+    reader = partial(_reader, high_water_marks, names, chosen)
     readers: list[Reader] = []
     problems: dict[str, WaltzError | OSError] = {}
-    known, unreadable = await read_subscriber_entries(coordinator)
-    subscribers = {each.name: each for each in known}
-    problems.update({each.name: InvalidRequest(reason=f"the entry is no subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)})
-    for name in sorted(subscribers) if asked.all_subscribers else asked.subscribers:
-        if name in subscribers:
-            readers.append(reader("subscriber", name, subscribers[name].marks))
-        elif name not in problems:
-            problems[name] = InvalidRequest(reason=f"no such subscriber: {name}")
+    if asked.all_subscribers or asked.subscribers:
+        try:
+            subscribers, wrong = await _subscribers(owners, asked, timeout_s)
+        except WaltzError as error:
+            problems["the list of subscribers"] = error
+        else:
+            problems.update(wrong)
+            readers += [reader("subscriber", name, marks) for name, marks in subscribers.items()]
     for folder in asked.checkpoints:
         try:
             position = await asyncio.to_thread(read_checkpoint, folder)
-            if position.cluster_key not in (None, found.key):
-                raise InvalidRequest(reason=f"the checkpoint is of another cluster: checkpoint={position.cluster_key} cluster={found.key}")
+            if position.cluster_key not in (None, key):
+                raise InvalidRequest(reason=f"the checkpoint is of another cluster: checkpoint={position.cluster_key} cluster={key}")
             readers.append(reader("checkpoint", folder, position.committed, position.planned))
         except (WaltzError, OSError) as error:
             problems[folder] = error
     for table in asked.tables:
         try:
             assert marks is not None
-            readers.append(reader("table", table, await asyncio.to_thread(marks, table, found.key)))
+            readers.append(reader("table", table, await asyncio.to_thread(marks, table, key)))
         except (WaltzError, OSError) as error:
             problems[table] = error
     return readers, problems
 
 
+async def _subscribers(owners: Owners, asked: Asked, timeout_s: float) -> tuple[dict[str, Mapping[int, int]], dict[str, InvalidRequest]]:
+    """By name, the marks of those to show, and why others are missing."""
+    known, unreadable = await Subscribers(owners, timeout_s).entries()
+    found = {each.name: each.marks for each in known}
+    wrong = {each.name: InvalidRequest(reason=f"the entry is no subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)}
+    named = sorted(found) if asked.all_subscribers else asked.subscribers
+    missing = [name for name in named if name not in found and name not in wrong]
+    return {name: found[name] for name in named if name in found}, wrong | {
+        name: InvalidRequest(reason=f"no such subscriber: {name}") for name in missing
+    }
+
+
 def _reader(
-    found: Survey,
+    marks: Mapping[int, int],
     names: Mapping[int, str],
     chosen: set[int] | None,
     kind: str,
@@ -151,7 +164,6 @@ def _reader(
     positions: Mapping[int, int],
     running: Mapping[int, int] | None = None,
 ) -> Reader:
-    marks = {each.partition: each.high_water_mark for each in found.partitions}
     places = []
     for partition, position in sorted(positions.items()):
         if chosen is not None and partition not in chosen:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import Every, Output, Servers, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["add_lag"]
 
 
 def lag(
-    cluster: Cluster,
+    cluster: Servers,
     subscriber: Annotated[list[str] | None, typer.Option("--subscriber", help="A subscriber. Without any reader, all subscribers are shown.")] = None,
     checkpoint: Annotated[list[str] | None, typer.Option("--checkpoint", help="Checkpoint folder of a Spark query over the log.")] = None,
     table: Annotated[list[str] | None, typer.Option("--table", help="A Delta table that a pipeline fills; its own marks are read.")] = None,

@@ -3,37 +3,50 @@ subscribers and their lag."""
 
 from __future__ import annotations
 
-from typing import Any  # JSON values
+import json
+from typing import Any, Final  # Any: JSON values
 
-from waltz_log.coordination.subscribers import read_retained, read_subscribers
-from waltz_log.coordination.survey import Survey, survey
-from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.status.server_statistics import OpenPartitionStatistics, UpkeepStatistics
+from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.inspection.usable_bounds import bounds_with_upkeep
+from waltz_log.client.owners.owners import Owners
+from waltz_log.core.status.server_statistics import UpkeepStatistics
 from waltz_log.core.topics.catalogue import Topic
-from waltz_log.statistics import to_json
+from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.errors import PermissionDenied, WaltzError
+from waltz_log.statistics import from_json, to_json
 
 __all__ = ["partition_facts"]
 
+SUBSCRIBERS_S: Final = 2.0
+"""For the subscribers, which log servers read from the coordinator."""
 
-async def partition_facts(coordinator: Coordinator, network: Network, address: str, topic: Topic) -> list[dict[str, Any]]:
-    """One for each partition. A value is None if no owner reports it. Raises `ClusterUnavailable` if there is no cluster."""
-    found = await survey(coordinator, network, address)
-    subscribers = await read_subscribers(coordinator)
+
+async def partition_facts(owners: Owners, topic: Topic, timeout_s: float) -> list[dict[str, Any]]:
+    """One for each partition. A value is None if no owner reports it. Of the subscribers, those of this principal; for an operator all."""
+    bounds = await bounds_with_upkeep(owners, topic.partitions)
+    subscribers = await _subscribers(owners, timeout_s)
     facts = []
     for place, partition in enumerate(topic.partitions):
-        high = next((each.high_water_mark for each in found.partitions if each.partition == partition), None)
-        upkeep = _upkeep(found, partition)
+        bound = bounds.get(partition)
+        high = None if bound is None else bound.high_water_mark
+        upkeep = UpkeepStatistics()
+        if bound is not None and bound.upkeep:
+            upkeep = from_json(UpkeepStatistics, json.loads(bound.upkeep), unknown="ignore", missing="empty")
         replicas = upkeep.replicas or {}
-        lags = {
-            each.name: {"mark": each.marks[partition], "lag_transactions": None if high is None else max(0, high - each.marks[partition])}
-            for each in subscribers
-            if partition in each.marks
-        }
+        lags = (
+            None
+            if subscribers is None
+            else {
+                each.name: {"mark": each.marks[partition], "lag_transactions": None if high is None else max(0, high - each.marks[partition])}
+                for each in subscribers
+                if partition in each.marks
+            }
+        )
         facts.append(
             {
                 "partition": place,
                 "log_partition": partition,
-                "first_retained": max((await read_retained(coordinator, partition)).first, upkeep.first or 0),
+                "first_retained": None if bound is None else max(bound.first_transaction_id, upkeep.first or 0),
                 "high_water_mark": high,
                 "bytes": max((each.bytes for each in replicas.values()), default=None),
                 "held_by": upkeep.held_by or None,
@@ -47,7 +60,13 @@ async def partition_facts(coordinator: Coordinator, network: Network, address: s
     return facts
 
 
-def _upkeep(found: Survey, partition: int) -> UpkeepStatistics:
-    """As the partition's owner reported it after its last round."""
-    reported = (server.statistics.partitions.get(partition) for server in found.servers)
-    return next((each.upkeep for each in reported if isinstance(each, OpenPartitionStatistics)), UpkeepStatistics())
+async def _subscribers(owners: Owners, timeout_s: float) -> list[Subscriber] | None:
+    """Empty for a principal that may read nothing: it can have none. None: not known, because the log servers do not reach the coordinator."""
+    try:
+        return await Subscribers(owners, min(timeout_s, SUBSCRIBERS_S)).list()
+    except PermissionDenied:
+        return []
+    except WaltzError as error:
+        if not error.retriable:
+            raise
+        return None

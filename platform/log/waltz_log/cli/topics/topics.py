@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast  # Any: JSON values, and policies that a model checks
+from typing import Any, Final  # Any: JSON values
 
+from waltz_log.cli.connecting import reached
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
-from waltz_log.coordination.topics import change_catalogue, read_catalogue
-from waltz_log.core.cluster_address import is_coordinator
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.topics.topic_directory import find_topic
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
-from waltz_log.processes.clock import WallClock
 from waltz_log.storage.base.settings import StorageSettings
-
-if TYPE_CHECKING:
-    from waltz_log.client.inspection.partition_contents import PartitionContents
-    from waltz_log.client.topics.topic_creation import Existing, TopicPlan
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import TOPICS
 
 __all__ = ["alter_policy", "create", "delete", "describe", "listing"]
+
+CONFIRM_S: Final = 3.0
+"""For the servers to confirm a topic with the coordinator. While it is away, the map says what the topic is."""
 
 
 async def create(
@@ -45,135 +44,106 @@ async def create(
     dry_run: bool,
     timeout_s: float,
 ) -> int:
-    from waltz_log.client.topics.topic_creation import create_topic, plan_topic
-    from waltz_log.transport.grpc import GrpcNetwork
-
-    plan = _plan(name, partitions, type, keyed, properties, policies, log_partitions, existing, discards)
-    network, now_ms = GrpcNetwork(), WallClock().now_ms
-    async with _connected(address, timeout_s) as coordinator:
-        shown, contents = await plan_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
-        if contents and (dry_run or any(each.transactions for each in contents)):
-            _show_contents(shown, contents, plan.existing)
-        topic = shown if dry_run else await create_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
-    print_line(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
-    return OK
-
-
-def _plan(
-    name: str,
-    partitions: int | None,
-    type: str,
-    keyed: bool,
-    properties: Sequence[str],
-    policies: Sequence[str],
-    log_partitions: str | None,
-    existing: str | None,
-    discards: int | None,
-) -> TopicPlan:
-    from waltz_log.client.topics.topic_creation import TopicPlan
-
     chosen = None if log_partitions is None else parse_ranges("--log-partitions", log_partitions)
     if existing not in (None, "keep", "discard"):
         raise InvalidSetting.unknown(str(existing), ("keep", "discard"), what="choice of --existing-data")
     count = partitions if partitions is not None else 16 if chosen is None else len(chosen)
-    return TopicPlan(
-        TopicName.parse(name),
-        count,
-        type,
-        keyed,
-        _pairs("--property", properties),
-        Policies().changed(_values(policies)),
-        chosen,
-        cast("Existing | None", existing),
-        discards,
-    )
+    texts = _pairs("--policy", policies)
+    plan = pb.TopicPlan(type=type, keyed=keyed, properties=_pairs("--property", properties), existing=existing or "")
+    try:
+        plan.partitions, plan.discards = count, 0 if discards is None else discards + 1
+        plan.log_partitions.extend(chosen or ())
+    except ValueError:
+        raise InvalidSetting(name="--partitions", reason="is more than a log can have", nearest=None) from None
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(TopicName.parse(name)), policies=texts, plan=plan, dry_run=True)
+    async with reached(address, timeout_s) as owners:
+        answer = await _asked(owners, request, timeout_s)
+        if answer.contents and (dry_run or any(each.last >= each.first for each in answer.contents)):
+            _show_contents(_topic(answer.topics[0]), answer.contents, existing)
+        if not dry_run:
+            request.dry_run = False
+            answer = await _asked(owners, request, timeout_s)
+    topic = _topic(answer.topics[0])
+    print_line(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
+    return OK
 
 
-def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing: str | None) -> None:
+async def _asked(owners: Owners, request: pb.TopicsRequest, timeout_s: float) -> pb.TopicsResponse:
+    request.cluster_key = owners.parameters.key.bytes
+    return await owners.call_any(TOPICS, request, timeout_s=timeout_s)
+
+
+def _show_contents(topic: Topic, contents: Sequence[pb.PartitionContents], existing: str | None) -> None:
     """What the log partitions hold, and whether it is kept or discarded."""
     fates = {
         "keep": "stays; nothing is ever removed from this partition",
         "discard": "is removed for good",
         None: "is in the way: nothing is created",
     }
+    counts = {each.partition: each.last + 1 - each.first for each in contents}
     rows = [
         (
             str(each.partition),
-            f"{each.transactions:,}",
-            "" if not each.transactions else "not known" if each.bytes is None else f"{each.bytes:,}",
+            f"{(count := counts[each.partition]):,}",
+            "" if not count else "not known" if each.bytes < 0 else f"{each.bytes:,}",
             _date(each.first_ms),
             _date(each.last_ms),
             ", ".join(each.replicas),
             str(each.last + 1),
-            fates[existing] if each.transactions else "",
+            fates[existing] if count else "",
         )
         for each in contents
     ]
     print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
-    silent = sorted(set(topic.partitions) - {each.partition for each in contents})
+    silent = sorted(set(topic.partitions) - counts.keys())
     if silent:
         print_line(f"no owner of these answers, so nobody knows what they hold: {format_ranges(silent)}")
-    held = sum(each.transactions for each in contents)
+    held = sum(counts.values())
     if held and existing == "discard":
         print_line(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
 
 
-def _date(time_ms: int | None) -> str:
-    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+def _date(time_ms: int) -> str:
+    return "" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
-    changes = _values(policies)
+    changes = _pairs("--policy", policies)
     if not changes:
         raise InvalidSetting(name="--policy", reason="is required: name=value", nearest=None)
-    async with _connected(address, timeout_s) as coordinator:
-        before = (await read_catalogue(coordinator)).find(TopicName.parse(name))
-        topic = await change_catalogue(coordinator, lambda catalogue: catalogue.with_policies(before.name, changes), dry_run=dry_run)
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_ALTER, topic=str(TopicName.parse(name)), policies=changes, dry_run=dry_run)
+    async with reached(address, timeout_s) as owners:
+        answer = await _asked(owners, request, timeout_s)
+    before, topic = _topic(answer.before), _topic(answer.topics[0])
     for policy in changes:
-        print_line(
-            f"{topic.name} {policy}: {getattr(before.policies, policy)} {'would become' if dry_run else 'became'} {getattr(topic.policies, policy)}"
-        )
+        was, becomes = getattr(before.policies, policy), getattr(topic.policies, policy)
+        print_line(f"{topic.name} {policy}: {was} {'would become' if dry_run else 'became'} {becomes}")
     return OK
 
 
 async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) -> int:
-    wanted = TopicName.parse(name)
-    async with _connected(address, timeout_s) as coordinator:
-        topic = await change_catalogue(coordinator, lambda catalogue: catalogue.without(wanted), dry_run=dry_run)
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_DELETE, topic=str(TopicName.parse(name)), dry_run=dry_run)
+    async with reached(address, timeout_s) as owners:
+        topic = _topic((await _asked(owners, request, timeout_s)).topics[0])
     freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
     print_line(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
     return OK
 
 
 async def listing(address: str, *, output: str, timeout_s: float) -> int:
-    """`address`: of log servers, which show the topics that the caller may see, or of the coordinator."""
-    if is_coordinator(address):
-        async with _connected(address, timeout_s) as coordinator:
-            catalogue = await read_catalogue(coordinator)
-    else:
-        catalogue = await _seen(address, timeout_s)
-    _list(catalogue, output)
+    async with reached(address, timeout_s) as owners:
+        answer = await _asked(owners, pb.TopicsRequest(action=pb.TopicsRequest.ACTION_LIST), timeout_s)
+    _list([(_topic(each), "pending" if each.pending else "active") for each in answer.topics], output)
     return OK
 
 
-async def _seen(servers: str, timeout_s: float) -> Catalogue:
-    from waltz_log.client import ClientSettings
-    from waltz_log.client.owners.owners import Owners
-    from waltz_log.client.owners.seeds import NamedServers
-    from waltz_log.transport.grpc import GrpcNetwork
-
-    owners = Owners(NamedServers(servers), GrpcNetwork(), ClientSettings(connect_timeout_s=timeout_s), random.Random())
-    await owners.open()
-    try:
-        await owners.confirm(timeout_s)
-        return owners.catalogue
-    finally:
-        await owners.close()
+def _topic(state: pb.TopicState) -> Topic:
+    (topic,) = Catalogue.of_rows([json.loads(state.row)]).topics.values()
+    return topic
 
 
-def _list(catalogue: Catalogue, output: str) -> None:
+def _list(states: Sequence[tuple[Topic, str]], output: str) -> None:
     """Prints active and pending topics. A pending one has no bounds yet, and its log partitions accept no appends."""
-    states = [*((topic, "active") for topic in catalogue.topics.values()), *((topic, "pending") for topic in catalogue.pending.values())]
     found = sorted(states, key=lambda each: each[0].name)
     if output != "table":
         print_data([_topic_fields(topic) | {"state": state} for topic, state in found], output)
@@ -185,16 +155,13 @@ def _list(catalogue: Catalogue, output: str) -> None:
 
 
 async def describe(address: str, name: str, *, output: str, every_s: float | None, timeout_s: float) -> int:
-    from waltz_log.transport.grpc import GrpcNetwork
-
-    async with _connected(address, timeout_s) as coordinator:
-        network = GrpcNetwork()
-        return await watched(lambda: _describe(coordinator, network, address, name, output), every_s=every_s, output=output)
+    async with reached(address, timeout_s) as owners:
+        return await watched(lambda: _describe(owners, name, output, timeout_s), every_s=every_s, output=output)
 
 
-async def _describe(coordinator: Coordinator, network: Network, address: str, name: str, output: str) -> int:
-    topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
-    places = await partition_facts(coordinator, network, address, topic)
+async def _describe(owners: Owners, name: str, output: str, timeout_s: float) -> int:
+    topic = await find_topic(owners, TopicName.parse(name), min(timeout_s, CONFIRM_S))
+    places = await partition_facts(owners, topic, timeout_s)
     if output != "table":
         print_data(_topic_fields(topic) | {"partitions": places}, output)
         return OK
@@ -215,10 +182,15 @@ async def _describe(coordinator: Coordinator, network: Network, address: str, na
 def _row(place: Mapping[str, Any]) -> list[str]:
     views = {name: view["bound"] - 1 for name, view in (place["view"] or {}).items()}
     view = "" if place["view"] is None else "none" if not views else str(min(views.values()))
-    lags = [f"{name}: {'not known' if each['lag_transactions'] is None else each['lag_transactions']}" for name, each in place["subscribers"].items()]
-    marks = [place["first_retained"], "no owner" if place["high_water_mark"] is None else place["high_water_mark"]]
-    size = "not known" if place["bytes"] is None else place["bytes"]
-    return [str(each) for each in (place["partition"], place["log_partition"], *marks, size, view, place["held_by"] or "", ", ".join(lags))]
+    found = place["subscribers"]
+    lags = "not known" if found is None else ", ".join(f"{name}: {_known(each['lag_transactions'])}" for name, each in found.items())
+    first = "no owner" if place["first_retained"] is None else place["first_retained"]
+    marks = [first, "no owner" if place["high_water_mark"] is None else place["high_water_mark"]]
+    return [str(each) for each in (place["partition"], place["log_partition"], *marks, _known(place["bytes"]), view, place["held_by"] or "", lags)]
+
+
+def _known(value: int | None) -> int | str:
+    return "not known" if value is None else value
 
 
 def _topic_fields(topic: Topic) -> dict[str, Any]:
@@ -271,27 +243,3 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise InvalidSetting(name=option, reason=f"wants name=value, each name once, got {text!r}", nearest=None)
         found[name] = value
     return found
-
-
-def _values(policies: Sequence[str]) -> dict[str, Any]:
-    """Policies with whole numbers and truths as such; `core.topics.catalogue` says what is wrong with them."""
-    found: dict[str, Any] = {}
-    for name, text in _pairs("--policy", policies).items():
-        if text in ("true", "false"):
-            found[name] = text == "true"
-        elif text.removeprefix("-").isdecimal():
-            found[name] = int(text)
-        else:
-            found[name] = text
-    return found
-
-
-@asynccontextmanager
-async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
-    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    try:
-        yield coordinator
-    finally:
-        await coordinator.close()

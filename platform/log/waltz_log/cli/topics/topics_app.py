@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Coordinator, DryRun, EitherAddress, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import DryRun, Every, Output, Servers, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["topics_app"]
 
@@ -24,7 +24,7 @@ PROPERTY_HELP = "A property of the topic, or of a range of its partitions: 0-3:a
 
 @topics_app.command()
 def create(
-    cluster: Cluster,
+    cluster: Servers,
     name: Name,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Number of partitions; cannot change later. 16 unless --log-partitions is given.")
@@ -69,15 +69,15 @@ def create(
 
 
 @topics_app.command(name="list")
-def listing(cluster: EitherAddress, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """List the topics: through log servers, those that this certificate may see; through the coordinator, all of them."""
+def listing(cluster: Servers, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """List the topics that this certificate may see."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
 
 
 @topics_app.command()
-def describe(cluster: Cluster, name: Name, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def describe(cluster: Servers, name: Name, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show one topic: ids, partitions, properties, policies, and what an acknowledgment means under them."""
     from waltz_log.cli.topics import topics as command
 
@@ -85,16 +85,16 @@ def describe(cluster: Cluster, name: Name, watch: Watch = False, every: Every = 
 
 
 @topics_app.command(name="alter-policy")
-def alter_policy(coordinator: Coordinator, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def alter_policy(cluster: Servers, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Change policies of a topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.alter_policy(coordinator, name, policies or [], dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, timeout_s=timeout))
 
 
 @topics_app.command()
-def delete(coordinator: Coordinator, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def delete(cluster: Servers, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Delete a topic. Its data is removed as soon as all subscribers have read it; then the log partitions are free for another topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.delete(coordinator, name, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))

@@ -8,14 +8,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 
+from waltz_log.cli.connecting import reached
 from waltz_log.cli.printing import print_data, print_line
 from waltz_log.client.inspection.transaction_trace import TableVersion, TransactionTrace, trace
-from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 from waltz_log.extras import install_command, missing_package
-from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["TABLES", "as_json", "as_lines", "run", "show"]
 
@@ -28,42 +26,16 @@ TableLookup = Callable[[str, int, int, str], TableVersion]
 
 async def run(address: str, partition: int, transaction_id: int, *, table: str | None, output: str, principal: str | None, timeout_s: float) -> int:
     lookup = None if table is None else _lookup()
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    try:
-        return await show(
-            coordinator,
-            GrpcNetwork(),
-            address,
-            partition,
-            transaction_id,
-            table=table,
-            lookup=lookup,
-            output=output,
-            principal=principal,
-            timeout_s=timeout_s,
-        )
-    finally:
-        await coordinator.close()
+    async with reached(address, timeout_s) as owners:
+        found = await trace(owners, partition, transaction_id, principal=principal or "", timeout_s=timeout_s)
+    return await show(found, table=table, lookup=lookup, output=output)
 
 
-async def show(
-    coordinator: Coordinator,
-    network: Network,
-    address: str,
-    partition: int,
-    transaction_id: int,
-    *,
-    table: str | None,
-    lookup: TableLookup | None,
-    output: str,
-    principal: str | None,
-    timeout_s: float,
-) -> int:
-    """Prints the trace. Raises the errors of `trace`, and those of the table's lookup."""
-    found = await trace(coordinator, network, address, partition, transaction_id, principal=principal or "", timeout_s=timeout_s)
+async def show(found: TransactionTrace, *, table: str | None, lookup: TableLookup | None, output: str) -> int:
+    """Prints the trace. Raises the errors of the table's lookup."""
     held = None
     if table is not None and lookup is not None:
-        held = await asyncio.to_thread(lookup, table, partition, transaction_id, found.cluster_key)
+        held = await asyncio.to_thread(lookup, table, found.partition, found.transaction_id, found.cluster_key)
     if output != "table":
         print_data(as_json(found, held), output)
     else:

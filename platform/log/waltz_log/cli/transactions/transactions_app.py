@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Cluster, Output, Servers, checked_output
+from waltz_log.cli.shared_arguments import Output, Servers, checked_output
 from waltz_log.cli.transactions.printed_rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
@@ -99,7 +99,7 @@ def tail(
 
 
 def trace(
-    cluster: Cluster,
+    cluster: Servers,
     partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Of the log.")],
     transaction: Annotated[int, typer.Option("--transaction", "-t", min=0, help="The transaction id.")],
     table: Annotated[str | None, typer.Option("--table", help="A Delta table: also show which of its versions holds the transaction.")] = None,

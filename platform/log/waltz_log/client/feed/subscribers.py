@@ -19,7 +19,7 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.owners.seeds import NamedServers, Seeds
 from waltz_log.core.ports import Network
-from waltz_log.core.topics.subscribers import Subscriber, subscriber_path
+from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber, subscriber_path
 from waltz_log.errors import InvalidRequest, ProtocolViolation
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport import waltz_pb2 as pb
@@ -91,8 +91,13 @@ class Subscribers:
 
     async def list(self) -> builtins.list[Subscriber]:
         """The subscribers of this principal; for an operator, and without TLS, all of the cluster."""
-        answer = await self._call(pb.SubscribersRequest(action=pb.SubscribersRequest.ACTION_LIST))
-        return [_subscriber(each) for each in answer.subscribers if not each.unreadable]
+        return (await self.entries())[0]
+
+    async def entries(self) -> tuple[builtins.list[Subscriber], builtins.list[UnreadableSubscriber]]:
+        """The same, with the entries of the coordinator that are none; these are for operators alone."""
+        states = (await self._call(pb.SubscribersRequest(action=pb.SubscribersRequest.ACTION_LIST))).subscribers
+        unreadable = [UnreadableSubscriber(each.name, each.unreadable) for each in states if each.unreadable]
+        return [_subscriber(each) for each in states if not each.unreadable], unreadable
 
     async def _ask(
         self,
@@ -108,7 +113,8 @@ class Subscribers:
         except struct.error as error:
             raise InvalidRequest(reason=f"not marks of partitions: {error}") from None
         request = pb.SubscribersRequest(action=action, name=name, partitions=columns[0], marks=columns[1], labels=labels or {})
-        return _subscriber((await self._call(request)).subscribers[0])
+        (state,) = (await self._call(request)).subscribers
+        return _subscriber(state)
 
     async def _call(self, request: pb.SubscribersRequest) -> pb.SubscribersResponse:
         request.cluster_key = self._owners.parameters.key.bytes

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.inspection.locating import Place, Question, locate
 from waltz_log.client.inspection.recent_traces import TracedTransaction, recent_traces
 from waltz_log.client.inspection.view_ends import view_ends
 from waltz_log.client.owners.owners import Owners
@@ -24,6 +23,7 @@ from waltz_log.core.ports import Network
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.locating import Place, Question, locate
 from waltz_log.transport.methods import BOUND
 
 __all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.client.owners.owners import Owners
+from waltz_log.transport.locating import Question, locate
 
 __all__ = ["position_at"]
 

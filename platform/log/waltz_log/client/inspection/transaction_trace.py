@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
-from waltz_log.client.inspection.locating import Place, Question, locate
-from waltz_log.client.inspection.partition_contents import PartitionsAsked
-from waltz_log.coordination.survey import Survey, survey
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
-from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, StorageNodeEntry
-from waltz_log.core.ports import Channel, Coordinator, Network
-from waltz_log.core.status.server_statistics import OpenPartitionStatistics
-from waltz_log.errors import ClusterUnavailable, InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, Unavailable, WaltzError
+from waltz_log.core.ports import Channel
+from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.locating import Place, Question, locate
 from waltz_log.transport.methods import READ
 
 __all__ = ["HoldingReplica", "TableVersion", "TracedBlock", "TransactionTrace", "trace"]
@@ -94,34 +90,19 @@ class _Stored:
     append_time_ms: int
 
 
-async def trace(
-    coordinator: Coordinator,
-    network: Network,
-    address: str,
-    partition: int,
-    transaction_id: int,
-    *,
-    principal: str = "",
-    timeout_s: float = 10.0,
-) -> TransactionTrace:
+async def trace(owners: Owners, partition: int, transaction_id: int, *, principal: str = "", timeout_s: float = 10.0) -> TransactionTrace:
     """`principal`: who reads, for a topic that names its readers. Raises `InvalidRequest` for a partition that the cluster does not have,
-    `NotCommittedYet`, `Trimmed`, `NotAllowed`, and `Unavailable` if no owner or no replica that holds the transaction answers."""
-    node = await coordinator.get(CLUSTER)
-    if node is None:
-        raise ClusterUnavailable(address=address, reason="no cluster there")
-    partitions = ClusterParameters.from_bytes(node.data).partitions
+    `NotCommittedYet`, `Trimmed`, `NotAllowed`, `PermissionDenied`, and `Unavailable` if no owner or no replica that holds the transaction answers."""
+    partitions = owners.parameters.partitions
     if not 0 <= partition < partitions:
         raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={partitions}")
-    asked = PartitionsAsked(coordinator, network, timeout_s)
+    bound = await owners.bound(partition, timeout_s)
+    _expect_within(bound, transaction_id)
+    tracing = _Tracing(owners, bound, timeout_s)
     try:
-        bound: pb.Bound | None = (await asked.bounds([partition])).get(partition)
-        if bound is None:
-            raise Unavailable(reason=f"no owner answers within {timeout_s:g} s: partition={partition}")
-        _expect_within(bound, transaction_id)
-        found = await survey(coordinator, network, address)  # after the bound: the session is open by now
-        return await _Tracing(coordinator, asked.channel, found, bound, timeout_s).trace(transaction_id, principal)
+        return await tracing.trace(transaction_id, principal)
     finally:
-        await asked.close()
+        await tracing.close()
 
 
 def _expect_within(bound: pb.Bound, transaction_id: int) -> None:
@@ -135,55 +116,44 @@ def _expect_within(bound: pb.Bound, transaction_id: int) -> None:
 class _Tracing:
     """Of one partition, which is committed up to `bound`."""
 
-    def __init__(self, coordinator: Coordinator, channel: Callable[[str], Channel], found: Survey, bound: pb.Bound, timeout_s: float) -> None:
-        self._coordinator = coordinator
-        self._channel = channel
-        self._found = found
+    def __init__(self, owners: Owners, bound: pb.Bound, timeout_s: float) -> None:
+        self._owners = owners
         self._bound = bound
         self._timeout_s = timeout_s
-        self._key = UUID(found.key).bytes
+        self._key = owners.parameters.key.bytes
+        self._channels: dict[str, Channel] = {}
+
+    def _channel(self, address: str) -> Channel:
+        if address not in self._channels:
+            self._channels[address] = self._owners.connect(address)
+        return self._channels[address]
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
 
     async def trace(self, transaction_id: int, principal: str) -> TransactionTrace:
-        partition = self._bound.partition
-        names = [replica.name for replica in self._found.partitions[partition].replicas]
-        addresses = await self._addresses(names)
-        answers = await self._ask(addresses, names, transaction_id, principal)
+        bound = self._bound
+        addresses = self._owners.named_replicas(bound.partition)
+        answers = await self._ask(addresses, transaction_id, principal)
         stored = self._expect_stored(answers, transaction_id)
         record, _ = decode_record(stored.record)
-        owner = self._owner()
         return TransactionTrace(
-            cluster_key=self._found.key,
-            partition=partition,
+            cluster_key=str(self._owners.parameters.key),
+            partition=bound.partition,
             transaction_id=transaction_id,
             client_id=record.client_id,
             generation=record.generation,
             sequence=record.sequence,
             header=record.header,
             append_time_ms=stored.append_time_ms,
-            session=owner.session if transaction_id > owner.low_water_mark else None,
-            owner_session=owner.session,
-            block=await self._block(list(addresses.values()), transaction_id, stored),
-            replicas=tuple(_replica(name, answers[name], stored) for name in names),
+            session=bound.session if transaction_id > bound.low_water_mark else None,
+            owner_session=bound.session,
+            block=await self._block([each for each in addresses.values() if each is not None], transaction_id, stored),
+            replicas=tuple(_replica(name, answer, stored) for name, answer in answers.items()),
         )
 
-    def _owner(self) -> OpenPartitionStatistics:
-        """What the owner reports of its session."""
-        for server in self._found.servers:
-            reported = server.statistics.partitions.get(self._bound.partition)
-            if isinstance(reported, OpenPartitionStatistics) and reported.session == self._bound.session:
-                return reported
-        raise Unavailable(reason=f"the owner does not report its session, try again: partition={self._bound.partition}")
-
-    async def _addresses(self, names: Sequence[str]) -> dict[str, str]:
-        """Where each replica is read; storage nodes that were never started are left out."""
-        entries = await asyncio.gather(*(self._coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
-        return {
-            name: StorageNodeEntry.from_bytes(entry.data).address_for(self._bound.partition)
-            for name, entry in zip(names, entries, strict=True)
-            if entry is not None
-        }
-
-    async def _ask(self, addresses: Mapping[str, str], names: Sequence[str], transaction_id: int, principal: str) -> dict[str, _Stored | WaltzError]:
+    async def _ask(self, addresses: Mapping[str, str | None], transaction_id: int, principal: str) -> dict[str, _Stored | WaltzError]:
         request = pb.ReadRequest(
             cluster_key=self._key,
             partition=self._bound.partition,
@@ -194,12 +164,10 @@ class _Tracing:
             principal=principal,
         )
 
-        async def stored(name: str) -> _Stored | WaltzError:
-            if name not in addresses:
-                return Unavailable(reason="never started")
-            return await _stored(self._channel(addresses[name]), request)
+        async def stored(address: str | None) -> _Stored | WaltzError:
+            return Unavailable(reason="never started") if address is None else await _stored(self._channel(address), request)
 
-        return dict(zip(names, await asyncio.gather(*map(stored, names)), strict=True))
+        return dict(zip(addresses, await asyncio.gather(*map(stored, addresses.values())), strict=True))
 
     def _expect_stored(self, answers: Mapping[str, _Stored | WaltzError], transaction_id: int) -> _Stored:
         """What most of the replicas that answer hold."""

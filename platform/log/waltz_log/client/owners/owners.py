@@ -81,9 +81,13 @@ class Owners:
 
     def replica_addresses(self, partition: int) -> list[str]:
         """The addresses of the storage nodes that hold the partition. Nodes that never registered are left out."""
+        return [address for address in self.named_replicas(partition).values() if address is not None]
+
+    def named_replicas(self, partition: int) -> dict[str, str | None]:
+        """By name, the addresses of the storage nodes that hold the partition. None: the node never registered."""
         map = self._following.map
-        entries = [map.node(name) for name in map.replicas.replicas.get(partition, ())]
-        return [entry.address_for(partition) for entry in entries if entry is not None]
+        entries = {name: map.node(name) for name in map.replicas.replicas.get(partition, ())}
+        return {name: None if entry is None else entry.address_for(partition) for name, entry in entries.items()}
 
     def replicas(self) -> dict[int, list[str]]:
         """`replica_addresses` of every partition. Raises `ClusterUnavailable` if no replicas are assigned."""
@@ -246,7 +250,7 @@ class Owners:
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
         last: WaltzError = Unavailable(reason="no log server is known")
         while True:
-            addresses = self._server_addresses()
+            addresses = self.server_addresses()
             for at, address in enumerate(addresses):
                 left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s) / (len(addresses) - at))
                 try:
@@ -260,7 +264,7 @@ class Owners:
                 raise last
             await self.wait_changed(min(backoff.next_s(), left))
 
-    def _server_addresses(self) -> list[str]:
+    def server_addresses(self) -> list[str]:
         """Of every log server in random order, but the one that is followed first: it answered last."""
         found = sorted(set(self._following.map.assignment.addresses.values()))
         self._rng.shuffle(found)

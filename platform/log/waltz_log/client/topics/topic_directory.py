@@ -18,7 +18,7 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, TopicDeleted, Unavailable
 from waltz_log.loggers import get_logger
 
-__all__ = ["KnownTopic", "TopicDirectory"]
+__all__ = ["KnownTopic", "TopicDirectory", "find_topic"]
 
 log = get_logger(__name__)
 
@@ -36,6 +36,18 @@ class KnownTopic:
             raise TopicDeleted(topic=str(self.topic.name))
 
 
+async def find_topic(owners: Owners, name: TopicName, timeout_s: float) -> Topic:
+    """As the coordinator has it now; the one of the map while it is away for so long. Raises `NoSuchTopic`, also for a topic of which this client may
+    do nothing, and `ClusterUnavailable` if it is not known whether there is one."""
+    try:
+        await owners.confirm(timeout_s)
+    except Unavailable as error:
+        if name not in owners.catalogue.topics:
+            raise ClusterUnavailable(address="log servers", reason=f"the topics are not known for certain: {error}") from None
+        log.info("topic found in the map alone", topic=str(name), reason=str(error))
+    return owners.catalogue.find(name)
+
+
 class TopicDirectory:
     def __init__(self, owners: Owners, settings: ClientSettings, rng: random.Random) -> None:
         self._owners = owners
@@ -47,13 +59,7 @@ class TopicDirectory:
     async def find(self, name: TopicName) -> KnownTopic:
         """A topic that is known is found while the coordinator is away. Raises `NoSuchTopic`, also for a topic of which this client may do nothing,
         and `ClusterUnavailable` if it is not known whether there is one."""
-        try:
-            await self._owners.confirm(self._settings.request_timeout_s)
-        except Unavailable as error:
-            if name not in self._owners.catalogue.topics:
-                raise ClusterUnavailable(address="log servers", reason=f"the topics are not known for certain: {error}") from None
-            log.info("topic found in the map alone", topic=str(name), reason=str(error))
-        topic = self._owners.catalogue.find(name)
+        topic = await find_topic(self._owners, name, self._settings.request_timeout_s)
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = KnownTopic(topic)

@@ -7,27 +7,31 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, fields
+from typing import Any  # fields of a request
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.console.console import Action, Console
 from waltz_log.console.pages.parameters import text_of
-from waltz_log.coordination.placement import PlacementChange, drain_node, move_owners, readmit_node, release_owners
-from waltz_log.coordination.subscribers import remove_subscriber
-from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.catalogue import Policies
-from waltz_log.core.topics.subscribers import UnreadableSubscriber
+from waltz_log.core.topics.policy_texts import policy_values
+from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.audit_log import acted
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import PLACEMENT, TOPICS
 
 __all__ = ["routes"]
 
 log = get_logger(__name__)
+
+PLACE = pb.PlacementRequest
 
 FORM_BYTES_MAX = 64 * 1024
 
@@ -46,7 +50,14 @@ class Done:
 
 
 async def _remove_subscriber(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    gone = await remove_subscriber(await console.link.coordinator(), values.get("name", ""), dry_run=dry_run)
+    subscribers, name = Subscribers(await console.link.owners()), values.get("name", "")
+    known, unreadable = await subscribers.entries()
+    entries: list[Subscriber | UnreadableSubscriber] = [*known, *unreadable]
+    gone = next((each for each in entries if each.name == name), None)
+    if gone is None:
+        raise InvalidRequest(reason=f"no such subscriber: {name}")
+    if not dry_run:
+        await subscribers.remove(name)
     if isinstance(gone, UnreadableSubscriber):
         return f"entry {gone.name}, which is no subscriber"
     return f"subscriber {gone.name} with its marks of {len(gone.marks)} partitions"
@@ -56,52 +67,47 @@ async def _change_policy(console: Console, values: dict[str, str], dry_run: bool
     name = TopicName.parse(values.get("topic", ""))
     policy, text = values.get("policy", ""), values.get("value", "")
     kinds = {each.name: type(getattr(Policies(), each.name)) for each in fields(Policies)}
-    value: object = text
     if kinds.get(policy) is bool:
-        value = {"true": True, "false": False}.get(text.lower(), text)
+        text = text.lower()
     elif kinds.get(policy) is int:
-        try:
-            value = int(text.replace(",", "").replace("_", ""))
-        except ValueError:
-            raise InvalidRequest(reason=f"{policy} is a whole number, not {text[:80]!r}") from None
-    coordinator = await console.link.coordinator()
-    await change_catalogue(coordinator, lambda found: found.with_policies(name, {policy: value}), dry_run=dry_run)
-    return f"policy {policy} of {name} to {value}"
+        text = text.replace(",", "").replace("_", "")
+        if not isinstance(policy_values({policy: text})[policy], int):
+            raise InvalidRequest(reason=f"{policy} is a whole number, not {text[:80]!r}")
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_ALTER, topic=str(name), policies={policy: text}, dry_run=dry_run)
+    await console.link.call(TOPICS, request)
+    return f"policy {policy} of {name} to {text}"
 
 
 async def _move_owner(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    coordinator = await console.link.coordinator()
-    return _moves(await move_owners(coordinator, [_partition(values)], values.get("server", ""), dry_run=dry_run))
+    return await _place(console, PLACE.ACTION_MOVE, dry_run, partitions=[_partition(values)], server=values.get("server", ""))
 
 
 async def _release_owner(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    return _moves(await release_owners(await console.link.coordinator(), [_partition(values)], dry_run=dry_run))
+    return await _place(console, PLACE.ACTION_RELEASE, dry_run, partitions=[_partition(values)])
 
 
 async def _drain_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
     """Storage nodes are left to `waltz drain`, which copies their replicas and can run for hours."""
-    address, sample = values.get("server", ""), await console.sampler.sample()
-    if all(each.address != address for each in sample.survey.servers):
-        raise InvalidRequest(reason=f"no log server is registered at {address[:80]!r}")
-    return _moves(await drain_node(await console.link.coordinator(), address, dry_run=dry_run))
+    return await _place(console, PLACE.ACTION_DRAIN, dry_run, server=values.get("server", ""))
 
 
 async def _readmit_server(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    return _moves(await readmit_node(await console.link.coordinator(), values.get("server", ""), dry_run=dry_run))
+    return await _place(console, PLACE.ACTION_READMIT, dry_run, server=values.get("server", ""))
+
+
+async def _place(console: Console, action: pb.PlacementRequest.Action.ValueType, dry_run: bool, **what: Any) -> str:
+    """Which partitions change their owner, the first of them by number."""
+    answer = await console.link.call(PLACEMENT, pb.PlacementRequest(action=action, dry_run=dry_run, **what))
+    moves = [f"partition {each.partition} to {'no server' if each.after < 0 else f'server {each.after}'}" for each in answer.moves]
+    more = f" and {len(moves) - MOVES_NAMED} more" if len(moves) > MOVES_NAMED else ""
+    return f"{', '.join(moves[:MOVES_NAMED])}{more}" if moves else "no partition changes its owner"
 
 
 def _partition(values: dict[str, str]) -> int:
     text = values.get("partition", "")
-    if not (text.isascii() and text.isdecimal()):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise InvalidRequest(reason=f"a partition is a number, not {text[:80]!r}")
     return int(text)
-
-
-def _moves(change: PlacementChange) -> str:
-    """Which partitions change their owner, the first of them by number."""
-    moves = [f"partition {partition} to {'no server' if after is None else f'server {after}'}" for partition, _, after in change.moves]
-    more = f" and {len(moves) - MOVES_NAMED} more" if len(moves) > MOVES_NAMED else ""
-    return f"{', '.join(moves[:MOVES_NAMED])}{more}" if moves else "no partition changes its owner"
 
 
 ACTIONS = {

@@ -52,15 +52,14 @@ def server_rows(sample: Sample) -> list[ServerRow]:
     return rows
 
 
-def storage_rows(sample: Sample, cluster: str) -> list[StorageRow]:
-    """`cluster`: its address, for the command."""
+def storage_rows(sample: Sample) -> list[StorageRow]:
     rows = []
     for each in sample.survey.storages:
         held = [replica for part in sample.survey.partitions for replica in part.replicas if replica.name == each.name]
         found = each.statistics
         used = 1 - found.disk_free_bytes / found.disk_total_bytes if each.answers and found.disk_total_bytes else None
         leaving = [move for move in sample.replica_moves.values() if move.remove == each.name]
-        drain = shlex.join(["waltz", "drain", cluster, each.name])
+        drain = f"waltz drain $COORDINATOR {shlex.quote(each.name)}"  # its address is for nodes and operators; the console has none
         live = sum(replica.status.follows for replica in held)
         rows.append(StorageRow(each, len(held), live, used, each.name in sample.survey.drained, leaving, drain))
     return rows
@@ -77,7 +76,7 @@ def routes(console: Console) -> list[Route]:
             "nodes.html",
             title="Nodes",
             servers=server_rows(sample),
-            storages=storage_rows(sample, console.link.address),
+            storages=storage_rows(sample),
             gone=gone,
             moves_shown=MOVES_SHOWN,
             events=sample.moves[:MOVES_SHOWN],

@@ -67,16 +67,8 @@ def routes(console: Console) -> list[Route]:
 
     async def replicas(request: Request) -> Response:
         partition, transaction_id = path_number(request, "partition"), path_number(request, "transaction_id")
-        coordinator = await console.link.coordinator()
-        found = await trace(
-            coordinator,
-            console.link.network,
-            console.link.address,
-            partition,
-            transaction_id,
-            principal=console.link.principal,
-            timeout_s=TRACE_TIMEOUT_S,
-        )
+        owners = await console.link.owners()
+        found = await trace(owners, partition, transaction_id, principal=console.link.principal, timeout_s=TRACE_TIMEOUT_S)
         return console.part("transaction_replicas.html", found=found)
 
     place = "/transactions/{partition:int}/{transaction_id:int}"

@@ -1,4 +1,4 @@
-"""The console's connection to a cluster: one coordinator session, opened again when it ends, and a channel for each node.
+"""The console's connection to a cluster: its log servers, followed as a client does, and a channel for each node.
 
 A cluster that does not answer is expected here. Only the call that needs it waits, and raises the error.
 """
@@ -6,48 +6,72 @@ A cluster that does not answer is expected here. Only the call that needs it wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
+from waltz_log.client import ClientSettings
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.owners.seeds import Seeds
+from waltz_log.console.reading.cluster_values import ClusterValues
+from waltz_log.coordination.access import AccessReader
+from waltz_log.coordination.followed import KnownValues
 from waltz_log.core.node_address import announced_name
-from waltz_log.core.ports import Channel, Coordinator, Network
+from waltz_log.core.ports import CallMethod, Channel, Network, Request, Response
 from waltz_log.errors import WaltzError
+from waltz_log.loggers import get_logger
+from waltz_log.security.access import AccessControl
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import CLUSTER
 
-__all__ = ["ClusterLink", "Connect"]
+__all__ = ["ClusterLink"]
 
-Connect = Callable[[], Awaitable[Coordinator]]
+log = get_logger(__name__)
 
-CHANNELS_MAX = 256
+CHANNELS_MAX: Final = 256
 """Connections to nodes that are kept. Above that all are closed: the addresses have changed many times."""
+
+CALL_S: Final = 5.0
+"""For one call to any log server, all its attempts."""
+
+RULES_S: Final = 5.0
+"""Between two reads of the rules of access, if the map of the cluster does not change before."""
+
+AGAIN_S: Final = 0.5
 
 
 class ClusterLink:
-    """`connect` opens a coordinator session; `address`: connection string, for messages; `principal`: the name to state in reads."""
+    """`principal`: the name to state in reads."""
 
-    def __init__(self, connect: Connect, network: Network, address: str, principal: str | None = None) -> None:
-        self.address = address
+    def __init__(self, seeds: Seeds, network: Network, principal: str | None = None) -> None:
+        self.address = seeds.text
         self.network = network
         self.principal = principal or ""
-        self._connect = connect
-        self._coordinator: Coordinator | None = None
+        self._seeds = seeds
+        self._owners: Owners | None = None
         self._connecting = asyncio.Lock()
-        self._watching: asyncio.Task[None] | None = None
         self._channels: dict[tuple[str, str | None], Channel] = {}
 
-    async def coordinator(self) -> Coordinator:
-        """The current session, or a new one. Raises `ClusterUnavailable`."""
+    async def owners(self) -> Owners:
+        """What follows the cluster. Raises `ClusterUnavailable`, and what `Owners.open` does."""
         async with self._connecting:
-            if self._coordinator is None:
-                self._coordinator = await self._connect()
-                self._watching = asyncio.create_task(self._watch(self._coordinator))
-            return self._coordinator
+            if self._owners is None:
+                settings = ClientSettings(connect_timeout_s=CALL_S, request_timeout_s=CALL_S, principal=self.principal or None)
+                owners = Owners(self._seeds, self.network, settings, random.Random())
+                await owners.open()
+                self._owners = owners
+            return self._owners
 
-    async def _watch(self, coordinator: Coordinator) -> None:
-        await coordinator.wait_session_lost()
-        if self._coordinator is coordinator:
-            self._coordinator = None
-        with suppress(WaltzError):
-            await coordinator.close()
+    async def call(self, method: CallMethod[Request, Response], request: Request) -> Response:
+        """The answer of any log server to a request that may be repeated, which gets the key of the cluster. Raises what the server raises."""
+        owners = await self.owners()
+        request.cluster_key = owners.parameters.key.bytes  # type: ignore[attr-defined]
+        return await owners.call_any(method, request, timeout_s=CALL_S)
+
+    async def values(self) -> ClusterValues:
+        """What the coordinator has for a survey. Raises `PermissionDenied` if the console's certificate does not permit it to administer."""
+        return ClusterValues(await self.call(CLUSTER, pb.ClusterRequest()))
 
     def channel(self, address: str) -> Channel:
         key = (address, announced_name(address))
@@ -60,12 +84,37 @@ class ClusterLink:
         return self._channels[key]
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
-        if self._coordinator is not None:
-            await self._coordinator.close()
-            self._coordinator = None
+        if self._owners is not None:
+            await self._owners.close()
+            self._owners = None
+
+    # ---- the rules of access -------------------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def keeping_rules(self, control: AccessControl) -> AsyncIterator[None]:
+        """Inside the block the control has the rules and the topics as the cluster has them, if it enforces any."""
+        if not control.enforced:
+            yield
+            return
+        task = asyncio.create_task(self._keep(control), name="console rules")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep(self, control: AccessControl) -> None:
+        known = KnownValues()
+        while True:
+            try:
+                await AccessReader(await self.values(), control, topics=True, known=known).read()
+                await (await self.owners()).wait_changed(RULES_S)  # the map has the version of the rules
+            except WaltzError as error:
+                log.warning("rules of access are not followed, retrying", reason=str(error))
+                await asyncio.sleep(AGAIN_S)
+            except Exception:
+                log.exception("rules of access are not followed, retrying")
+                await asyncio.sleep(AGAIN_S)

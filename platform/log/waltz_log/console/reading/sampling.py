@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
+from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.console.reading.cluster_values import ClusterValues
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampled_history import History, partitions_of
 from waltz_log.coordination.placement import read_moves
-from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import Survey
 from waltz_log.coordination.survey import survey as survey_cluster
 from waltz_log.coordination.topics import read_catalogue
@@ -37,6 +38,12 @@ WATCHED_S = 30.0
 
 RARE_FACTOR = 5
 """The interval of rare surveys is this many times longer."""
+
+SUBSCRIBERS_S = 2.0
+"""For the subscribers, which log servers read from the coordinator."""
+
+OLD_S = 5.0
+"""Values older than this are said to be old."""
 
 FIRST_WAIT_S = 5.0
 """A page that is requested before the first survey waits this long for it."""
@@ -82,9 +89,13 @@ class Sampler:
     def __init__(self, link: ClusterLink, clock: Clock, interval_s: float) -> None:
         self.history = History()
         self.error: str | None = None
+        """Why there is no newer sample; None: there is."""
+        self.warning: str | None = None
+        """What the newest sample lacks; None: nothing."""
         self._link = link
         self._clock = clock
         self._interval_s = interval_s
+        self._known: ClusterValues | None = None
         self._sample: Sample | None = None
         self._arrived = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -134,9 +145,9 @@ class Sampler:
 
     async def _survey(self) -> None:
         try:
-            coordinator = await self._link.coordinator()
-            found = await survey_cluster(coordinator, self._link.network, self._link.address)
-            catalogue, subscribers, moves = await asyncio.gather(read_catalogue(coordinator), read_subscribers(coordinator), read_moves(coordinator))
+            (values, problem), (subscribers, lacking) = await asyncio.gather(self._values(), self._subscribers())
+            found = await survey_cluster(values, self._link.network, self._link.address)
+            catalogue, moves = await read_catalogue(values), await read_moves(values)
         except WaltzError as error:
             self._fail(str(error))
         except Exception as error:  # a sample that cannot be read must not end all later ones
@@ -145,11 +156,38 @@ class Sampler:
         else:
             at_ms = self._clock.now_ms()
             self.history.add(found, at_ms)
-            self._sample = Sample(found, catalogue, tuple(subscribers), at_ms, moves)
-            self.error = None
+            self._sample = Sample(found, catalogue, subscribers, at_ms, moves)
             self._arrived.set()
+            self.error = None
+            self._warn(problem or lacking)
+
+    async def _values(self) -> tuple[ClusterValues, str | None]:
+        """The newest values, and what is wrong with them. Without a log server, those that one answered last: the nodes are asked themselves."""
+        try:
+            self._known = values = await self._link.values()
+        except WaltzError as error:
+            if self._known is None or not error.retriable:
+                raise
+            return self._known, f"no log server answers, so owners and topics are those of an earlier survey: {error}"
+        old = values.age_s > OLD_S
+        return values, f"the log servers have not reached the coordinator for {values.age_s:.0f} s" if old else None
+
+    async def _subscribers(self) -> tuple[tuple[Subscriber, ...], str | None]:
+        """Those of the last survey while the coordinator, which only log servers reach, does not answer them."""
+        try:
+            async with asyncio.timeout(SUBSCRIBERS_S):
+                return tuple(await Subscribers(await self._link.owners(), SUBSCRIBERS_S).list()), None
+        except (WaltzError, TimeoutError) as error:
+            known = () if self._sample is None else self._sample.subscribers
+            return known, f"the subscribers are not known: {str(error) or 'no answer in time'}"
 
     def _fail(self, reason: str) -> None:
         if self.error != reason:
             log.warning("cluster not surveyed", reason=reason)
         self.error = reason
+
+    def _warn(self, reason: str | None) -> None:
+        """What the newest sample lacks; None: nothing."""
+        if reason is not None and self.warning is None:
+            log.warning("cluster surveyed in part", reason=reason)
+        self.warning = reason

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
 
-from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.console.reading.criteria import Criteria
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampling import Sample, Sampler
@@ -20,10 +19,10 @@ from waltz_log.core.formats.columns import offsets_array, verify_records
 from waltz_log.core.formats.record_layout import SEALED_HEADER_BYTES
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.formats.sealed_headers import sealed_headers_array, verify_sealed_headers
-from waltz_log.core.metadata import ASSIGNMENT, Assignment
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.errors import NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.locating import Question, locate
 from waltz_log.transport.methods import BOUND, READ
 
 __all__ = ["Bounds", "Entry", "Found", "TransactionReader"]
@@ -122,16 +121,14 @@ class TransactionReader:
             return []
 
     async def _bounds_of_new_owners(self, partitions: Collection[int], key: bytes) -> list[pb.Bound]:
-        """Reads the assignment: after a change of owner, the sample still names the old one."""
+        """After a change of owner, the sample still names the old one; the map of the cluster does not."""
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                node = await (await self._link.coordinator()).get(ASSIGNMENT)
-        except (WaltzError, TimeoutError):
+            owners = await self._link.owners()
+        except WaltzError:
             return []
-        assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
         asked: dict[str, list[int]] = {}
         for partition in partitions:
-            address = assignment.address_of(partition)
+            address = owners.address(partition)
             if address is not None:
                 asked.setdefault(address, []).append(partition)
         answers = await asyncio.gather(*(self._bounds_at(address, numbers, key) for address, numbers in asked.items()))

@@ -7,10 +7,11 @@ fields make one figure of several partitions, or of two snapshots of one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.retention import A_SUBSCRIBER
 from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.trace_statistics import TraceStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
@@ -169,6 +170,10 @@ class UpkeepStatistics:
     held_by: Newest[str | None] = ""
     replicas: ByKey[Mapping[str, RetainedStatistics] | None] = None
     error: Newest[str | None] = None
+
+    def without_names(self) -> UpkeepStatistics:
+        """For callers that do not learn which subscribers other principals have."""
+        return replace(self, held_by=A_SUBSCRIBER) if (self.held_by or "").startswith(f"{A_SUBSCRIBER} ") else self
 
 
 @snapshot

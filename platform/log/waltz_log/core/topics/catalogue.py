@@ -119,6 +119,11 @@ class Topic:
         """The properties of one of the topic's partitions."""
         return properties_of(self.properties, self.partition_properties, partition)
 
+    def row(self) -> list[object]:
+        """As JSON values; `Catalogue.of_rows` reads them."""
+        kind = [str(self.name), self.type, list(self.partitions), self.keyed, dict(self.properties)]
+        return [*kind, asdict(self.policies), self.created_ms, *_more(self)]
+
     def log_partition(self, partition: int) -> int:
         """Raises `InvalidRequest` for one that the topic does not have."""
         if not 0 <= partition < len(self.partitions):
@@ -134,7 +139,7 @@ class Catalogue:
     are free again (`released`)."""
     pending: Mapping[TopicName, Topic] = field(default_factory=dict)
     """Topics whose log partitions are being examined: nothing is appended there until the topic is active or withdrawn
-    (`client.topics.topic_creation`)."""
+    (`coordination.topic_creation`)."""
     epochs: int = 0
     """How many epochs were assigned."""
 
@@ -296,10 +301,7 @@ class Catalogue:
 
 
 def _rows(topics: Mapping[TopicName, Topic]) -> list[list[object]]:
-    return [
-        [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms, *_more(t)]
-        for _, t in sorted(topics.items())
-    ]
+    return [topic.row() for _, topic in sorted(topics.items())]
 
 
 def _topics(rows: Iterable[Sequence[Any]]) -> dict[TopicName, Topic]:

@@ -1,4 +1,4 @@
-"""Ends pending topics whose creation crashed, so that their log partitions accept appends again (`client.topics.topic_creation`;
+"""Ends pending topics whose creation crashed, so that their log partitions accept appends again (`coordination.topic_creation`;
 docs/guides/topics.md).
 
 Every server does this. Its own event loop measures the bound, from the moment at which the server sees the topic pending, so no two clocks have to

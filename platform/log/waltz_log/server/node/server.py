@@ -40,8 +40,10 @@ from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
+from waltz_log.server.directory.cluster_calls import ClusterCalls
 from waltz_log.server.directory.directory import Directory
 from waltz_log.server.directory.followers import Followers
+from waltz_log.server.directory.topic_calls import TopicCalls
 from waltz_log.server.identities.client_ids import ClientIds
 from waltz_log.server.identities.outbox_records import OutboxRecords
 from waltz_log.server.identities.subscriber_calls import SubscriberCalls
@@ -65,6 +67,9 @@ T = TypeVar("T")
 
 PARTITIONS_A_TURN = 128
 """How many partitions of a request are checked before other tasks run: some milliseconds with many rules of access."""
+
+UPKEEP_MAX = 64
+"""Partitions whose upkeep one request asks for: some kilobytes each, with many replicas."""
 
 OF_PARTITION = (Operation.READ, Operation.APPEND, Operation.RESOLVE)
 
@@ -115,6 +120,8 @@ class LogServer:
         self._client_ids = ClientIds(coordinator, network, self._access)
         self._outboxes = OutboxRecords(coordinator, self._access, self._client_ids)
         self._subscribers = SubscriberCalls(coordinator, self._access, self._topics, self._client_ids, clock)
+        self._topic_calls = TopicCalls(coordinator, network, self._topics, self._access, clock)
+        self._cluster_calls = ClusterCalls(coordinator, self._access, self._known)
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
@@ -142,6 +149,7 @@ class LogServer:
         if self._access.enforced:
             await self._access_follower.read(latest=True)
         await self._directory.read()
+        await self._cluster_calls.read()
         self._followers = Followers(self._directory, self._cluster.key.bytes, self._settings.followers_max, Random(self._owner_secret))
         if self._membership is not None:
             self.server_id = await self._membership.register()
@@ -184,6 +192,7 @@ class LogServer:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
         await self._directory.close()
+        await self._cluster_calls.close()
         if self._listener is not None:
             await self._listener.close()
 
@@ -273,6 +282,9 @@ class LogServer:
             methods.CLIENT_ID.served_by(self._client_id),
             methods.OUTBOX.served_by(self._outbox),
             methods.SUBSCRIBERS.served_by(self._subscriber_calls),
+            methods.TOPICS.served_by(self._topics_call),
+            methods.CLUSTER.served_by(self._cluster_values),
+            methods.PLACEMENT.served_by(self._placement),
             methods.SERVER_STATUS.served_by(self._status),
         ]
 
@@ -314,7 +326,15 @@ class LogServer:
         if request.closed_in:
             return await self._closed_bounds([number for number in asked if number in self._partitions], request.closed_in - 1)
         bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
-        return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
+        found = [bound for bound in bounds if bound is not None]
+        if request.upkeep:
+            if not 0 < len(request.partitions) <= UPKEEP_MAX:
+                raise InvalidRequest(reason=f"the upkeep of 1 to {UPKEEP_MAX} partitions is reported at once, not of {len(request.partitions)}")
+            names_all = self._access.permits_cluster()
+            for bound in found:
+                upkeep = self._partitions[bound.partition].upkeep()
+                bound.upkeep = json.dumps(to_json(upkeep if names_all else upkeep.without_names()))
+        return pb.BoundResponse(bounds=found)
 
     async def _visible(self, named: Sequence[int]) -> list[int]:
         """The partitions that a request names, each once; if it names none, those of this server that the caller may read, append to or resolve.
@@ -387,6 +407,18 @@ class LogServer:
         self._access.expect_anywhere(Operation.READ)
         assert self._cluster is not None
         return await self._subscribers.serve(request, self._cluster)
+
+    async def _topics_call(self, request: pb.TopicsRequest) -> pb.TopicsResponse:
+        self._check_key(request.cluster_key)
+        return await self._topic_calls.serve(request)
+
+    async def _cluster_values(self, request: pb.ClusterRequest) -> pb.ClusterResponse:
+        self._check_key(request.cluster_key)
+        return await self._cluster_calls.values()
+
+    async def _placement(self, request: pb.PlacementRequest) -> pb.PlacementResponse:
+        self._check_key(request.cluster_key)
+        return await self._cluster_calls.place(request)
 
     async def _status(self, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         self._access.expect_cluster()

@@ -22,6 +22,7 @@ from waltz_log.core.recovery import closed_at
 from waltz_log.core.status.server_statistics import (
     OpenPartitionStatistics,
     RecoveringPartitionStatistics,
+    UpkeepStatistics,
 )
 from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import (
@@ -405,7 +406,12 @@ class Partition:
             session=store.session,
             high_water_mark=store.committed,
             first_transaction_id=store.first_transaction_id,
+            low_water_mark=store.resolved,
         )
+
+    def upkeep(self) -> UpkeepStatistics:
+        """The last round of upkeep; empty while nothing is served."""
+        return UpkeepStatistics() if self._serving is None else self._serving.upkeep.statistics()
 
     async def closed_bound(self) -> pb.Bound:
         """The bound once no client remains whose appends the catalog refuses now, and all they sent is decided. Confirms that this server is still

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from waltz_log.cli.topics import lag
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
+from waltz_log.client import ClientSettings
+from waltz_log.client.owners.owners import Owners
 from waltz_log.coordination.subscribers import register_subscriber
-from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import InvalidRequest, NoSuchTopic
 from waltz_log.exit_codes import OK, USAGE
@@ -43,10 +45,13 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
                     await topic.append(b"%d" % number, partition=partition)
 
         @asynccontextmanager
-        async def connected(address: str, timeout_s: float) -> AsyncIterator[tuple[Coordinator, Network]]:
-            yield made.ensemble.session(), made.network
+        async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
+            owners = Owners(made.seeds, made.network, ClientSettings(connect_timeout_s=timeout_s), random.Random(0))
+            await owners.open()
+            yield owners
+            await owners.close()
 
-        monkeypatch.setattr(lag, "connected", connected)
+        monkeypatch.setattr(lag, "reached", reached)
         yield made
 
 
@@ -107,6 +112,8 @@ async def test_one_reader_that_cannot_be_read_does_not_hide_the_others(
 async def test_without_an_owner_the_lag_is_not_known(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
     await register_subscriber(cluster.ensemble.session(), Subscriber("billing", {0: 2}, {}, 0, 0))
     await cluster.kill_server("server-0")
+    await cluster.kill_storage("storage-0")
+    await cluster.start_server("server-0")
     (found,) = await _run(capsys)
     assert (found["lag"], found["places"][0]["high_water_mark"]) == (None, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tomllib
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import EntryPoint
@@ -16,6 +17,7 @@ from waltz_log.cli.transactions import trace as command
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.inspection import transaction_trace
 from waltz_log.client.inspection.transaction_trace import HoldingReplica, TableVersion, TransactionTrace
+from waltz_log.client.owners.owners import Owners
 from waltz_log.errors import InvalidRequest, InvalidSetting, NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable
 from waltz_log.exit_codes import UNAVAILABLE, USAGE
 from waltz_log.testing import InMemoryCluster
@@ -32,7 +34,12 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 async def traced(cluster: InMemoryCluster, partition: int, transaction_id: int, **options: Any) -> TransactionTrace:
-    return await transaction_trace.trace(cluster.ensemble.session(), cluster.network, "memory", partition, transaction_id, **options)
+    owners = Owners(cluster.seeds, cluster.network, ClientSettings(), random.Random(0))
+    await owners.open()
+    try:
+        return await transaction_trace.trace(owners, partition, transaction_id, **options)
+    finally:
+        await owners.close()
 
 
 async def append(client: WaltzClient, *data: bytes) -> None:
@@ -144,8 +151,8 @@ async def test_a_topic_that_names_its_readers_shows_a_trace_to_them_alone(cluste
 
 async def shown(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], lookup: Callable[..., TableVersion] | None, output: str) -> str:
     capsys.readouterr()
-    options: dict[str, Any] = {"table": None if lookup is None else "tables/t", "lookup": lookup, "output": output, "principal": None}
-    assert await command.show(cluster.ensemble.session(), cluster.network, "memory", 0, 0, **options, timeout_s=5.0) == 0
+    table = None if lookup is None else "tables/t"
+    assert await command.show(await traced(cluster, 0, 0), table=table, lookup=lookup, output=output) == 0
     return capsys.readouterr().out
 
 
@@ -185,7 +192,7 @@ def test_a_line_says_what_the_table_holds(held: TableVersion, reported: str) -> 
 
 def test_without_the_sink_a_table_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "entry_points", lambda **_: ())
-    assert run(["trace", "127.0.0.1:1/x", "-p", "0", "-t", "0", "--table", "t"]) == USAGE
+    assert run(["trace", "127.0.0.1:1", "-p", "0", "-t", "0", "--table", "t"]) == USAGE
     assert capsys.readouterr().err == "waltz: --table needs the Delta sink: pip install 'waltz-platform[spark]'\n"
     monkeypatch.setattr(command, "entry_points", lambda **_: (EntryPoint("delta", "package_that_is_not_there:find", command.TABLES),))
     with pytest.raises(InvalidSetting, match="--table needs a package that is not installed"):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from waltz_log.client.inspection.locating import Place, Question, locate
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, OutOfRange, SessionTooOld, Unavailable
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.locating import Place, Question, locate
 
 
 class Replica:

@@ -11,7 +11,7 @@ import pytest
 
 from waltz_log.cli.topics.topics import _list
 from waltz_log.client import ClientSettings
-from waltz_log.client.topics.topic_creation import TopicPlan, create_topic
+from waltz_log.coordination.topic_creation import TopicPlan, create_topic
 from waltz_log.coordination.topics import read_catalogue, write_catalogue
 from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
@@ -171,8 +171,8 @@ def test_a_creation_that_goes_on_keeps_its_reservation_for_the_bound() -> None:
 def test_the_list_of_topics_shows_pending_ones(capsys: pytest.CaptureFixture[str]) -> None:
     found, topic = Catalogue().reserved(NAME, type="regular", partitions=1, pool=range(2), now_ms=0)
     active, _ = found.activated(topic, [0])
-    for catalogue, state in ((found, "pending"), (active, "active")):
-        _list(catalogue, "table")
+    for catalogue, state in ((found.pending, "pending"), (active.topics, "active")):
+        _list([(catalogue[NAME], state)], "table")
         assert state in capsys.readouterr().out
-        _list(catalogue, "json")
+        _list([(catalogue[NAME], state)], "json")
         assert [(each["topic"], each["state"]) for each in json.loads(capsys.readouterr().out)] == [("shop/orders", state)]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.inspection.partition_contents import PartitionsAsked
-from waltz_log.client.topics.topic_creation import TopicPlan, plan_topic
+from waltz_log.coordination.partition_contents import PartitionsAsked
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
+from waltz_log.coordination.topic_creation import TopicPlan, plan_topic
 from waltz_log.coordination.topics import read_catalogue, write_catalogue
 from waltz_log.core.retention import Retained
 from waltz_log.core.topics.catalogue import Catalogue

@@ -160,10 +160,10 @@ async def test_one_malformed_entry_is_skipped_reported_and_removable(garbage: by
         assert sorted(each.name for each in unreadable) == ["broken", "not a name \x1b"]
         facts = await subscriber_facts(session, cluster.network, "memory/test", now_ms=1)
         assert [each["name"] for each in facts] == ["sound"]
-        readers, problems = await find_readers(session, cluster.network, "memory/test", Asked(), None)
-        assert [each.name for each in readers] == ["sound"]
-        assert sorted(problems) == ["broken", "not a name \x1b"]
         async with _of(cluster, "client") as subscribers:
+            readers, problems = await find_readers(subscribers._owners, Asked(), None, 5.0)
+            assert [each.name for each in readers] == ["sound"]
+            assert sorted(problems) == ["broken", "not a name \x1b"]
             assert [each.name for each in await subscribers.list()] == ["sound"]
             with pytest.raises(InvalidRequest, match="no subscriber"):
                 await subscribers.register("broken", {0: -1})

@@ -363,7 +363,7 @@ async def test_nothing_goes_that_a_subscriber_has_not_read_until_it_reports_or_i
         await until(lambda: cluster.held("storage-0")[0] > 0)
         await asyncio.sleep(4 * ROUND_S)
         assert 15 < cluster.held("storage-0")[0] <= 26, "however long it was silent"
-        (place,) = await partition_facts(cluster.session, cluster.network, "memory/test", topic)
+        (place,) = await partition_facts(subscribers._owners, topic, 5.0)
         assert (place["held_by"], place["first_retained"]) == ("subscriber gone-for-long", cluster.held("storage-0")[0])
         assert place["subscribers"]["gone-for-long"] == {"mark": 25, "lag_transactions": 34}
         reported = await subscriber_facts(cluster.session, cluster.network, "memory/test", now_ms=1 << 50)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES, Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import Channel, Coordinator, Network
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.locating import Question, locate
 from waltz_log.transport.methods import BOUND, TRANSACTIONS
 
 __all__ = ["PartitionContents", "PartitionsAsked", "is_empty"]
@@ -36,6 +36,11 @@ class PartitionContents:
     @property
     def transactions(self) -> int:
         return self.last + 1 - self.first
+
+    @property
+    def figures(self) -> dict[str, int | None]:
+        """What may be unknown, by name."""
+        return {"bytes": self.bytes, "first_ms": self.first_ms, "last_ms": self.last_ms}
 
 
 class PartitionsAsked:

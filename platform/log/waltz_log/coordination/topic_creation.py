@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias  # Any: keyword arguments of a topic
 
-from waltz_log.client.inspection.partition_contents import PartitionContents, PartitionsAsked, is_empty
+from waltz_log.coordination.partition_contents import PartitionContents, PartitionsAsked, is_empty
 from waltz_log.coordination.topics import change_catalogue, pool_of, read_catalogue, write_catalogue
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
@@ -52,6 +52,8 @@ class TopicPlan:
     log_partitions: tuple[int, ...] | None = None
     existing: Existing | None = None
     discards: int | None = None
+    discloses: bool = True
+    """Whether errors may say what other log partitions hold."""
 
     def __post_init__(self) -> None:
         if self.existing is not None and self.log_partitions is None:
@@ -186,6 +188,8 @@ async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequen
     empty = [each for each in free if each in bounds and is_empty(bounds[each])]
     if len(empty) >= plan.partitions:
         return tuple(empty[: plan.partitions])
+    if not plan.discloses:
+        raise InvalidRequest(reason=f"{plan.partitions} log partitions are wanted and {len(empty)} are free and empty; an operator can add some")
     full = {each: bounds[each].high_water_mark + 1 - bounds[each].first_transaction_id for each in free if each in bounds and each not in empty}
     silent = [each for each in free if each not in bounds]
     raise InvalidRequest(
