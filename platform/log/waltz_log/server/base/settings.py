@@ -137,7 +137,7 @@ class ServerSettings(NodeSettings):
     )
     replica_retry_max_s: float = Field(default=5.0, gt=0, description="Longest pause between tries of a failed replica.")
     hand_over_after_s: float = Field(
-        default=10.0,
+        default=5.0,
         gt=0,
         description="How long a partition can be without a majority of its replicas before it moves to a server that reaches one, if there "
         "is such a server. Choose longer than a restart of a storage node. A shorter time ends an outage of one server's "
