@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -111,6 +112,15 @@ def test_a_child_that_was_killed_did_not_end_for_what_it_wrote_last(processes: P
     _until(lambda: processes.last_words("one") == "serving")
     processes.kill("one")
     assert processes.how_ended("one") == "killed by SIGKILL"
+
+
+def test_the_zookeeper_command_names_a_port_that_another_process_uses(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "waltz_log.cli", "zookeeper", "--directory", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 5
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
 
 
 def test_a_zookeeper_that_starts_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

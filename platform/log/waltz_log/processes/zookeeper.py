@@ -20,6 +20,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidSetting, StorageFailed
 from waltz_log.loggers import get_logger
 from waltz_log.processes.serving import say_ready
 from waltz_log.security.settings import TlsSettings, chosen_tls, expect_protected
+from waltz_log.transport.addresses import ReservedAddress
 
 __all__ = ["run"]
 
@@ -33,7 +34,8 @@ RENEW_S = 1.0
 
 
 def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
-    """Returns the exit code: 0 if it was asked to stop. The environment names the certificates (`security.settings`)."""
+    """Returns the exit code: 0 if it was asked to stop. The environment names the certificates (`security.settings`). Raises `OSError` if the
+    address is in use or invalid."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidSetting(name="listen", reason=f"must be host:port, not {listen!r}", nearest=None)
@@ -41,6 +43,7 @@ def run(directory: Path, listen: str, *, insecure: bool = False) -> int:
     expect_protected(listen, tls, insecure=insecure)
     if embedded.answers(host, int(port), tls=tls):
         raise OSError(f"cannot listen on {listen}: a zookeeper answers there already")
+    ReservedAddress(listen).close()  # Java would report a busy port in the middle of its log, and this process only that it ended
     served = _Served(directory, host, int(port), tls)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, served.stop)

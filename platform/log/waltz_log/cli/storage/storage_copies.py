@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waltz_log.cli.printing import print_data, print_line
 from waltz_log.cli.storage.storage_tools import Pacer
-from waltz_log.cli.transactions.printed_rows import parse_time
+from waltz_log.cli.times import parse_time
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting

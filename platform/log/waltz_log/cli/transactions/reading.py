@@ -13,8 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from waltz_log.cli.printing import print_line
+from waltz_log.cli.times import parse_time
 from waltz_log.cli.transactions.feeds import merged
-from waltz_log.cli.transactions.printed_rows import Filter, Row, parse_time, printer
+from waltz_log.cli.transactions.printed_rows import Filter, Row, printer
 from waltz_log.cli.transactions.transactions import Place, client_settings
 from waltz_log.client import TopicHandle, WaltzClient
 from waltz_log.errors import InvalidSetting, OutOfRange

@@ -3,7 +3,7 @@ announces. Pure."""
 
 from __future__ import annotations
 
-import numpy as np
+import sys
 
 __all__ = ["BEGUN_BYTES_MAX", "LargeFrame"]
 
@@ -58,4 +58,6 @@ class LargeFrame:
 
 def _memory(size: int) -> memoryview:
     """It is not cleared, which would be another pass over it. What it holds stays unread until it is overwritten."""
-    return np.empty(size, dtype=np.uint8).data
+    numpy = sys.modules.get("numpy")  # nodes have it; a client works without it, and does not load it for this
+    found: memoryview = memoryview(bytearray(size)) if numpy is None else numpy.empty(size, dtype="u1").data
+    return found

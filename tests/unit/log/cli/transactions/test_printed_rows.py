@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from waltz_log.cli.transactions.printed_rows import Row, parse_format, parse_time, printer
+from waltz_log.cli.times import parse_time
+from waltz_log.cli.transactions.printed_rows import Row, parse_format, printer
 from waltz_log.errors import InvalidSetting
 
 ROW = Row("shop/orders", 3, 42, 1_700_000_000_123, 7, b"order-7", b"two\x1b[31m \xff")
