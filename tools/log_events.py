@@ -265,10 +265,11 @@ MEANINGS: dict[str, str] = {
     "coordinator refuses the session, which ends": "ZooKeeper was put back to an earlier state, so the process begins a new session. Follow "
     "[ZooKeeper was restored](../guides/disaster_recovery.md#zookeeper-was-restored-from-an-old-snapshot).",
     "value of the coordinator accepted again": "The value at `path` is as it should be.",
-    "remembered rules cannot be read, nothing is permitted without rules": (
-        "A storage node's file `access-rules.json` is damaged. The rules in ZooKeeper replace it."
+    "remembered value cannot be read, without it nothing is permitted": (
+        "A storage node's file of rules or topics is damaged. The value of ZooKeeper, or of another node, replaces it."
     ),
-    "rules of access are not remembered": "A storage node cannot write `access-rules.json`. It enforces the rules until a restart.",
+    "value that decides access is not remembered": "A storage node cannot write its rules or topics. It uses them until a restart.",
+    "value of another process cannot be read": "A node answered with bytes that are no value of this kind. They are not used.",
     "administrative action not recorded, the value cannot be read": (
         "The value at `path` in ZooKeeper cannot be read, so the audit log cannot say what changed."
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +18,10 @@ from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.metrics import PrometheusMetrics
 from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, SyncWaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.core.metadata import CLUSTER
 from waltz_log.errors import Unavailable
-from waltz_log.processes.local_cluster import START_TIMEOUT_S, LocalCluster
+from waltz_log.processes.local_cluster import START_TIMEOUT_S, WALTZ, LocalCluster
 from waltz_log.security.authority import DevelopmentAuthority
 
 __all__ = ["Pace", "Report", "run"]
@@ -155,7 +159,7 @@ def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _:
     world = _World(directory, pace, report, progress)
     with world.running() as prometheus:
         _quiet(world, prometheus)
-        for fault in (_pipeline, _certificate, _storage_nodes, _server, _disk_and_clock, _lock_table, _corruption):
+        for fault in (_pipeline, _certificate, _storage_nodes, _server, _disk_and_clock, _lock_table, _coordinator_value, _corruption):
             fault(world, prometheus)
     return report
 
@@ -282,6 +286,28 @@ def _lock_table(world: _World, prometheus: Prometheus) -> None:
                 continue
     world.expect(prometheus, "a lock table is full", began, {"WaltzLockTableFull": {"partition": "0"}})
     world.expect_quiet(prometheus, "a lock table")
+
+
+def _coordinator_value(world: _World, prometheus: Prometheus) -> None:
+    """The parameters of the cluster are damaged in ZooKeeper, and `waltz cluster repair` writes back what nodes know."""
+    cluster = world.cluster
+
+    async def damage() -> None:
+        coordinator = await ZooKeeperCoordinator.connect(cluster.coordinator, timeout_s=START_TIMEOUT_S, tls=cluster.certificate("operator", "dev"))
+        try:
+            await coordinator.set(CLUSTER, b"{", -1)
+        finally:
+            await coordinator.close()
+
+    began = time.monotonic()
+    asyncio.run(damage())
+    refused = {"instance": cluster.http_addresses["server-0"], "value": "parameters"}
+    world.expect(prometheus, "a value of ZooKeeper is damaged", began, {"WaltzCoordinatorValueRefused": refused})
+    command = [*WALTZ, "cluster", "repair", cluster.coordinator]
+    repaired = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, env=cluster.environment("operator"))
+    if repaired.returncode != 0:
+        world.report.problems.append(f"a value of ZooKeeper is damaged: it was not repaired: {repaired.stderr}")
+    world.expect_quiet(prometheus, "a value of ZooKeeper")
 
 
 def _corruption(world: _World, prometheus: Prometheus) -> None:

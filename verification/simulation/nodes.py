@@ -16,6 +16,7 @@ from verification.simulation.maps_seen import MapsSeen
 from verification.simulation.mix import Mix
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.access import AccessFollower
+from waltz_log.coordination.followed import KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Listener
@@ -155,8 +156,8 @@ class StorageProcess(_Process):
         self.node = node
         check_start(known, node.start, replace=replace)
         if access.enforced:
-            await AccessFollower(coordinator, access, topics=True).read(latest=True)
-            self._following = self.process.spawn(self._follow(access))
+            await AccessFollower(coordinator, access, topics=True, known=node.known).read(latest=True)
+            self._following = self.process.spawn(self._follow(access, node.known))
         self.listener = await self.host.serve(f"{self.name}:0", node.service())
         world.lives[self.listener.address] = self.life
         await register(coordinator, self.name, StorageNodeEntry(self.listener.address, node.start), replace=replace)
@@ -166,11 +167,11 @@ class StorageProcess(_Process):
         super().die()
         self.offload.resume()
 
-    async def _follow(self, access: AccessControl) -> None:
+    async def _follow(self, access: AccessControl, known: KnownValues) -> None:
         """As `waltz storage` does it (`processes.access`)."""
         while True:
             with suppress(WaltzError):
-                follower = AccessFollower(self.session(), access, topics=True)
+                follower = AccessFollower(self.session(), access, topics=True, known=known)
                 await follower.read(latest=True)
                 await follower.run()
             await asyncio.sleep(0.5)

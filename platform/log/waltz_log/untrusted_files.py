@@ -41,7 +41,7 @@ __all__ = [
     "PRIVATE",
     "PRIVATE_DIRECTORY",
     "PUBLIC",
-    "RULES",
+    "REMEMBERED",
     "SETTINGS",
     "TOKEN",
     "FileKind",
@@ -100,7 +100,7 @@ FACTS: Final = FileKind("directory facts", 64 * MIB, "the facts of 300,000 parti
 CHECKPOINT: Final = FileKind("checkpoint", 16 * MIB, "the offsets of 500,000 partitions")
 METRICS: Final = FileKind("job metrics", 4 * MIB, "the metrics of 1,000 landings")
 DEVELOPMENT: Final = FileKind("development cluster", 1 * MIB, "the ports and processes of 1,000 nodes")
-RULES: Final = FileKind("remembered rules", 2 * MIB, "rules are one value of the coordinator, of at most a megabyte")
+REMEMBERED: Final = FileKind("remembered value", 2 * MIB, "rules, and topics, are each one value of the coordinator, of at most a megabyte")
 EXPORT: Final = FileKind("journal export", 1 << 62, "read line by line; the length of a line is limited instead")
 LOG: Final = FileKind("log", 1 << 62, "only the end is read")
 
@@ -117,7 +117,7 @@ KINDS: Final = (
     CHECKPOINT,
     METRICS,
     DEVELOPMENT,
-    RULES,
+    REMEMBERED,
     EXPORT,
     LOG,
 )

@@ -83,7 +83,7 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
                 for name in ("storage-0", "server-0"):
                     cluster.start(name)
                 cluster.wait_ready()
-                assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (False, False), "a fresh server knows no rules, and there were some"
+                assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (True, False), "the storage node remembers the rules"
             repaired = waltz(cluster, "cluster", "repair", cluster.coordinator)
             assert f"restored: {ACCESS}" in repaired.stdout, repaired.stdout + repaired.stderr
             until(lambda: not refused(cluster))
@@ -97,6 +97,35 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
         reset = waltz(cluster, "access", "reset", cluster.coordinator, "--yes")
         assert reset.returncode == 0, reset.stderr
         assert permitted(cluster, "bad"), "roles alone decide again"
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_nodes_that_start_after_zookeeper_was_put_back_to_before_the_first_rule_open_nothing(workers: int, tmp_path: Path) -> None:
+    settings = {"workers": workers}
+    with LocalCluster(tmp_path, partitions=2, storages=1, servers=1, secure=True, server_settings=settings, storage_settings=settings) as cluster:
+        for stopped in (True, False):
+            cluster.stop("zookeeper")
+            if stopped:
+                shutil.copytree(tmp_path / "zookeeper", tmp_path / "earlier")
+            else:
+                shutil.rmtree(tmp_path / "zookeeper")
+                shutil.copytree(tmp_path / "earlier", tmp_path / "zookeeper")
+                for name in ("server-0", "storage-0"):
+                    cluster.stop(name)
+            cluster.start("zookeeper")
+            if stopped:
+                cluster.wait_ready()
+                assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+                assert waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders").returncode == 0
+        for name in ("storage-0", "server-0"):
+            cluster.start(name)
+        cluster.wait_ready()
+        until(lambda: refused(cluster))
+        assert not permitted(cluster, "bad")
+        repaired = waltz(cluster, "cluster", "repair", cluster.coordinator)
+        assert all(f"restored: {path}" in repaired.stdout for path in (ACCESS, "/topics")), repaired.stdout + repaired.stderr
+        until(lambda: not refused(cluster))
+        assert not permitted(cluster, "bad")
 
 
 def test_after_zookeeper_was_put_back_a_change_succeeds_only_where_nodes_follow_it(tmp_path: Path) -> None:

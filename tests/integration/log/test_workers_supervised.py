@@ -36,6 +36,7 @@ async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp
     assert exit_code_of(failed.value) == MACHINE
     reported = capfd.readouterr().err
     assert reported.count("waltz: worker 0: nonsense: no such setting") == 2
+    assert "never retrieved" not in reported
 
 
 def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:

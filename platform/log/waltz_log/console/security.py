@@ -95,6 +95,12 @@ class BrowserAccess:
     def by_certificate(self) -> bool:
         return self._control.enforced
 
+    async def confirm(self) -> None:
+        """Reads the rules again for a caller who needs one: `waltz access revoke` asks nodes, and not consoles. Raises `Unavailable` if
+        no log server answers."""
+        if self._control.confirm is not None and not self._control.needs_no_rule():
+            await self._control.confirm()
+
     def expect_view(self) -> None:
         """Raises `PermissionDenied`."""
         peer = caller()
@@ -155,7 +161,7 @@ class Guard:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope)
+        refusal = await self._refusal(scope)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -167,7 +173,7 @@ class Guard:
 
         await (refusal or self._application)(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+    async def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         """The answer to a request that is refused; None if it is not."""
         method = scope["method"]
         refused = _refusal(scope, by_certificate=self._access.by_certificate)
@@ -175,6 +181,8 @@ class Guard:
             status, reason = refused
             return PlainTextResponse(f"{reason}\n", status)
         try:
+            self._access.expect_view()  # first: a caller without any right costs the log servers nothing
+            await self._access.confirm()
             self._access.expect_view()
             if method not in ("GET", "HEAD") or scope["path"].startswith("/actions/"):
                 self._access.expect_act()

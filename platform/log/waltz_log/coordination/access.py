@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final  # Any: arguments that are passed on
+from typing import Any, Final, TypeAlias  # Any: values of both kinds, and arguments that are passed on
 
-from waltz_log.coordination.followed import FOLLOWED, RULES, TOPICS, KnownValues
+from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
+from waltz_log.coordination.other_nodes import ASK_AGAIN_PAUSE_S, OtherNodes
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator, Node, Values
-from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
+from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.security.access import AccessControl, TopicOf
@@ -22,6 +23,8 @@ from waltz_log.security.rules import ACCESS, CLOSED, CLUSTER_RESOURCE, AccessRul
 __all__ = ["AccessFollower", "AccessReader", "change_rules", "expect_topics", "read_rules", "replace_rules", "rule_changes", "topics_of"]
 
 REPAIR: Final = "`waltz cluster repair` writes back the rules that nodes enforce, `waltz access reset --yes` removes all rules"
+
+Remember: TypeAlias = Callable[[FollowedValue[Any], bytes], Awaitable[None]]
 
 REASON_MAX: Final = 400
 """Characters of a reason, from its end, which says what to do."""
@@ -130,7 +133,8 @@ class AccessReader:
 
     Rules that are missing, cannot be read or are older than those that the control enforces change nothing. A control that knows none enforces
     `CLOSED` then: that nothing is permitted. `known`: what the process knows of the values of the coordinator; it may outlive the reader.
-    `remember`: called with each rules that are enforced from then on, before they are."""
+    `others`: what other nodes know is asked for first, and a control without rules decides nothing until a majority has answered; None: the
+    coordinator alone is believed. `remember`: awaited with each value that decides, before it does."""
 
     def __init__(
         self,
@@ -140,44 +144,71 @@ class AccessReader:
         topics: bool,
         changed: Callable[[], None] = lambda: None,
         known: KnownValues | None = None,
-        remember: Callable[[AccessRules], None] = lambda rules: None,
+        others: OtherNodes | None = None,
+        remember: Remember | None = None,
     ) -> None:
         self._values = values
         self._control = control
-        self.follows = [ACCESS, CATALOGUE] if topics else [ACCESS]
+        self._follows: tuple[FollowedValue[Any], ...] = (RULES, TOPICS) if topics else (RULES,)
         self.versions: dict[str, int | None] = {}
         self._changed = changed
         self._known = known or KnownValues()
         self._known.coordinator = values
+        self.others = others
         self._remember = remember
+        self._remembered: dict[str, bytes] = {}
+        self._reading = asyncio.Lock()
         if control.rules is not None and control.rules is not CLOSED:
-            self._known.seed(RULES, control.rules, control.rules.to_bytes())
+            self._known.learn(RULES, control.rules.to_bytes())
+        elif control.rules is CLOSED:
+            self._known.expect_later(RULES)
 
     async def read(self, *, latest: bool = False) -> None:
-        """`latest`: before the first call is served; afterwards a watch signals changes."""
-        nodes = {path: await self._known.get(self._values, FOLLOWED[path], latest=latest) for path in self.follows}
-        ruled = nodes[ACCESS] is None and await _were_ruled(self._values)
-        self.versions = {path: None if node is None else node.version for path, node in nodes.items()}
+        """`latest`: before the first call is served; afterwards a watch signals changes. Calls at the same time run one after the other, so that no
+        earlier value follows a later one."""
+        async with self._reading:
+            await self._read(latest)
+
+    async def _read(self, latest: bool) -> None:
+        if self.others is not None and not self.others.answered:
+            await self.others.ask(self._values)
+        nodes = {each: await self._known.get(self._values, each, latest=latest) for each in self._follows}
+        ruled = nodes[RULES] is None and await _were_ruled(self._values)
+        self.versions = {each.path: None if node is None else node.version for each, node in nodes.items()}
         topic_of = None
-        if CATALOGUE in nodes:
-            topics = self._known.accept(TOPICS, nodes[CATALOGUE])
+        if TOPICS in nodes:
+            topics = self._known.accept(TOPICS, nodes[TOPICS])
             topic_of = topics_of(Catalogue() if topics is None else topics)
-        rules, node = self._rules(nodes[ACCESS], ruled=ruled), nodes[ACCESS]
-        used = node is not None and RULES.path not in self._known.refused()
-        self._control.replace(rules, topic_of, node.changed if node is not None and used else self._control.rules_changed)
+        found = self._known.accept(RULES, nodes[RULES], expected=ruled)
+        await self._remember_known()
+        if self._undecided:
+            return
+        refused, node = self._known.refused(), nodes[RULES]
+        if any(each in refused and not self._known.knows(each) for each in (RULES.path, TOPICS.path)):
+            found = CLOSED
+        self._record(found)
+        self._control.replace(found, topic_of, node.changed if node is not None and RULES.path not in refused else self._control.rules_changed)
         self._changed()
 
-    def _rules(self, node: Node | None, *, ruled: bool) -> AccessRules | None:
+    @property
+    def _undecided(self) -> bool:
+        return self.others is not None and not self.others.answered and self._control.rules is None and not self._control.known
+
+    async def _remember_known(self) -> None:
+        if self._remember is None:
+            return
+        for kind in self._follows:
+            data = self._known.data(kind)
+            if data is not None and data != self._remembered.get(kind.path):
+                await self._remember(kind, data)
+                self._remembered[kind.path] = data
+
+    def _record(self, found: AccessRules | None) -> None:
+        """In the audit log, what changed since the rules before."""
         before = self._control.rules
-        found = self._known.accept(RULES, node, expected=ruled)
-        if found is None:
-            return CLOSED if ruled or node is not None or before is CLOSED else None
-        if found != before:
-            self._remember(found)
-            if self._control.version:
-                for event, facts in rule_changes(None if before is CLOSED else before, found):
-                    acted(event, **facts)
-        return found
+        if found is not None and found is not CLOSED and found != before and self._control.version:
+            for event, facts in rule_changes(None if before is CLOSED else before, found):
+                acted(event, **facts)
 
 
 class AccessFollower:
@@ -191,9 +222,11 @@ class AccessFollower:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            waits = [asyncio.ensure_future(self._coordinator.wait_changed(path, self._reader.versions[path])) for path in self._reader.follows]
+            waits = [asyncio.ensure_future(self._coordinator.wait_changed(path, version)) for path, version in self._reader.versions.items()]
+            others = self._reader.others
+            pause_s = ASK_AGAIN_PAUSE_S if others is not None and not others.answered else None
             try:
-                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(waits, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     each.result()
             finally:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Final  # Any: an answer of either kind of node, which holds JSON
 
 from waltz_log.coordination.followed import SERVER_ENTRIES, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
-from waltz_log.core.ports import CallMethod, Coordinator, Network, Request
+from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Values
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.errors import WaltzError
@@ -33,11 +33,14 @@ POLL_S: Final = 0.1
 @dataclass(frozen=True)
 class NodeAnswer:
     """`failed`: why there is no answer, None for one. `rules`: the labels of the rules that its processes enforce (`AccessControl.label`); empty for
-    a node without TLS. `known`: by path, values of the coordinator that it knows, if they were asked for."""
+    a node without TLS. `known`: by path, values of the coordinator that it knows, if they were asked for. `refused`: by path, why it does not use the
+    value that the coordinator has. `cluster_key`: of its cluster."""
 
     failed: str | None = None
     rules: tuple[str, ...] = ()
     known: Mapping[str, str] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    cluster_key: str | None = None
 
     def lacks(self, rules: AccessRules) -> str | None:
         """Why the node does not enforce these rules, or something may not; None if it does, or enforces no rules at all."""
@@ -51,15 +54,17 @@ def _described(label: str) -> str:
     return {"closed": "that nothing is permitted", "none": "no rules"}.get(label, f"revision {label.partition('-')[0]}")
 
 
-async def ask_nodes(coordinator: Coordinator, network: Network, *, known_values: bool = False) -> dict[str, NodeAnswer]:
-    """By name: `server ID`, or the name of the storage node. Raises `PermissionDenied` if this process may not ask."""
+async def ask_nodes(coordinator: Values, network: Network, *, known_values: bool = False, except_for: str = "") -> dict[str, NodeAnswer]:
+    """By name: `server ID`, or the name of the storage node. `except_for`: a storage node to leave out. Raises `PermissionDenied` if this process may
+    not ask."""
     questions = {}
     for name in await coordinator.children(paths.SERVERS, latest=True):
         server = KnownValues().accept(SERVER_ENTRIES, await coordinator.get(f"{paths.SERVERS}/{name}"), name)
         questions[f"server {int(name)}" if name.isdecimal() else name] = None if server is None else partial(_server, network, server.address)
     for name in await coordinator.children(paths.STORAGE_NODES, latest=True):
         storage = KnownValues().accept(STORAGE_ENTRIES, await coordinator.get(f"{paths.STORAGE_NODES}/{name}"), name)
-        questions[name] = None if storage is None else partial(_storage, network, storage.address)
+        if name != except_for:
+            questions[name] = None if storage is None else partial(_storage, network, storage.address)
     answers = await asyncio.gather(*(_unread() if ask is None else ask(known_values) for ask in questions.values()))
     return dict(zip(questions, answers, strict=True))
 
@@ -91,7 +96,13 @@ async def _asked(
 
 def _answer(found: ServerStatistics | NodeStatistics) -> NodeAnswer:
     silent = [str(each.worker) for each in found.workers if not each.answers]
-    return NodeAnswer(f"does not answer for worker {', '.join(silent)}" if silent else None, found.rules, found.known_values)
+    return NodeAnswer(
+        f"does not answer for worker {', '.join(silent)}" if silent else None,
+        found.rules,
+        found.known_values,
+        found.refused_values or {},
+        found.cluster_key,
+    )
 
 
 def newest_revision(answers: Mapping[str, NodeAnswer]) -> tuple[int, str]:

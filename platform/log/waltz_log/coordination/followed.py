@@ -1,8 +1,8 @@
 """The values of the coordinator that nodes follow, and what a process does when one of them is missing, cannot be read or is older than it was.
 
 It keeps what it knew, and reports the value as refused, in the log, in its statistics and as a metric. A process that knows nothing of a value yet
-refuses what depends on it. `waltz cluster repair` writes back what nodes know. What a process knows does not outlive it, except the rules of access
-on storage nodes (`security.remembered_rules`).
+refuses what depends on it. `waltz cluster repair` writes back what nodes know. What a process knows does not outlive it, except rules and topics on
+storage nodes (`coordination.remembered_values`). A process of a secure cluster asks the others when it starts (`coordination.other_nodes`).
 
 | value | path | older means |
 |---|---|---|
@@ -133,6 +133,8 @@ class KnownValues:
         """Of the present session, or of the one before: while it does not answer, that is reported too."""
         self._refused: dict[str, str] = {}
         """By path, why the value that is there is not used."""
+        self._expected: set[str] = set()
+        """Paths of values that were there once, as this process knows from elsewhere."""
 
     async def get(self, coordinator: Values, kind: FollowedValue[Any], entry: str = "", *, latest: bool = False) -> Node | None:
         """The node for `accept`. Raises the errors of the coordinator; that the value is closed to this process is reported too."""
@@ -149,7 +151,7 @@ class KnownValues:
         path = f"{kind.path}/{entry}" if entry else kind.path
         known: T | None = self._known[path][0] if path in self._known else None
         if node is None:
-            self._judge(kind, path, "is missing" if expected or known is not None else None)
+            self._judge(kind, path, "is missing" if expected or known is not None or path in self._expected else None)
             return known
         try:
             found = kind.parse(node.data)
@@ -176,6 +178,31 @@ class KnownValues:
     def seed(self, kind: FollowedValue[T], value: T, data: bytes) -> None:
         """What this process knows from elsewhere."""
         self._remember(kind.path, value, data)
+
+    def learn(self, kind: FollowedValue[Any], data: bytes) -> None:
+        """What another process knows: used if it is newer than what this one knows. Bytes that are no such value are reported, and not used."""
+        try:
+            value = kind.parse(data)
+            known = self._known.get(kind.path)
+            if known is None or (kind.is_older(known[0], value) and not kind.is_older(value, known[0])):
+                self._remember(kind.path, value, data)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, WaltzError) as error:
+            log.error("value of another process cannot be read", value=kind.name, reason=str(error)[:REASON_MAX])
+
+    def expect_later(self, kind: FollowedValue[Any]) -> None:
+        """The value was there once, although this process does not know it: where it is missing, it is refused."""
+        self._expected.add(kind.path)
+
+    def value(self, kind: FollowedValue[T]) -> T | None:
+        """None: it is not known."""
+        return self._known[kind.path][0] if kind.path in self._known else None
+
+    def knows(self, path: str) -> bool:
+        return path in self._known
+
+    def data(self, kind: FollowedValue[Any]) -> bytes | None:
+        """As the coordinator stores it; None: it is not known."""
+        return self._known[kind.path][1] if kind.path in self._known else None
 
     def forget(self, kind: FollowedValue[Any], entry: str = "") -> None:
         """It was removed in order, so that its absence is right."""

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any  # Any: values of all kinds
 
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.coordination.followed import KnownValues
+from waltz_log.coordination.followed import RULES, FollowedValue
+from waltz_log.coordination.other_nodes import OtherNodes
+from waltz_log.coordination.remembered_values import RememberedValues
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import AuditSettings
-from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.security.settings import TlsSettings, chosen_tls
+from waltz_log.transport.grpc import GrpcNetwork
 
-__all__ = ["access_control", "auditing", "following"]
+if TYPE_CHECKING:
+    from waltz_log.storage import StorageNode
+
+__all__ = ["FollowedAccess", "access_control", "auditing", "following"]
 
 log = get_logger(__name__)
 
@@ -32,16 +38,33 @@ def access_control(tls: TlsSettings | None) -> AccessControl:
     return AccessControl(enforced=chosen_tls(tls) is not None)
 
 
+class FollowedAccess:
+    """The rules and the topics of a storage node, which remembers them, and asks the other nodes when it starts."""
+
+    def __init__(self, control: AccessControl, tls: TlsSettings | None, node: StorageNode) -> None:
+        self._control = control
+        self._known = node.known
+        self._others = OtherNodes(GrpcNetwork(tls=tls), node.known, storage=node.settings.name)
+        self._remembered = RememberedValues(node.settings.directory)
+        self._remembered.load(node.known)
+        control.remember(node.known.value(RULES))
+
+    def follower(self, coordinator: Coordinator) -> AccessFollower:
+        of_node = (coordinator, self._control)
+        return AccessFollower(*of_node, topics=True, known=self._known, others=self._others, remember=self._remember)
+
+    async def _remember(self, kind: FollowedValue[Any], data: bytes) -> None:
+        await asyncio.to_thread(self._remembered.store, kind, data)
+
+
 @asynccontextmanager
-async def following(
-    address: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues | None = None, remembered: RememberedRules | None = None
-) -> AsyncIterator[None]:
-    """Follows the rules and the topics inside the block, in a session of its own, if they are enforced. `address`: of the coordinator; `known`: what
-    the process knows of its values; `remembered`: where it keeps the rules over a restart, if it has a disk for that."""
-    if not control.enforced:
+async def following(address: str, tls: TlsSettings | None, access: FollowedAccess | None) -> AsyncIterator[None]:
+    """Follows the rules and the topics inside the block, in a session of its own. `address`: of the coordinator; `access` None: there are none to
+    enforce."""
+    if access is None:
         yield
         return
-    task = asyncio.ensure_future(_follow(address, control, tls, known or KnownValues(), remembered))
+    task = asyncio.ensure_future(_follow(address, tls, access))
     try:
         yield
     finally:
@@ -73,13 +96,12 @@ async def _record(administration: AdministrationAudit, coordinator: Coordinator)
         log.exception("administrative actions are not recorded")
 
 
-async def _follow(address: str, control: AccessControl, tls: TlsSettings | None, known: KnownValues, remembered: RememberedRules | None) -> None:
+async def _follow(address: str, tls: TlsSettings | None, access: FollowedAccess) -> None:
     while True:
         try:
             coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=CONNECT_TIMEOUT_S, tls=tls)
             try:
-                remember = (lambda rules: None) if remembered is None else remembered.store
-                follower = AccessFollower(coordinator, control, topics=True, known=known, remember=remember)
+                follower = access.follower(coordinator)
                 await follower.read(latest=True)
                 await follower.run()
             finally:

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.followed import KnownValues
+from waltz_log.coordination.other_nodes import OtherNodes
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.loggers import get_logger
@@ -31,6 +33,7 @@ from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.processes.tracing import tracing
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
+from waltz_log.security.settings import chosen_tls
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.statistics import from_json
@@ -147,8 +150,11 @@ async def _life_of_workers(
         settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )
     try:
-        cluster = await read_cluster(coordinator, settings.coordinator)
-        membership = Membership(settings, coordinator)
+        known = KnownValues()
+        cluster = await read_cluster(coordinator, settings.coordinator, known)
+        if chosen_tls(settings.tls) is not None:
+            await OtherNodes(GrpcNetwork(tls=settings.tls), known).ask(coordinator)
+        membership = Membership(settings, coordinator, known)
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
         lost = asyncio.ensure_future(coordinator.wait_session_lost())
         every = AllWorkers(addresses.siblings)

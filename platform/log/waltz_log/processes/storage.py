@@ -13,7 +13,6 @@ import json
 from functools import partial
 from uuid import UUID
 
-from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.followed import PARAMETERS, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.coordination.round_trips import measure_round_trips
@@ -26,7 +25,7 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
-from waltz_log.processes.access import access_control, following
+from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection, principal_of
@@ -36,7 +35,6 @@ from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import GROW
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
-from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.security.settings import TlsSettings
 from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
@@ -85,10 +83,9 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
         monitored.starting("opening the directory")
         control = access_control(settings.tls)
         node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer, access=control)
-        remembered = RememberedRules(settings.directory)
-        if control.enforced:
-            control.remember(await offload(remembered.load))
-            await AccessFollower(coordinator, control, topics=True, known=node.known, remember=remembered.store).read(latest=True)
+        access = FollowedAccess(control, settings.tls, node) if control.enforced else None
+        if access is not None:
+            await access.follower(coordinator).read(latest=True)
 
         async def statistics() -> NodeStatistics:
             return node.statistics()
@@ -108,7 +105,7 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
                 node.measure_round_trips = partial(measure_peers, settings, network, node.cluster_key)
                 monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, coordinator=settings.coordinator)
-                async with following(settings.coordinator, control, settings.tls, node.known, remembered):
+                async with following(settings.coordinator, settings.tls, access):
                     await stop.wait()
                 monitored.stopping()
             finally:

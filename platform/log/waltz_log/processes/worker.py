@@ -33,7 +33,7 @@ from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
 from waltz_log.monitoring.readiness import checks_of, is_ready
 from waltz_log.node_settings import NodeSettings
-from waltz_log.processes.access import access_control, following
+from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.health import health_handler
@@ -43,7 +43,6 @@ from waltz_log.processes.tracing import tracing
 from waltz_log.processes.worker_link import ALIVE, ALIVE_PAUSE_S, GROW, READY, Link, Orders
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import open_audit
-from waltz_log.security.remembered_rules import RememberedRules
 from waltz_log.statistics import from_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods
@@ -99,6 +98,7 @@ async def _main(end: socket.socket) -> int:
         return exit_code_of(error)
     finally:
         watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _watch(link: Link, orders: Orders) -> None:
@@ -223,13 +223,10 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
     open_audit(settings.audit, orders.worker)
     instance = f"{settings.name}-{orders.worker}"
     control = access_control(settings.tls)
-    remembered = RememberedRules(settings.directory)
-    if control.enforced:
-        control.remember(remembered.load())
     async with (
         tracing(settings.tracing, "waltz-storage", instance) as tracer,
         _storage(settings, orders, link, tracer, control) as node,
-        following(settings.coordinator, control, settings.tls, node.known, remembered),
+        following(settings.coordinator, settings.tls, FollowedAccess(control, settings.tls, node) if control.enforced else None),
     ):
         link.send(READY)
         await stop.wait()

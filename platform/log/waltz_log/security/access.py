@@ -7,7 +7,7 @@ show whether that exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from waltz_log.errors import PermissionDenied, Unavailable
@@ -20,6 +20,8 @@ __all__ = ["AccessControl", "TopicOf"]
 
 TopicOf: TypeAlias = Callable[[int], tuple[str, int] | None]
 """From a log partition to the name of its topic and its number in the topic; None if it belongs to no topic."""
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
 
 FOLLOW_OPERATION: Final = "follow"
 """The cluster: permitted with any right."""
@@ -42,6 +44,8 @@ class AccessControl:
         """None: no rule was ever written, and roles alone decide."""
         self.rules_changed = 0
         """The number of the coordinator's change that wrote them; 0: there were never any."""
+        self.confirm: Confirm | None = None
+        """Awaited before the decisions about a request, by a process with few requests: it reads the rules again. None: following them is enough."""
         self._known = False
         self._topic_of: TopicOf = lambda _: None
         self._decisions: dict[tuple[Identity, Operation, Resource, bool], bool] = {}
@@ -56,6 +60,11 @@ class AccessControl:
         if topic_of is not None:
             self._topic_of = topic_of
         self.topics_changed()
+
+    @property
+    def known(self) -> bool:
+        """Whether the process knows which rules apply. Until then applications and readers get `Unavailable`."""
+        return self._known
 
     @property
     def label(self) -> str:
@@ -158,6 +167,10 @@ class AccessControl:
             error = PermissionDenied(principal=None if peer is None else peer.principal, operation=str(operation), resource=PermissionDenied.anything)
             denied(error)
             raise error
+
+    def needs_no_rule(self) -> bool:
+        """Whether no rule can permit or deny anything to the caller: it is a node or an operator, or nothing is enforced."""
+        return not self.enforced or _needs_no_rule(caller())
 
     def permits_for_others(self, partition: int) -> bool:
         """Whether the caller may resolve outcomes of other principals in the log partition. Records nothing."""

@@ -16,6 +16,9 @@ from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.access import AccessFollower, change_rules
+from waltz_log.coordination.followed import RULES, FollowedValue
+from waltz_log.coordination.other_nodes import OtherNodes
+from waltz_log.coordination.remembered_values import RememberedValues
 from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.coordination.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.topics import change_catalogue
@@ -64,14 +67,17 @@ class MemoryCluster:
         delay_s: Callable[[], float] | None = None,
         links: Links | None = None,
         identities: Callable[[str], Identity] | None = None,
+        directory: Path | None = None,
     ) -> None:
-        """`links`: for tests that cut hosts off from each other; a server's host has its name, and so has a storage node's. `identities`: who each
+        """`directory`: where storage nodes remember rules and topics, each in a directory of its name, which is there; None: nowhere.
+        `links`: for tests that cut hosts off from each other; a server's host has its name, and so has a storage node's. `identities`: who each
         host is, as with TLS; the rules of access apply then. Servers and storage nodes are nodes whatever it says."""
         self.key = CLUSTER_KEY
         self.partitions = partitions
         self.ensemble = MemoryEnsemble()
         self.network = MemoryNetwork(delay_s, links)
         self.network.identities = None if identities is None else partial(self._identity, identities)
+        self._directory = directory
         self._following: dict[str, asyncio.Task[None]] = {}
         self.clock: Clock = LoopClock()
         self.clocks: dict[str, Clock] = {}
@@ -163,7 +169,7 @@ class MemoryCluster:
         node = StorageNode(settings, disk, self.clocks.get(name, self.clock), run_in_place, access=access)
         await node.open()
         if access.enforced:
-            follower = AccessFollower(self.ensemble.session(), access, topics=True, known=node.known)
+            follower = self._follower(node, access)
             await follower.read()
             self._following[name] = asyncio.ensure_future(follower.run())
         listener = await self.network.host(name).serve(f"{name}:0", node.service())
@@ -173,6 +179,21 @@ class MemoryCluster:
         entry = StorageNodeEntry(listener.address, node.start).to_bytes()
         if not await self._coordinator.create(path, entry):
             await self._coordinator.set(path, entry, -1)
+
+    def _follower(self, node: StorageNode, access: AccessControl) -> AccessFollower:
+        name = node.settings.name
+        others = OtherNodes(self.network.host(name), node.known, storage=name)
+        of_node = (self.ensemble.session(), access)
+        if self._directory is None:
+            return AccessFollower(*of_node, topics=True, known=node.known, others=others)
+        remembered = RememberedValues(self._directory / name)
+        remembered.load(node.known)
+        access.remember(node.known.value(RULES))
+
+        async def remember(kind: FollowedValue[Any], data: bytes) -> None:
+            remembered.store(kind, data)
+
+        return AccessFollower(*of_node, topics=True, known=node.known, others=others, remember=remember)
 
     async def _measure_round_trips(self, name: str) -> Mapping[str, float | None]:
         return await measure_round_trips(self.ensemble.session(), self.network.host(name), self.key.bytes, except_for=name)

@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.log.console.served_console import ServedConsole, serve_console
 from waltz_log.coordination.access import topics_of
+from waltz_log.errors import ClusterUnavailable
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import AuditSettings, open_audit
 from waltz_log.security.authority import DevelopmentAuthority
@@ -185,6 +186,36 @@ def test_a_revocation_hides_payloads_at_the_next_page(known: Site) -> None:
         known.control.replace(_rules())
         assert ORDER.decode() not in browser.get(known.orders).text
         assert browser.get(f"{known.orders}/raw").status_code == 403
+
+
+def test_the_rules_are_confirmed_before_each_request_of_a_caller_who_needs_one(known: Site) -> None:
+    confirmed = 0
+
+    async def confirm() -> None:
+        nonlocal confirmed
+        confirmed += 1
+        known.control.replace(_rules())  # the coordinator has newer ones, of which no watch has reported yet
+
+    async def refuse() -> None:
+        raise ClusterUnavailable(address="zookeeper", reason="no answer")
+
+    try:
+        known.control.confirm = confirm
+        with (
+            known.visitor("reader", "reports") as reader,
+            known.visitor("operator", "ann") as operator,
+            known.visitor("application", "x") as stranger,
+        ):
+            assert operator.get(f"{known.secrets}/raw").content == SECRET
+            assert stranger.get("/").status_code == 403
+            assert confirmed == 0, "no rule applies to an operator, and a stranger costs the coordinator nothing"
+            assert reader.get(f"{known.orders}/raw").status_code == 403
+            assert confirmed == 1
+            known.control.confirm = refuse
+            assert reader.get(f"{known.orders}/raw").status_code == 503
+            assert operator.get(f"{known.secrets}/raw").content == SECRET
+    finally:
+        known.control.confirm = None
 
 
 def test_before_the_rules_are_known_only_operators_see_payloads(site: Site) -> None:

@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,8 @@ from tests.unit.log.compaction.views import compactor, drawn_log, open_view, rea
 from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log import untrusted_files
 from waltz_log.compaction.manifest import METADATA
+from waltz_log.coordination.followed import RULES
+from waltz_log.coordination.remembered_values import FILES
 from waltz_log.core.adoption import DirectoryFacts, PartitionFacts
 from waltz_log.core.formats.backup_manifest import MANIFEST
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark
@@ -31,7 +34,6 @@ from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
 from waltz_log.journal.export import export_lines
 from waltz_log.security.authority import DevelopmentAuthority
-from waltz_log.security.remembered_rules import FILE
 from waltz_log.security.rules import AccessRules
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.offline.backup import backup
@@ -207,7 +209,8 @@ def checkpoint(place: Path) -> Path:
 
 def rules(place: Path) -> Path:
     (place / "given").mkdir()
-    return written(FILE, AccessRules(revision=3).to_bytes())(place / "given")
+    data = AccessRules(revision=3).to_bytes()
+    return written(FILES[RULES], sha256(data).hexdigest().encode() + b"\n" + data)(place / "given")
 
 
 def development(place: Path) -> Path:
@@ -249,7 +252,7 @@ ROWS = [
     Row("checkpoint", checkpoint, called("checkpoint", directory=True), untrusted_files.CHECKPOINT),
     Row("job metrics", written("m.prom", 'waltz_pipeline_rows_total{pipeline="a"} 1\n'), called("job metrics"), untrusted_files.METRICS),
     Row("development cluster", development, called("development cluster", directory=True), untrusted_files.DEVELOPMENT),
-    Row("remembered rules", rules, called("remembered rules", directory=True), untrusted_files.RULES),
+    Row("remembered rules", rules, called("remembered rules", directory=True), untrusted_files.REMEMBERED),
     Row("journal export", export, command("journal", "import", "NEW", "--from", "FILE"), untrusted_files.EXPORT),
     Row("log", written("node.log", "started\n"), called("log"), untrusted_files.LOG),
     *storage_row("control file", CONTROL_FILE),

@@ -22,13 +22,13 @@ from waltz_log.cli import main as waltz
 from waltz_log.cli.cluster.adopt import read_nodes
 from waltz_log.cli.support import bundle
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
+from waltz_log.coordination.followed import RULES, KnownValues
+from waltz_log.coordination.remembered_values import RememberedValues
 from waltz_log.errors import WaltzError
 from waltz_log.exit_codes import USAGE
 from waltz_log.outside_text import printable
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.remembered_rules import RememberedRules
-from waltz_log.security.rules import CLOSED
 from waltz_log.security.settings import TlsSettings, TokenSettings
 from waltz_log.security.token_file import TokenFile
 from waltz_log.security.tokens import Tokens
@@ -53,8 +53,11 @@ def _bundle(path: str) -> None:
 
 
 def _rules(directory: str) -> None:
-    if RememberedRules(Path(directory)).load() is CLOSED:
-        raise OSError("remembered rules cannot be read, nothing is permitted without rules")
+    known = KnownValues()
+    RememberedValues(Path(directory)).load(known)
+    known.accept(RULES, None)
+    if known.refused():
+        raise OSError("remembered rules cannot be read, without them nothing is permitted")
 
 
 def _log(path: str) -> None:

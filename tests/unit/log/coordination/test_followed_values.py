@@ -357,7 +357,7 @@ NOT_FOLLOWED = {
     "partition_path": "the metadata of a partition changes by compare-and-set alone, and a fault keeps the partition closed",
 }
 VARIABLES = {  # expressions that name no constant, by module
-    "coordination/access.py": {"path"},
+    "coordination/access.py": {"each", "path"},
     "coordination/administration.py": {"path"},
     "coordination/subscribers.py": {"path"},
     "coordination/released.py": {"path"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -95,22 +95,29 @@ class ClusterLink:
 
     @asynccontextmanager
     async def keeping_rules(self, control: AccessControl) -> AsyncIterator[None]:
-        """Inside the block the control has the rules and the topics as the cluster has them, if it enforces any."""
+        """Inside the block the control has the rules and the topics as the log servers enforce them, if it enforces any. It can confirm them: every
+        log server enforces a change that was reported as successful, so that any answer has it."""
         if not control.enforced:
             yield
             return
-        task = asyncio.create_task(self._keep(control), name="console rules")
+        known, lock = KnownValues(), asyncio.Lock()
+
+        async def read() -> None:
+            async with lock:  # so that no earlier answer follows a later one
+                await AccessReader(await self.values(), control, topics=True, known=known).read()
+
+        control.confirm = read
+        task = asyncio.create_task(self._keep(read), name="console rules")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _keep(self, control: AccessControl) -> None:
-        known = KnownValues()
+    async def _keep(self, read: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await AccessReader(await self.values(), control, topics=True, known=known).read()
+                await read()
                 await (await self.owners()).wait_changed(RULES_S)  # the map has the version of the rules
             except WaltzError as error:
                 log.warning("rules of access are not followed, retrying", reason=str(error))

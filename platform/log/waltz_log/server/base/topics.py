@@ -7,6 +7,7 @@ It is read before the server accepts clients, and again whenever it changes. In 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from waltz_log.coordination.followed import TOPICS, KnownValues
 from waltz_log.core.ports import Coordinator
@@ -18,6 +19,9 @@ from waltz_log.security.audit_log import denied
 from waltz_log.server.base.pulse import Pulse
 
 __all__ = ["ServedTopics"]
+
+UNNUMBERED: Final = -1
+"""The version of a catalog that the coordinator lost: other nodes know it."""
 
 
 class ServedTopics:
@@ -43,9 +47,10 @@ class ServedTopics:
         node = await self._known.get(self._coordinator, TOPICS, latest=latest)
         self._seen = None if node is None else node.version
         found = self._known.accept(TOPICS, node) if node is None else self._known.expect(TOPICS, node)
-        if node is None or found is None or found is self.catalogue or node.version == self.version:
+        version = UNNUMBERED if node is None else node.version
+        if found is None or found is self.catalogue or version == self.version:
             return
-        self.version, self.catalogue = node.version, found
+        self.version, self.catalogue = version, found
         self._owners = {each: (topic, at) for topic in self.catalogue.topics.values() for at, each in enumerate(topic.partitions)}
         self._judged = self.catalogue.being_judged()
         self.changed.notify()

@@ -7,9 +7,9 @@ watches since; nothing can change in a coordinator that does not answer.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final  # Any: values of both kinds
 
-from waltz_log.coordination.followed import KnownValues
+from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
 from waltz_log.coordination.placement import PlacementChange, drain_node, move_owners, read_servers, readmit_node, release_owners
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ServerEntry
@@ -68,9 +68,20 @@ class ClusterCalls:
         """Raises `PermissionDenied`."""
         self._access.expect_cluster()
         found = self._values if self._coordinator.reachable and await self._is_read() else self._remembered()
+        found = found | self._decisive()
         age_ms = int(1000 * max(0.0, asyncio.get_running_loop().time() - self._read_s))
         values = [pb.ClusterValue(path=path, data=node.data, changed=node.changed) for path, node in sorted(found.items())]
         return pb.ClusterResponse(values=values, age_ms=age_ms)
+
+    def _decisive(self) -> dict[str, Node]:
+        """The values that decide access, as this server uses them, where the coordinator has others. A server that does not know the rules yet, or
+        permits nothing without them, gives bytes that are none, with which its reader permits nothing either."""
+        refused = self._known.refused()
+        kinds: tuple[FollowedValue[Any], ...] = (RULES, TOPICS)
+        used = {each.path: self._known.data(each) or b"" for each in kinds if each.path in refused}
+        if self._access.enforced and not self._access.known:
+            used[ACCESS] = b""
+        return {path: Node(data, 0) for path, data in used.items()}
 
     async def _is_read(self) -> bool:
         """Whether the values are as the coordinator had them at the call, or later."""

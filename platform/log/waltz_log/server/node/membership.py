@@ -38,11 +38,11 @@ LEAVE_TIMEOUT_S = 2.0
 class Membership:
     """`register`, then `announce` once it answers; `leave` or `end`."""
 
-    def __init__(self, settings: ServerSettings, coordinator: Coordinator) -> None:
+    def __init__(self, settings: ServerSettings, coordinator: Coordinator, known: KnownValues) -> None:
+        """`known`: what the process knows of the values that the cluster manager follows."""
         self._settings = settings
         self._coordinator = coordinator
-        self.known = KnownValues()
-        """Of the values that the cluster manager follows."""
+        self.known = known
         self._manager: ClusterManager | None = None
         self._governing: asyncio.Task[None] | None = None
         self.server_id = -1

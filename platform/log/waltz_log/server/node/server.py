@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.followed import ASSIGNMENT, KnownValues
+from waltz_log.coordination.other_nodes import OtherNodes
 from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
@@ -106,15 +107,14 @@ class LogServer:
         self._probes: NodeProbes | None = None
         self._listener: Listener | None = None
         self._shard = shard
-        self._membership = Membership(settings, coordinator) if server_id < 0 else None
         self._in_office = False
         self._caches = Caches(settings)
         self._totals = Totals()
         self._quotas = Quotas(settings.quotas)
         self._known = KnownValues()
         self._known.coordinator = coordinator
+        self._membership = Membership(settings, coordinator, self._known) if server_id < 0 else None
         self._topics = ServedTopics(coordinator, self._access, self._known)
-        self._access_follower = AccessFollower(coordinator, self._access, topics=False, changed=self._access_changed, known=self._known)
         self._directory = Directory(coordinator, self._access, self._known)
         self._followers: Followers | None = None
         self._client_ids = ClientIds(coordinator, network, self._access)
@@ -142,12 +142,19 @@ class LogServer:
     async def start(self) -> None:
         """Joins the cluster. Raises `ClusterUnavailable` if there is none at the address, `OSError` if it cannot listen."""
         self._cluster = await read_cluster(self._coordinator, self._settings.coordinator, self._known)
+        follower = None
+        if self._access.enforced:
+            others = OtherNodes(self._network, self._known, learned=self._topics.read)
+            await others.ask(self._coordinator)
+            self._cluster = await read_cluster(self._coordinator, self._settings.coordinator, self._known)
+            of_rules = (self._coordinator, self._access)
+            follower = AccessFollower(*of_rules, topics=False, changed=self._access_changed, known=self._known, others=others)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes, self._known)
         await self._client_ids.open(self._cluster, self._owner_secret)
         await self._topics.read(latest=True)
         self._access.name_topics(self._topic_of)
-        if self._access.enforced:
-            await self._access_follower.read(latest=True)
+        if follower is not None:
+            await follower.read(latest=True)
         await self._directory.read()
         await self._cluster_calls.read()
         self._followers = Followers(self._directory, self._cluster.key.bytes, self._settings.followers_max, Random(self._owner_secret))
@@ -161,8 +168,8 @@ class LogServer:
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
         work["clock"] = partial(self._append_clock.run, self._cluster.key.bytes, self._directory.storage_addresses)
-        if self._access.enforced:
-            work["access"] = self._access_follower.run
+        if follower is not None:
+            work["access"] = follower.run
         work["client ids"] = self._client_ids.run
         work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
@@ -430,9 +437,6 @@ class LogServer:
             found = replace(found, round_trips=await measure_round_trips(self._coordinator, self._network, self._cluster.key.bytes))
         return pb.ServerStatusResponse(json=json.dumps(to_json(found)))
 
-    def _refused(self) -> dict[str, str]:
-        return self._known.refused() | ({} if self._membership is None else self._membership.known.refused())
-
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
             server_id=self.server_id,
@@ -451,7 +455,7 @@ class LogServer:
             client_ids=None if self._cluster is None else self._client_ids.issuer.statistics(),
             followers=None if self._followers is None else self._followers.statistics(),
             rules=(self._access.label,) if self._access.enforced else (),
-            refused_values=self._refused() or None,
+            refused_values=self._known.refused() or None,
             quotas=tuple(QuotaStatistics(**each.model_dump()) for each in self._settings.quotas),
         )
 
