@@ -56,6 +56,12 @@ COMPLAINTS = {
     "damaged_view_not_noticed": (100_006, "13: no check noticed a bit that flipped"),
     "damaged_view_metadata_not_noticed": (100_190, "13: no check noticed a bit that flipped"),
     "older_fence_believed": (58, "13: a fence went back"),
+    "topic_shown_without_a_right": (700_000, "36: a topic is shown"),
+    "map_shared_between_rights": (700_000, "36: a topic is shown"),
+    "followers_need_no_right": (700_000, "31: a principal that no rule permits anything was served: Follow"),
+    "client_id_given_twice": (0, "34:"),
+    "ids_reserved_again_after_a_restore": (150, "34:"),
+    "ticket_of_another_principal_accepted": (700_000, "35:"),
     "damaged_header_not_noticed": (90, "13: no check noticed a bit that flipped"),
 }
 """A seed as above, and what the check that is there for the bug says."""

@@ -49,6 +49,9 @@ OF_ACCESS = frozenset(
         "ticket_not_checked_at_a_mount",
         "ticket_not_checked_at_a_resolve",
         "ticket_not_checked_at_an_outbox",
+        "topic_shown_without_a_right",
+        "map_shared_between_rights",
+        "followers_need_no_right",
     }
 )
 """Bugs that show only if access rules are enforced."""

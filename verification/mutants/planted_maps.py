@@ -10,6 +10,7 @@ from typing import Any
 from verification.mutants.planting import bug, change
 from waltz_log.core.cluster_map import EVERYTHING, ClusterMap, MapPart, Register
 from waltz_log.core.ports import Node
+from waltz_log.security.access import AccessControl
 from waltz_log.server.directory import followers
 from waltz_log.server.directory.directory import Directory, View
 from waltz_log.server.directory.followers import Followers
@@ -73,3 +74,28 @@ def difference_lost_while_sending() -> None:
 
     sent: Any = change(Followers, "_send", send)
     applied: Any = change(ClusterMap, "apply", apply)
+
+
+# ---- rights: these show if access rules are enforced ---------------------------------------------------------------------------------------------
+
+
+@bug
+def topic_shown_without_a_right() -> None:
+    """Every follower sees every topic."""
+    change(AccessControl, "sees", lambda self, topic, peer: True)
+
+
+@bug
+def map_shared_between_rights() -> None:
+    """Followers share the answer of the first one, whatever their rights are."""
+
+    async def view(self: Directory, peer: Any) -> View:
+        return next(iter(self._views.values()), None) or await original(self, peer)
+
+    original: Any = change(Directory, "view", view)
+
+
+@bug
+def followers_need_no_right() -> None:
+    """A principal that no rule permits anything follows the cluster."""
+    change(Directory, "expect_member", lambda self: None)

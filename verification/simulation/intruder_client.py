@@ -57,6 +57,8 @@ def _question(actor: Actor) -> tuple[str | None, Any, Any]:
         (methods.MOUNT, _mount(about, stated, pb.FEED_RECORDS, client_id=0)),
         (methods.MOUNT, _mount(about, stated, pb.FEED_NONE, client_id=1)),
         (methods.SERVER_STATUS, pb.ServerStatusRequest()),
+        (methods.FOLLOW, pb.FollowRequest(cluster_key=world.key.bytes)),
+        (methods.CONFIRM, pb.ConfirmRequest(cluster_key=world.key.bytes)),
     )
     to_storage = (
         (methods.READ, pb.ReadRequest(**about, session=rng.choice((0, -1)), last_transaction_id=0, **as_owner)),
@@ -115,7 +117,7 @@ async def _ask(actor: Actor, address: str | None, method: Any, request: Any) -> 
     except (PermissionDenied, ConnectionLost, TimeoutError):
         return None
     except WaltzError as error:
-        return f"{method.name} told {error!r}"
+        return f"{method.name} reported {error!r}"
     return f"{method.name} answered {type(answer).__name__} partition={getattr(request, 'partition', '')}"
 
 

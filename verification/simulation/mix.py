@@ -47,7 +47,8 @@ ACCESS_IN: Final = range(700_000, 800_000)
 
 INTRUDERS: Final = "intruder"
 IMPOSTORS: Final = "impostor"
-"""The kind of that client."""
+PARTNERS: Final = "partner"
+"""The kinds of clients that those seeds have besides others."""
 
 IN_MEMORY = 0.3
 """Of the partitions."""
@@ -222,7 +223,7 @@ def _batches(seed: int) -> list[str]:
 
 
 def _intruders(seed: int) -> list[str]:
-    return [INTRUDERS, IMPOSTORS] if seed in ACCESS_IN else []
+    return [INTRUDERS, IMPOSTORS, PARTNERS] if seed in ACCESS_IN else []
 
 
 def _from_memory(rng: Random) -> Policies:

@@ -23,6 +23,7 @@ from verification.simulation import (
     intruder_client,
     message_faults,
     outbox_client,
+    partner_client,
     reading_clients,
     refill_faults,
     replica_faults,
@@ -62,6 +63,7 @@ REGISTERED = (
     feeding_client,
     message_faults,
     outbox_client,
+    partner_client,
     reading_clients,
     refill_faults,
     replica_faults,
@@ -69,7 +71,7 @@ REGISTERED = (
 )
 """Modules whose kinds and faults are there because they are imported."""
 
-STRANGERS = (impostor_client.IMPOSTOR, intruder_client.INTRUDER)
+STRANGERS = (impostor_client.IMPOSTOR, intruder_client.INTRUDER, partner_client.PARTNER)
 """Kinds of clients with an identity of their own."""
 
 HEAL_BOUND_S = 12.0

@@ -313,7 +313,7 @@ class ClientIdStatistics:
 @dataclass(frozen=True, slots=True)
 class FollowerStatistics:
     """`count`: clients that follow the cluster here; `sent_bytes`: of the answers to all since the process started; `refused`: how many were refused
-    because of `followers_max`; `age_s`: seconds since the process last confirmed with the coordinator that what it tells them is current."""
+    because of `followers_max`; `age_s`: seconds since the process last confirmed with the coordinator that what it sends them is current."""
 
     count: Summed[int] = 0
     sent_bytes: Summed[int] = 0
