@@ -58,7 +58,7 @@ COMPLAINTS = {
     "older_fence_believed": (58, "13: a fence went back"),
     "topic_shown_without_a_right": (700_000, "36: a topic is shown"),
     "map_shared_between_rights": (700_000, "36: a topic is shown"),
-    "followers_need_no_right": (700_000, "31: a principal that no rule permits anything was served: Follow"),
+    "followers_need_no_right": (700_000, "31: a principal that no rule permits anything was served: /waltz.Server/Follow"),
     "client_id_given_twice": (0, "34:"),
     "ids_reserved_again_after_a_restore": (150, "34:"),
     "ticket_of_another_principal_accepted": (700_000, "35:"),
