@@ -17,7 +17,7 @@ from waltz_log.client import (
     TransactionContext,
 )
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.client.inspection.locating import Question
+from waltz_log.transport.locating import Question
 
 __all__: list[str] = []
 
@@ -156,7 +156,17 @@ def inspector(place: Place) -> None:
 
 @feature()
 def commands(place: Place) -> None:
-    ran(["append", place.cluster, "--partition", "0", "by hand"])
-    ran(["read", place.cluster, "--partition", "0", "--limit", "1"])
-    ran(["tail", place.cluster, "--partition", "0", "--no-follow"])
-    ran(["topic", "list", place.cluster])
+    at = place.cluster
+    for words in (
+        ["append", at, "--partition", "0", "by hand"],
+        ["read", at, "--partition", "0", "--limit", "1"],
+        ["tail", at, "--partition", "0", "--no-follow"],
+        ["trace", at, "--partition", "0", "--transaction", "0"],
+        ["lag", at],
+        ["topic", "create", at, "shop/passing", "--log-partitions", "1", "--existing-data", "keep"],
+        ["topic", "list", at],
+        ["topic", "describe", at, "shop/passing"],
+        ["topic", "alter-policy", at, "shop/passing", "--policy", "retention_ms=3600000"],
+        ["topic", "delete", at, "shop/passing"],
+    ):
+        ran(words)

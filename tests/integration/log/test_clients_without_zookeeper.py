@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -19,6 +21,31 @@ from waltz_log.processes.local_cluster import LocalCluster
 
 AWAY_S = 12.0
 """Twice as long as a session of a server lasts."""
+
+
+MINUTE_S = 60.0
+
+STALL_MAX_S = 3.0
+"""Half of a session of a server: nothing waits for ZooKeeper."""
+
+CLIENT_PAUSE_S = 0.11
+"""Eight new clients a second: so many get an id from the block of a server, which cannot reserve another one meanwhile."""
+
+LAST = 9
+"""The header of the last append."""
+
+
+class Timed(list[float]):
+    """The durations of blocks, in seconds."""
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.append(time.monotonic() - self._began_s)
+
+    def __str__(self) -> str:
+        return f"{len(self)}, median {1000 * statistics.median(self):.1f} ms, longest {1000 * max(self):.0f} ms"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +80,47 @@ def test_clients_append_read_and_connect_while_zookeeper_is_away(cluster: LocalC
         with SyncOutbox(tmp_path, cluster.cluster) as outbox:
             outbox.submit(Intent.data(0, b"owed"))
             outbox.flush()
+
+
+@pytest.mark.slow
+def test_appends_feeds_and_new_clients_go_on_for_a_minute_without_zookeeper(cluster: LocalCluster) -> None:
+    """docs/guides/operations.md has the figures that it prints."""
+    settings = ClientSettings(append_timeout_s=20)
+    with SyncWaltzClient(cluster.cluster, settings) as writer, SyncWaltzClient(cluster.cluster, settings) as reader:
+        appends, connects, delays = Timed(), Timed(), Timed()
+        mark = writer.append(0, b"%f" % time.monotonic()).transaction_id
+        written, seen = set[int](), set[int]()
+
+        def read() -> None:
+            for transaction in reader.feed(0, mark):
+                delays.append(time.monotonic() - float(transaction.data))
+                seen.add(transaction.transaction_id)
+                if transaction.header == LAST:
+                    return
+
+        cluster.kill("zookeeper")
+        away_s = time.monotonic()
+        with ThreadPoolExecutor(1) as threads:
+            feeding = threads.submit(read)
+            while (gone_s := time.monotonic() - away_s) < MINUTE_S:
+                with connects, SyncWaltzClient(cluster.cluster, settings) as late:
+                    pass
+                with SyncWaltzClient(cluster.cluster, settings) as late:
+                    for client in (writer, late):
+                        began = time.monotonic()
+                        with appends:
+                            receipt = client.append(0, b"%f" % began)
+                        written.add(receipt.transaction_id)
+                time.sleep(CLIENT_PAUSE_S)
+            cluster.start("zookeeper")
+            cluster.wait_ready()
+            written.add(writer.append(0, b"%f" % time.monotonic(), header=LAST).transaction_id)
+            feeding.result(30)
+        print(f"away_s={gone_s:.0f} appends: {appends}; connects: {connects}; from the call of append to the reader: {delays}")
+        assert seen == written, "the feed has everything"
+        assert max(appends) < STALL_MAX_S
+        assert max(connects) < STALL_MAX_S
+        assert max(delays) < STALL_MAX_S
 
 
 def _waltz(*arguments: str) -> str:

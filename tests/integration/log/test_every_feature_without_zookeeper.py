@@ -23,7 +23,7 @@ ROWS = (asynchronous_features, blocking_features)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("features"), partitions=4, storages=1, servers=2) as made:
         for topic, partition, more in ((REGULAR, 2, []), (STOCK, 3, ["--type", "compaction"])):
-            created = made._waltz("topic", "create", made.coordinator, topic, "--log-partitions", str(partition), *more)
+            created = made._waltz("topic", "create", made.cluster, topic, "--log-partitions", str(partition), *more)
             assert created.returncode == 0, created.stderr
         yield made
 
