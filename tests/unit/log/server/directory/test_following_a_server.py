@@ -289,6 +289,42 @@ async def test_a_follower_that_does_not_read_is_ended(make: Make, monkeypatch: p
             await follower.receive()
 
 
+@pytest.mark.parametrize("versions", [{}, {"assignment": 2**60}], ids=["from the beginning", "from a version of the future"])
+async def test_a_hostile_client_that_follows_4608_times_and_never_reads_is_bounded(
+    make: Make, versions: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as one connection may have streams. Others are served meanwhile, and what it holds ends."""
+    monkeypatch.setattr(followers, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(followers, "SEND_S", 0.5)
+    monkeypatch.setattr(followers, "BEHIND_S", 0.5)
+    cluster = await make(identities=_identity, servers=1, settings={"followers_max": 1000})
+    await cluster.change_access(lambda found: found.granted(Rule(principal="spiffe://waltz/*/*", operations=(Operation.READ,), resource="log:0")))
+    server = cluster.servers["server-0"][0]
+    served = server._followers
+    assert served is not None
+    honest = Follower(cluster, host="application-honest")
+    await honest.until(_owned)
+    stated = [pb.MapVersion(source=source, version=version) for source, version in versions.items()]
+    request = pb.FollowRequest(cluster_key=cluster.key.bytes, versions=stated)
+    channel = cluster.network.host("application-hostile").connect(server.address)
+    streams = [channel.read(FOLLOW, request) for _ in range(4608)]
+    hostile, highest = _identity("application-hostile").principal, 0
+    async with asyncio.timeout(60):
+        while not highest or served._principals[hostile]:  # until all of them are refused or ended
+            highest = max(highest, served._principals[hostile])
+            assert highest <= 500
+            assert len(served._shared) <= followers.SHARED_MAX
+            late = Follower(cluster, host="application-late")
+            await late.until(_owned)
+            await late.close()
+            await honest.receive()
+    assert highest > 0
+    assert served.statistics().refused > 0
+    for stream in streams:
+        await stream.cancel()
+    await honest.close()
+
+
 async def test_a_stream_ends_after_its_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "LIFE_S", (0.05, 0.1))
     cluster = await make(servers=1)
