@@ -30,7 +30,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -104,6 +104,10 @@ explore: setup ## property tests with new random examples, failing ones saved in
 
 sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its trace, SEEDS=1000 FIRST_SEED=500 runs a range
 	$(BIN)/python -m verification.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first $(FIRST_SEED))
+
+new-seeds: setup ## what no run has tried: new seeds of the simulator and new examples of property tests, each printed for a replay; SEEDS=50 SECONDS=60
+	$(BIN)/python -m verification.simulation --new --seeds $(or $(SEEDS),50)
+	$(BIN)/python tools/explore.py --seconds $(or $(SECONDS),60)
 
 mutants: setup ## bugs planted in the cluster, each of which the simulator must catch; ONLY=no_fence plants one
 	$(BIN)/python -m verification.mutants.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)

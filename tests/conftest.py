@@ -7,12 +7,53 @@ No example has a deadline: how long one needs says more about what else the mach
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("explore", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile("default")
+
+
+LISTED = Path(__file__).with_name("listed_skips.txt")
+"""The tests that may be skipped where everything can run, each with its reason: `path::name  # reason`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skips-listed", action="store_true", help="fail if a test is skipped that tests/listed_skips.txt does not name")
+
+
+class _Skips:
+    """Collects the skipped tests of all workers, and fails the run for those that are not listed."""
+
+    def __init__(self) -> None:
+        self.unlisted: list[str] = []
+        lines = (line.partition("#")[0].strip() for line in LISTED.read_text().splitlines())
+        self._listed = tuple(line for line in lines if line)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and report.nodeid.partition("[")[0] not in self._listed:
+            self.unlisted.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.unlisted.append(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.unlisted and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for nodeid in self.unlisted:
+            terminalreporter.write_line(f"SKIPPED, and not in {LISTED.name}: {nodeid}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--skips-listed"):
+        config.pluginmanager.register(_Skips())
 
 
 def pytest_collection_finish() -> None:

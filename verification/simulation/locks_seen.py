@@ -103,7 +103,7 @@ class _ObservedSequencer(Sequencer):
                 appender.seen.charged(appender.meter, sum(count for _, count, _ in ranges), size)
         return found
 
-    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | memoryview, bytes] | None:
+    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes | bytearray | memoryview, bytes] | None:
         before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], [], result.refused[:], result.above_log[:], [])
         taken = super()._order_frame(frame, result)
         self.order.events.append(_judged(frame, before, result))
