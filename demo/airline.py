@@ -186,9 +186,9 @@ def run(options: Options, console: Console) -> bool:
         if cluster.secure:
             roles = "the dispatchers are applications, the Spark jobs are readers, the demo is an operator"
             console.print(f"Every connection of the cluster uses mutual TLS: {roles}.")
-        _create_topic(cluster.coordinator)
+        _create_topic(cluster.cluster)
         if options.keep:
-            web, url = start_web_console(children, cluster.cluster, cluster.coordinator, directory)
+            web, url = start_web_console(children, cluster.cluster, directory)
             plain = " (plain text between the browser and it, on this machine only)" if cluster.secure and url.startswith("http:") else ""
             console.print(f"The console shows it while it runs: {url}{plain}", highlight=False, soft_wrap=True)
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]

@@ -17,9 +17,9 @@ START_TIMEOUT_S = 60.0
 PAUSE_S = 0.2
 
 
-def start_web_console(children: Children, cluster: str, coordinator: str, directory: Path) -> tuple[Child, str]:
+def start_web_console(children: Children, cluster: str, directory: Path) -> tuple[Child, str]:
     """The console's process and its address. Raises `ChildFailed` if it does not serve in time."""
-    command = [sys.executable, "-m", "waltz_log.cli", "console", coordinator, "--listen=127.0.0.1:0", f"--pipelines={ROOT / 'demo' / 'pipelines'}"]
+    command = [sys.executable, "-m", "waltz_log.cli", "console", cluster, "--listen=127.0.0.1:0", f"--pipelines={ROOT / 'demo' / 'pipelines'}"]
     command += [f"--pipeline-metrics={metrics_file(directory, table)}" for table in (FLIGHT_LEGS, AIRCRAFT)]
     child = children.start("console", command, environment=submit_environment(cluster=cluster, directory=directory))
     until = time.monotonic() + START_TIMEOUT_S

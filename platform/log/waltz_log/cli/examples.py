@@ -18,7 +18,7 @@ EXAMPLES: Final = {
     "access test": "waltz access test $COORDINATOR spiffe://waltz/application/orders append shop/orders:0",
     "access reset": "waltz access reset $COORDINATOR --yes",
     "certificates create": "waltz certificates create var/certificates node/storage-0 application/orders --host 10.0.0.5",
-    "console": "waltz console $COORDINATOR --hide 'payments/*'",
+    "console": "waltz console $CLUSTER --hide 'payments/*'",
     "doctor": "waltz doctor",
     "append": 'waltz append $CLUSTER --topic shop/orders --key order-7 "2 x tea"',
     "read": "waltz read $CLUSTER --topic shop/orders --from-time 15m --format '%T %k %s\\n'",
