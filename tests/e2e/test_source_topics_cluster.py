@@ -71,7 +71,7 @@ def test_a_stream_over_a_topic_that_is_trimmed_and_compacted(spark: Any, tmp_pat
         create = [
             "topic",
             "create",
-            cluster.coordinator,
+            cluster.cluster,
             "shop/stock",
             "--partitions",
             "2",

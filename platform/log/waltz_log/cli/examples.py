@@ -72,8 +72,8 @@ EXAMPLES: Final = {
     "topic alter-policy": "waltz topic alter-policy $CLUSTER shop/orders --policy durability=quorum_sync",
     "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
     "quota list": "waltz quota list $COORDINATOR",
-    "subscribers list": "waltz subscribers list $COORDINATOR",
-    "subscribers remove": "waltz subscribers remove $COORDINATOR billing --dry-run",
+    "subscribers list": "waltz subscribers list $CLUSTER",
+    "subscribers remove": "waltz subscribers remove $CLUSTER billing --dry-run",
     "pipeline check": "waltz pipeline check conf/pipelines",
     "pipeline schema": "waltz pipeline schema > pipeline.schema.json",
 }

@@ -17,7 +17,7 @@ from waltz_log.cli.connecting import reached
 from waltz_log.cli.printing import print_data, print_table
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
 from waltz_log.cli.watching import watched
-from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.feed.subscriber_entries import subscriber_entries
 from waltz_log.client.inspection.usable_bounds import usable_bounds
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.topic_directory import find_topic
@@ -145,7 +145,7 @@ async def find_readers(
 
 async def _subscribers(owners: Owners, asked: Asked, timeout_s: float) -> tuple[dict[str, Mapping[int, int]], dict[str, InvalidRequest]]:
     """By name, the marks of those to show, and why others are missing."""
-    known, unreadable = await Subscribers(owners, timeout_s).entries()
+    known, unreadable = await subscriber_entries(owners, timeout_s)
     found = {each.name: each.marks for each in known}
     wrong = {each.name: InvalidRequest(reason=f"the entry is no subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)}
     named = sorted(found) if asked.all_subscribers else asked.subscribers

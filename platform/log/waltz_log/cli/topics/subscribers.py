@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any  # JSON values
 
+from waltz_log.cli.connecting import reached
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.watching import watched
-from waltz_log.coordination.subscribers import read_retained, read_subscriber_entries, read_subscribers, remove_subscriber
-from waltz_log.coordination.survey import survey
-from waltz_log.coordination.topics import read_catalogue
-from waltz_log.core.ports import Coordinator, Network
+from waltz_log.client.feed.subscriber_entries import remove_entry, subscriber_entries
+from waltz_log.client.inspection.usable_bounds import usable_bounds
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber
 from waltz_log.exit_codes import OK
 from waltz_log.outside_text import printable
@@ -23,13 +22,11 @@ __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 
 
 async def listing(address: str, *, output: str, every_s: float | None, timeout_s: float) -> int:
-    from waltz_log.transport.grpc import GrpcNetwork
-
-    async with _connected(address, timeout_s) as coordinator:
+    async with reached(address, timeout_s) as owners:
 
         async def once() -> int:
-            show(await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms()), output)
-            _, unreadable = await read_subscriber_entries(coordinator)
+            known, unreadable = await subscriber_entries(owners, timeout_s)
+            show(await subscriber_facts(owners, known, now_ms=WallClock().now_ms()), output)
             for each in unreadable:
                 advice = "`waltz subscribers remove` removes the entry"
                 print(f"waltz: {printable(each.name)} is not shown and holds nothing: {each.reason}; {advice}", file=sys.stderr)
@@ -39,8 +36,8 @@ async def listing(address: str, *, output: str, every_s: float | None, timeout_s
 
 
 async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
-    async with _connected(address, timeout_s) as coordinator:
-        gone = await remove_subscriber(coordinator, name, dry_run=dry_run)
+    async with reached(address, timeout_s) as owners:
+        gone = await remove_entry(owners, name, timeout_s, dry_run=dry_run)
     if isinstance(gone, UnreadableSubscriber):
         if output != "table":
             print_data({"name": gone.name, "removed": not dry_run, "unreadable": gone.reason}, output)
@@ -57,22 +54,17 @@ def _marks(subscriber: Subscriber) -> str:
     return ", ".join(f"{mark} of partition {partition}" for partition, mark in sorted(subscriber.marks.items())) or "anything"
 
 
-async def subscriber_facts(coordinator: Coordinator, network: Network, address: str, *, now_ms: int) -> list[dict[str, Any]]:
-    """The state of each subscriber, ordered by name. Raises `ClusterUnavailable` if there is no cluster."""
-    found = await read_subscribers(coordinator)
-    cluster, catalogue = await survey(coordinator, network, address), await read_catalogue(coordinator)
-    marks = {each.partition: each.high_water_mark for each in cluster.partitions}
-    topics: dict[int, str] = {}
-    for each in found:
-        for partition in each.marks:
-            owner = catalogue.owner_of(partition)
-            topics[partition] = "" if owner is None else f"{owner[0].name}/{owner[1]}"
-    firsts = {partition: (await read_retained(coordinator, partition)).first for partition in sorted(topics)}
-    return [described(each, marks, firsts, topics, now_ms) for each in found]
+async def subscriber_facts(owners: Owners, found: Sequence[Subscriber], *, now_ms: int) -> list[dict[str, Any]]:
+    """The state of each of these subscribers, ordered by name."""
+    bounds = await usable_bounds(owners)
+    marks = {partition: bound.high_water_mark for partition, bound in bounds.items()}
+    firsts = {partition: bound.first_transaction_id for partition, bound in bounds.items()}
+    topics = {each: f"{topic.name}/{at}" for topic in owners.catalogue.topics.values() for at, each in enumerate(topic.partitions)}
+    return [described(each, marks, firsts, topics, now_ms) for each in sorted(found, key=lambda each: each.name)]
 
 
 def described(
-    subscriber: Subscriber, high_water_marks: Mapping[int, int | None], firsts: Mapping[int, int], topics: Mapping[int, str], now_ms: int
+    subscriber: Subscriber, high_water_marks: Mapping[int, int], firsts: Mapping[int, int], topics: Mapping[int, str], now_ms: int
 ) -> dict[str, Any]:
     """`lag_transactions`: committed and not reported as read; None if no owner answers. `kept_for_it`: what is retained of what it has not read."""
     return {
@@ -88,7 +80,7 @@ def described(
                 "mark": mark,
                 "high_water_mark": (high := high_water_marks.get(partition)),
                 "lag_transactions": None if high is None else max(0, high - mark),
-                "first_retained": firsts.get(partition, 0),
+                "first_retained": firsts.get(partition),
             }
             for partition, mark in sorted(subscriber.marks.items())
         ],
@@ -108,13 +100,14 @@ def show(found: Sequence[Mapping[str, Any]], output: str) -> None:
 def _row(each: Mapping[str, Any], place: Mapping[str, Any]) -> Sequence[str]:
     labels = " ".join(f"{name}={value}" for name, value in each["labels"].items())
     lag = place.get("lag_transactions")
+    first = place.get("first_retained")
     return (
         str(each["name"]),
         str(place.get("partition", "")),
         str(place.get("topic", "")),
         str(place.get("mark", "")),
         "not known" if lag is None else str(lag),
-        str(place.get("first_retained", "")),
+        "" if first is None else str(first),
         f"{each['seen']} ({each['silent_s']} s ago)",
         labels,
     )
@@ -122,14 +115,3 @@ def _row(each: Mapping[str, Any], place: Mapping[str, Any]) -> Sequence[str]:
 
 def _date(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-@asynccontextmanager
-async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
-    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-
-    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
-    try:
-        yield coordinator
-    finally:
-        await coordinator.close()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.shared_arguments import Coordinator, DryRun, Every, Output, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.shared_arguments import DryRun, Every, Output, Servers, Timeout, Watch, checked_every, checked_output
 
 __all__ = ["subscribers_app"]
 
@@ -17,16 +17,16 @@ Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz sub
 
 
 @subscribers_app.command(name="list")
-def listing(coordinator: Coordinator, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """Show every subscriber with its marks, its lag, and when it was last seen."""
+def listing(cluster: Servers, watch: Watch = False, every: Every = 2.0, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """Show the subscribers of this principal, and all to an operator: marks, lag, and when each was last seen."""
     from waltz_log.cli.topics import subscribers as command
 
-    return asyncio.run(command.listing(coordinator, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
+    return asyncio.run(command.listing(cluster, output=checked_output(output), every_s=checked_every(watch, every), timeout_s=timeout))
 
 
 @subscribers_app.command()
-def remove(coordinator: Coordinator, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
+def remove(cluster: Servers, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Remove a subscriber, so that retention keeps nothing for it. If it still runs, its next report is refused."""
     from waltz_log.cli.topics import subscribers as command
 
-    return asyncio.run(command.remove(coordinator, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
+    return asyncio.run(command.remove(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final  # Any: JSON values
 
-from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.feed.subscriber_entries import subscriber_entries
 from waltz_log.client.inspection.usable_bounds import bounds_with_upkeep
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.status.server_statistics import UpkeepStatistics
@@ -63,7 +63,7 @@ async def partition_facts(owners: Owners, topic: Topic, timeout_s: float) -> lis
 async def _subscribers(owners: Owners, timeout_s: float) -> list[Subscriber] | None:
     """Empty for a principal that may read nothing: it can have none. None: not known, because the log servers do not reach the coordinator."""
     try:
-        return await Subscribers(owners, min(timeout_s, SUBSCRIBERS_S)).list()
+        return (await subscriber_entries(owners, min(timeout_s, SUBSCRIBERS_S)))[0]
     except PermissionDenied:
         return []
     except WaltzError as error:

@@ -16,14 +16,14 @@ from uuid import UUID
 
 from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.feed.subscriber_entries import ask_subscribers, subscriber_entries, subscriber_of
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.owners.seeds import NamedServers, Seeds
 from waltz_log.core.ports import Network
-from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber, subscriber_path
-from waltz_log.errors import InvalidRequest, ProtocolViolation
+from waltz_log.core.topics.subscribers import Subscriber, subscriber_path
+from waltz_log.errors import InvalidRequest
 from waltz_log.security.settings import TlsSettings
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import SUBSCRIBERS
 
 __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
 
@@ -91,13 +91,7 @@ class Subscribers:
 
     async def list(self) -> builtins.list[Subscriber]:
         """The subscribers of this principal; for an operator, and without TLS, all of the cluster."""
-        return (await self.entries())[0]
-
-    async def entries(self) -> tuple[builtins.list[Subscriber], builtins.list[UnreadableSubscriber]]:
-        """The same, with the entries of the coordinator that are none; these are for operators alone."""
-        states = (await self._call(pb.SubscribersRequest(action=pb.SubscribersRequest.ACTION_LIST))).subscribers
-        unreadable = [UnreadableSubscriber(each.name, each.unreadable) for each in states if each.unreadable]
-        return [_subscriber(each) for each in states if not each.unreadable], unreadable
+        return (await subscriber_entries(self._owners, self._timeout_s))[0]
 
     async def _ask(
         self,
@@ -113,25 +107,8 @@ class Subscribers:
         except struct.error as error:
             raise InvalidRequest(reason=f"not marks of partitions: {error}") from None
         request = pb.SubscribersRequest(action=action, name=name, partitions=columns[0], marks=columns[1], labels=labels or {})
-        (state,) = (await self._call(request)).subscribers
-        return _subscriber(state)
-
-    async def _call(self, request: pb.SubscribersRequest) -> pb.SubscribersResponse:
-        request.cluster_key = self._owners.parameters.key.bytes
-        return await self._owners.call_any(SUBSCRIBERS, request, timeout_s=self._timeout_s)
-
-
-def _subscriber(state: pb.SubscriberState) -> Subscriber:
-    """Raises `ProtocolViolation`."""
-    marks = dict(zip(_column(state.partitions, "i"), _column(state.marks, "q"), strict=True))
-    return Subscriber(state.name, marks, dict(state.labels), state.created_ms, state.seen_ms, state.principal)
-
-
-def _column(data: bytes, kind: str) -> tuple[int, ...]:
-    width = struct.calcsize(f">{kind}")
-    if len(data) % width:
-        raise ProtocolViolation(reason=f"column of {len(data)} bytes is not rows of {width}")
-    return struct.unpack(f">{len(data) // width}{kind}", data)
+        (state,) = (await ask_subscribers(self._owners, request, self._timeout_s)).subscribers
+        return subscriber_of(state)
 
 
 class SyncSubscribers:

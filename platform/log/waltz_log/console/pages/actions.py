@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.feed.subscriber_entries import remove_entry
 from waltz_log.console.console import Action, Console
 from waltz_log.console.pages.parameters import text_of
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.policy_texts import policy_values
-from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber
+from waltz_log.core.topics.subscribers import UnreadableSubscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.loggers import get_logger
@@ -32,6 +32,9 @@ __all__ = ["routes"]
 log = get_logger(__name__)
 
 PLACE = pb.PlacementRequest
+
+REMOVE_S = 5.0
+"""For the removal of a subscriber."""
 
 FORM_BYTES_MAX = 64 * 1024
 
@@ -50,14 +53,7 @@ class Done:
 
 
 async def _remove_subscriber(console: Console, values: dict[str, str], dry_run: bool) -> str:
-    subscribers, name = Subscribers(await console.link.owners()), values.get("name", "")
-    known, unreadable = await subscribers.entries()
-    entries: list[Subscriber | UnreadableSubscriber] = [*known, *unreadable]
-    gone = next((each for each in entries if each.name == name), None)
-    if gone is None:
-        raise InvalidRequest(reason=f"no such subscriber: {name}")
-    if not dry_run:
-        await subscribers.remove(name)
+    gone = await remove_entry(await console.link.owners(), values.get("name", ""), REMOVE_S, dry_run=dry_run)
     if isinstance(gone, UnreadableSubscriber):
         return f"entry {gone.name}, which is no subscriber"
     return f"subscriber {gone.name} with its marks of {len(gone.marks)} partitions"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
-from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.client.feed.subscriber_entries import subscriber_entries
 from waltz_log.console.reading.cluster_values import ClusterValues
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampled_history import History, partitions_of
@@ -176,7 +176,7 @@ class Sampler:
         """Those of the last survey while the coordinator, which only log servers reach, does not answer them."""
         try:
             async with asyncio.timeout(SUBSCRIBERS_S):
-                return tuple(await Subscribers(await self._link.owners(), SUBSCRIBERS_S).list()), None
+                return tuple((await subscriber_entries(await self._link.owners(), SUBSCRIBERS_S))[0]), None
         except (WaltzError, TimeoutError) as error:
             known = () if self._sample is None else self._sample.subscribers
             return known, f"the subscribers are not known: {str(error) or 'no answer in time'}"

@@ -150,13 +150,6 @@ class Catalogue:
             raise NoSuchTopic.among(str(name), map(str, self.topics))
         return found
 
-    def owner_of(self, log_partition: int) -> tuple[Topic, int] | None:
-        """The topic that a log partition belongs to, and as which of its partitions."""
-        for topic in self.topics.values():
-            if log_partition in topic.partitions:
-                return topic, topic.partitions.index(log_partition)
-        return None
-
     def with_new(
         self,
         name: TopicName,

@@ -11,6 +11,7 @@ import pytest
 from waltz_log.cli.topics.lag import Asked, find_readers
 from waltz_log.cli.topics.subscribers import subscriber_facts
 from waltz_log.client import ClientSettings
+from waltz_log.client.feed.subscriber_entries import remove_entry, subscriber_entries
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.subscribers import read_subscriber_entries, register_subscriber, remove_subscriber
 from waltz_log.core.topics.subscribers import LABELS_MAX, SUBSCRIBERS, Subscriber, UnreadableSubscriber
@@ -158,17 +159,20 @@ async def test_one_malformed_entry_is_skipped_reported_and_removable(garbage: by
         found, unreadable = await read_subscriber_entries(session)
         assert [each.name for each in found] == ["sound"]
         assert sorted(each.name for each in unreadable) == ["broken", "not a name \x1b"]
-        facts = await subscriber_facts(session, cluster.network, "memory/test", now_ms=1)
-        assert [each["name"] for each in facts] == ["sound"]
         async with _of(cluster, "client") as subscribers:
             readers, problems = await find_readers(subscribers._owners, Asked(), None, 5.0)
             assert [each.name for each in readers] == ["sound"]
             assert sorted(problems) == ["broken", "not a name \x1b"]
             assert [each.name for each in await subscribers.list()] == ["sound"]
+            facts = await subscriber_facts(subscribers._owners, await subscribers.list(), now_ms=1)
+            assert [each["name"] for each in facts] == ["sound"]
             with pytest.raises(InvalidRequest, match="no subscriber"):
                 await subscribers.register("broken", {0: -1})
-        for name in ("broken", "not a name \x1b"):
-            assert isinstance(await remove_subscriber(session, name), UnreadableSubscriber)
+            gone = await remove_entry(subscribers._owners, "broken", 5.0, dry_run=True)
+            assert isinstance(gone, UnreadableSubscriber)
+            assert len((await subscriber_entries(subscribers._owners, 5.0))[1]) == 2, "a dry run removes nothing"
+            assert await remove_entry(subscribers._owners, "broken", 5.0) == gone
+        assert isinstance(await remove_subscriber(session, "not a name \x1b"), UnreadableSubscriber)
         assert await read_subscriber_entries(session) == (found, [])
     finally:
         await client.close()

@@ -366,7 +366,7 @@ async def test_nothing_goes_that_a_subscriber_has_not_read_until_it_reports_or_i
         (place,) = await partition_facts(subscribers._owners, topic, 5.0)
         assert (place["held_by"], place["first_retained"]) == ("subscriber gone-for-long", cluster.held("storage-0")[0])
         assert place["subscribers"]["gone-for-long"] == {"mark": 25, "lag_transactions": 34}
-        reported = await subscriber_facts(cluster.session, cluster.network, "memory/test", now_ms=1 << 50)
+        reported = await subscriber_facts(subscribers._owners, await subscribers.list(), now_ms=1 << 50)
         assert [(each["name"], each["partitions"][0]["lag_transactions"]) for each in reported] == [("gone-for-long", 34), ("reader", 0)]
         assert reported[0]["partitions"][0]["topic"] == "shop/orders/0"
         assert reported[0]["silent_s"] > 1_000_000
