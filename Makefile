@@ -17,14 +17,11 @@ BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
-# A Spark or a Python path of the caller would be mixed with ours.
-unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# A Spark, a Python path or certificates of the caller would be mixed with ours; waltz_log.child_environment does the same for each program of Spark.
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME VIRTUAL_ENV WALTZ_TLS_CERTIFICATE WALTZ_TLS_KEY WALTZ_TLS_AUTHORITIES
 # Without byte code on disk, each of the hundreds of processes that tests start compiles the platform again.
 unexport PYTHONDONTWRITEBYTECODE
 
-INSTALLED := .venv/installed
-JARS := .cache/delta-jars/COORDINATES
-PREPARED := .cache/spark-start
 PEERS := .venv/peers
 SSLYZE := .venv/tls-scan/bin/sslyze
 
@@ -35,31 +32,11 @@ NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .ven
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(INSTALLED) $(JARS) $(PREPARED) ## environment, packages, Delta's jars; looks for Java 17 or 21
-	@PYTHONPATH=platform/log $(BIN)/python -S -m waltz_log.cli.checks
-	@$(if $(filter setup,$(MAKECMDGOALS)),echo "$(NEXT_STEP)",true)
-
-$(BIN)/python:
+setup: ## environment, packages, Delta's jars; brings Java 21 where there is no Java 17 or 21
 	@command -v $(PYTHON) > /dev/null || { echo "setup: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; }
-	@PYTHONPATH=platform/log $(PYTHON) -S -m waltz_log.cli.checks 3
-	@echo "setup: making .venv"
-	@PATH="$(SYSTEM_PATH)" $(PYTHON) -m venv .venv.new > /dev/null || { rm -rf .venv.new; echo "setup: no virtual environment could be made; install Python's venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	@rm -rf .venv .venv.new && PATH="$(SYSTEM_PATH)" $(PYTHON) -m venv .venv
-
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "setup: installing the packages (some minutes the first time)"
-	@mkdir -p .cache && $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' > .cache/install.log 2>&1 \
-	  || { echo "setup: the packages could not be installed; a Python package index must be reachable and the disk have 3 GB free, then run make setup again (log: .cache/install.log)" >&2; exit 1; }
-	@touch $@
-
-$(JARS): $(INSTALLED)
-	@test -f $@ || echo "setup: fetching Delta's jars (once, 90 MB)"
-	@$(BIN)/python tools/fetch_jars.py && touch $@
-
-$(PREPARED): $(JARS) conf/spark-defaults.conf tools/spark_start.py tools/spark_start_program.py
-	@echo "setup: preparing Spark for a faster start (once, half a minute)"
-	@$(BIN)/python tools/spark_start.py && touch $@
+	@PATH="$(SYSTEM_PATH)" PYTHONPATH=.:platform/log:platform/sink $(PYTHON) -S -m tools.set_up --python $(PYTHON) $(if $(filter file,$(origin PYTHON)),,--chosen)
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "$(NEXT_STEP)",true)
 
 check: lint typecheck ratchets ## lint, typecheck and ratchets: what must pass before a change is reviewed
 
@@ -187,8 +164,7 @@ bench: setup ## measurements into benchmarks/latest.json, charts into report.htm
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-kafka: setup $(PEERS) ## beside three Kafka brokers that sync, in turns; ONLY=throughput, single, offered or sizes; ROUNDS=5
-	@test -f .cache/kafka-jars/COORDINATES || echo "bench-kafka: fetching Kafka's jars (once, 50 MB)"
-	@$(BIN)/python tools/fetch_jars.py kafka
+	@$(BIN)/python -m tools.fetch_jars kafka
 	$(BIN)/python -m benchmarks.peers.kafka $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY))
 
 bench-umadb: setup $(PEERS) ## conditional appends beside UmaDB, an event store in Rust, in turns; ROUNDS=5
@@ -200,16 +176,15 @@ bench-scale: setup ## 1,000 partitions and 200 clients on one log server: memory
 bench-costs: setup ## what a transaction costs by role, and the models of cost and latency checked against runs
 	$(BIN)/python -m benchmarks.scaling.cost_runs
 
-$(PEERS): $(INSTALLED)
+$(PEERS): pyproject.toml | setup
 	@echo "setup: installing confluent-kafka and umadb, for comparisons alone"
-	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[bench]' > .cache/install.log 2>&1 \
-	  || { echo "setup: the packages could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
+	@$(BIN)/python -m tools.clean_pip .cache/install.log $(BIN)/python install --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-$(SSLYZE): $(INSTALLED)
+$(SSLYZE): | setup
 	@echo "setup: installing sslyze, for scans alone"
-	@$(BIN)/python -m venv .venv/tls-scan && .venv/tls-scan/bin/python -m pip install --disable-pip-version-check 'sslyze==6.3.1' > .cache/install.log 2>&1 \
-	  || { echo "setup: sslyze could not be installed; a Python package index must be reachable (log: .cache/install.log)" >&2; exit 1; }
+	@$(BIN)/python -m venv .venv/tls-scan
+	@$(BIN)/python -m tools.clean_pip .cache/install.log .venv/tls-scan/bin/python install 'sslyze==6.3.1'
 	@touch $@
 
 screenshots: setup ## the pictures of the console in its guide, from its tests; needs Chromium

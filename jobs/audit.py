@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.jobs.audit import audit
+from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
+    expect_spark("audit")
+    from waltz_delta.jobs.audit import audit
+
     sys.exit(audit(sys.argv[1:]))

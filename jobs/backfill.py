@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.jobs.backfill import backfill
+from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
+    expect_spark("backfill")
+    from waltz_delta.jobs.backfill import backfill
+
     sys.exit(backfill(sys.argv[1:]))

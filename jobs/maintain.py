@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.jobs.maintain import maintain
+from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
+    expect_spark("maintain")
+    from waltz_delta.jobs.maintain import maintain
+
     sys.exit(maintain(sys.argv[1:]))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.dead_letters_replay import replay_dead_letters
+from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
+    expect_spark("replay_dead_letters")
+    from waltz_delta.dead_letters_replay import replay_dead_letters
+
     sys.exit(replay_dead_letters(sys.argv[1:]))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.jobs.job import upsert
+from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
+    expect_spark("upsert")
+    from waltz_delta.jobs.job import upsert
+
     sys.exit(upsert(sys.argv[1:]))

@@ -1,109 +1,136 @@
-"""Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
-`make bench-kafka` compares with.
+"""Fetches jars once: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that `make bench-kafka` compares with.
 
-Of Delta's jars, those that Spark has, too, are left out, because older ones on the same class path would replace Spark's own. The folder gets its
-name only when it is complete, so an interrupted run leaves no result. Run by `make`, in the project's folder.
+The lists `conf/*-jars.sha256` name each jar and its SHA-256. Ivy, which comes with Spark, fetches exactly those, from its own default repository and
+into a cache of its own: jars in the caches of the user's Maven or Ivy are often incomplete. The folder gets its name only when it is complete, so an
+interrupted run leaves no result. Run by `make`, in the project's folder.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
-
-from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, DELTA_JARS_MARKER, jars_complete
+from waltz_log.child_environment import java_environment, java_proxies
+from waltz_log.cli.checks import DELTA_JARS, DELTA_PINS, read_pins, unfit_jars
+from waltz_log.coordination.java import JavaMissing, find_java
 
 TIMEOUT_S = 900
-BYTES_NEEDED = 500_000_000
+BYTES_NEEDED = 200_000_000
+
+SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+CAUSES = (
+    ("No space left on device", "no space on the disk; free 200 MB"),
+    ("UnknownHostException", "the name of the repository of jars does not resolve; check the network and its name server"),
+    ("PKIX path", "Java does not trust the repository's certificate, which a proxy may replace (JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=…)"),
+    ("Connection refused", "the connection to the repository of jars is refused; check the network and the proxy"),
+    ("timed out", "the repository of jars does not answer; check the network and the proxy"),
+    ("407 Proxy", "the proxy wants a name and password"),
+)
+"""What Ivy prints, and what it means. Everything else is quoted."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`first`: the beginning of the name of a jar that must arrive. `marker`: the contents of the folder's file COORDINATES. `beside_spark`: whether
-    the jars share a class path with those of Spark."""
+    """`whose` jars, from the list `pins` into `folder`; `again`: the command to repeat."""
 
     whose: str
-    coordinates: str
+    pins: Path
     folder: Path
-    first: str
     again: str
-    marker: str
-    beside_spark: bool
 
 
-DELTA = Wanted("Delta's", DELTA_COORDINATES, DELTA_JARS, "io.delta_delta-spark", "make setup", DELTA_JARS_MARKER, True)
-KAFKA_COORDINATES = "org.apache.kafka:kafka_2.13:4.1.0,org.apache.kafka:kafka-tools:4.1.0"
-KAFKA = Wanted("Kafka's", KAFKA_COORDINATES, Path(".cache/kafka-jars"), "org.apache.kafka_kafka_2.13", "make bench-kafka", KAFKA_COORDINATES, False)
+DELTA = Wanted("Delta's", DELTA_PINS, DELTA_JARS, "make setup")
+KAFKA = Wanted("Kafka's", Path("conf/kafka-jars.sha256"), Path(".cache/kafka-jars"), "make bench-kafka")
 
 
-def artifact(jar: str) -> str:
-    """`aircompressor` for Spark's `aircompressor-2.0.3.jar`."""
-    return re.sub(r"-\d.*", "", jar)
+def cause(output: str) -> str:
+    """The reason why Ivy failed, in one sentence, from what it printed."""
+    known = next((meaning for sign, meaning in CAUSES if sign in output), None)
+    if known is not None:
+        return known
+    lines = [line.strip(" :\t") for line in output.splitlines() if re.search(r"not found|FAILED|ERROR|[Ee]rror|[Ee]xception", line)]
+    return f"Ivy says: {lines[0]}" if lines else "Ivy says nothing about it"
 
 
-def sparks_own(jars: Iterable[str], of_spark: Iterable[str]) -> list[str]:
-    """Of `jars`, named as the resolver names them (`io.airlift_aircompressor-2.0.2.jar`), those that Spark has in some version."""
-    artifacts = {artifact(jar) for jar in of_spark}
-    return [jar for jar in jars if artifact(jar.partition("_")[2]) in artifacts]
+def description(pins: Mapping[str, tuple[str, str]]) -> str:
+    """The file that asks Ivy for each jar, and for nothing that it depends on."""
+    rows = []
+    for coordinates, _ in pins.values():
+        group, artifact, version = coordinates.split(":")
+        rows.append(f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->master"/>')
+    return f'<ivy-module version="2.0"><info organisation="waltz" module="jars"/><dependencies>{"".join(rows)}</dependencies></ivy-module>\n'
 
 
-def fetch(project: Path, wanted: Wanted) -> str | None:
+def fetch(project: Path, wanted: Wanted, environment: Mapping[str, str] = os.environ) -> str | None:
     """The error in one sentence, or None."""
     target = project / wanted.folder
-    if jars_complete(target, wanted.marker):
+    pins = read_pins(project / wanted.pins)
+    if not unfit_jars(target, pins):
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
-    again = f"then run {wanted.again} again"
-    no_space = f"no space for {wanted.whose} jars; free {BYTES_NEEDED // 1_000_000} MB, {again}"
+    print(f"setup: fetching {wanted.whose} jars (once)", flush=True)
     if shutil.disk_usage(target.parent).free < BYTES_NEEDED:
-        return no_space
+        return f"no space for {wanted.whose} jars; free {BYTES_NEEDED // 1_000_000} MB"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as folder:
         work = Path(folder)
-        nothing = work / "nothing.py"
-        nothing.write_text("")
-        empty = work / "spark-defaults.conf"
-        empty.write_text("")
-        environment = {key: value for key, value in os.environ.items() if key not in ("SPARK_HOME", "SPARK_CONF_DIR")}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-        environment["PYSPARK_PYTHON"] = sys.executable
-        command = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(empty), "--packages", wanted.coordinates]
         log = target.parent / "resolving.log"
-        with log.open("w") as told:
-            try:
-                done = subprocess.run(
-                    [*command, "--conf", f"spark.jars.ivy={work / 'ivy'}", str(nothing)],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=told,
-                    stderr=told,
-                    timeout=TIMEOUT_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return f"{wanted.whose} jars did not arrive within {TIMEOUT_S // 60} minutes; check the network, {again} (log: {log})"
-        jars = work / "ivy" / "jars"
-        if "No space left on device" in log.read_text(errors="replace"):
-            return no_space
-        if done.returncode != 0 or not list(jars.glob(f"{wanted.first}*.jar")):
-            return f"{wanted.whose} jars could not be fetched; a network to Maven Central is needed once, {again} (log: {log})"
-        if wanted.beside_spark:
-            of_spark = [jar.name for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")]
-            for name in sparks_own([jar.name for jar in jars.glob("*.jar")], of_spark):
-                (jars / name).unlink()
-        (jars / "COORDINATES").write_text(f"{wanted.marker}\n")
+        try:
+            done = _resolve(work, description(pins), log, environment)
+        except JavaMissing as error:
+            return str(error)
+        except subprocess.TimeoutExpired:
+            return f"{wanted.whose} jars did not arrive within {TIMEOUT_S // 60} minutes; check the network (log: {log})"
+        jars = work / "jars"
+        wrong = unfit_jars(jars, pins)
+        if done != 0 and wrong:
+            return f"{wanted.whose} jars could not be fetched: {cause(log.read_text(errors='replace'))} (log: {log})"
+        if wrong:
+            return f"{wanted.whose} jars arrived changed: {wrong[0]}; a proxy or a mirror may have replaced it (log: {log})"
         if target.exists():
             shutil.rmtree(target)
         jars.rename(target)
     log.unlink()
     return None
+
+
+def _resolve(work: Path, asked: str, log: Path, environment: Mapping[str, str]) -> int:
+    """Runs Ivy, with homes of its own: Java gets the user's from the password file, not from HOME. Returns its exit code."""
+    java, _ = find_java(environment)
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    (ivy,) = Path(spec.submodule_search_locations[0], "jars").glob("ivy-*.jar")
+    (work / "settings.xml").write_text(SETTINGS)
+    (work / "ivy.xml").write_text(asked)
+    command = [str(java), f"-Duser.home={work}", f"-Divy.default.ivy.user.dir={work}", f"-Djava.io.tmpdir={work}", *java_proxies(environment)]
+    command += ["-jar", str(ivy), "-settings", "settings.xml", "-cache", str(work / "cache"), "-ivy", "ivy.xml", "-types", "jar", "bundle"]
+    command += ["-retrieve", "jars/[organisation]_[artifact]-[revision].[ext]"]
+    with log.open("wb") as output:
+        done = subprocess.run(
+            command,
+            cwd=work,
+            env=java_environment(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    return done.returncode
 
 
 def main() -> int:
@@ -113,7 +140,7 @@ def main() -> int:
     except OSError as error:
         problem = f"{wanted.whose} jars could not be kept: {error.strerror} at {error.filename}"
     if problem is not None:
-        print(f"{wanted.again.removeprefix('make ')}: {problem}", file=sys.stderr)
+        print(f"{wanted.again.removeprefix('make ')}: {problem}; then run {wanted.again} again", file=sys.stderr)
     return 0 if problem is None else 1
 
 

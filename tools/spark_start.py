@@ -12,13 +12,11 @@ Each file gets its name only when it is whole: Java crashes on half an archive.
 
 from __future__ import annotations
 
-import os
 import py_compile
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -77,7 +75,6 @@ def archive_classes(project: Path, program: Path = PROGRAM) -> str | None:
                 done = subprocess.run(
                     command,
                     cwd=project,
-                    env=_environment(os.environ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -95,13 +92,6 @@ def archive_classes(project: Path, program: Path = PROGRAM) -> str | None:
 
 def _java_options(settings: str) -> str:
     return next(line.split(maxsplit=1)[1] for line in settings.splitlines() if line.startswith(JAVA_OPTIONS))
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Without the caller's own Spark settings. A folder of settings would also be in the class path, where Java refuses it."""
-    kept = {name: value for name, value in given.items() if name not in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    return {**kept, "PATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def main() -> int:

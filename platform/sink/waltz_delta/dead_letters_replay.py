@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.session import open_session
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.job_arguments import JobParser
@@ -177,7 +178,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if not found.pipeline:
         raise InvalidSetting(name="--pipeline", reason="is required", nearest=None)
     settings = load_job_pipeline(found.pipeline)
-    spark = SparkSession.builder.appName("waltz replay of dead letters").getOrCreate()
+    spark = open_session("waltz replay of dead letters")
     try:
         reports = replay(spark, settings, dry_run=found.dry_run)
     finally:

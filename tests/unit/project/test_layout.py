@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tools.spark_start import ARCHIVE
-from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, PINNED
+from waltz_log.cli.checks import DELTA_JARS, DELTA_PINS, PINNED, read_pins
 from waltz_log.cli.main import run
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.storage.base.settings import StorageSettings
@@ -104,8 +104,8 @@ def test_spark_finds_delta_where_setup_puts_it() -> None:
     assert settings["spark.driver.extraClassPath"] == f"{DELTA_JARS}/*"
     assert "spark.jars" not in settings, "a driver would load Delta twice"
     assert f"-XX:SharedArchiveFile={ARCHIVE}" in settings["spark.driver.extraJavaOptions"].split()
-    assert DELTA_COORDINATES.endswith(f":{PINNED['delta-spark']}")
-    assert "4.2" in DELTA_COORDINATES
+    pinned = [coordinates for coordinates, _ in read_pins(ROOT / DELTA_PINS).values()]
+    assert f"io.delta:delta-spark_4.2_2.13:{PINNED['delta-spark']}" in pinned
     assert PINNED["pyspark"].startswith("4.2")
 
 

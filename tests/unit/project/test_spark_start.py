@@ -10,17 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.fetch_jars import sparks_own
 from tools.spark_start import compile_modules
 
 MODULE = "value = 7\n\n\ndef fail():\n    raise ValueError\n"
-
-
-def test_jars_that_spark_has_in_any_version_are_left_out() -> None:
-    resolved = ["io.airlift_aircompressor-2.0.2.jar", "io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar"]
-    resolved += ["com.github.luben_zstd-jni-1.5.7-3.jar", "org.roaringbitmap_shims-0.9.25.jar"]
-    of_spark = ["aircompressor-2.0.3.jar", "zstd-jni-1.5.7-6.jar", "spark-core_2.13-4.2.0.jar", "delta-1.0.jar"]
-    assert sparks_own(resolved, of_spark) == [resolved[0], resolved[3]]
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Checks what this machine must offer. Each check is one value: what was found, or one sentence that says what to do. Changes nothing. Runs before
-anything is installed (`python3 -m waltz_log.cli.checks`, with the log's folder on the path), so it uses only the standard library.
+"""Checks what this machine must offer. Each check is one value: what was found, or one sentence that says what to do. Changes nothing. `make setup`
+runs it before anything is installed, so it uses only the standard library.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -13,14 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltz_log import machine_faults
+from waltz_log.child_environment import utf8_locale
 from waltz_log.coordination.embedded import ZooKeeperJarsMissing, find_jars
-from waltz_log.coordination.java import JavaMissing, find_java
+from waltz_log.coordination.java import SPARK_MODULES, JavaMissing, find_java
 from waltz_log.errors import WaltzError
 
 __all__ = [
-    "DELTA_COORDINATES",
     "DELTA_JARS",
-    "DELTA_JARS_MARKER",
+    "DELTA_PINS",
     "Check",
     "check_delta_jars",
     "check_disk",
@@ -30,13 +32,16 @@ __all__ = [
     "check_packages",
     "check_python",
     "check_zookeeper_jars",
-    "jars_complete",
     "machine_checks",
+    "read_pins",
+    "unfit_jars",
 ]
 
-DELTA_COORDINATES = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_JARS = Path(".cache/delta-jars")
 """Where `make setup` keeps Delta's jars and `conf/spark-defaults.conf` expects them, below the project's folder."""
+
+DELTA_PINS = Path("conf/delta-jars.sha256")
+"""The jars that must be there, with their SHA-256. No jar that Spark has, too: older ones on the same class path would replace Spark's own."""
 
 DISK_BYTES_MIN = 1_000_000_000
 """Below this much free space a run of the demo or the tests may fail half-way."""
@@ -45,9 +50,6 @@ MEMORY_BYTES_MIN = 6_000_000_000
 """All processes of the demo together."""
 
 PINNED = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
-
-DELTA_JARS_MARKER = f"{DELTA_COORDINATES} without the jars of pyspark {PINNED['pyspark']}"
-"""What the folder's file COORDINATES holds."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def check_python() -> Check:
 
 def check_java(environment: Mapping[str, str] = os.environ) -> Check:
     def find() -> str:
-        program, version = find_java(environment)
+        program, version = find_java(environment, SPARK_MODULES)
         return f"{version} at {program}"
 
     return _guarded("java", JavaMissing.advice, find, JavaMissing)
@@ -133,37 +135,63 @@ def check_zookeeper_jars() -> Check:
     return _guarded("zookeeper", ZooKeeperJarsMissing.advice, find, ZooKeeperJarsMissing)
 
 
-def jars_complete(folder: Path, marker: str) -> bool:
-    """The marker is written last, before the folder gets its name, and holds what it was made for."""
+def read_pins(path: Path) -> dict[str, tuple[str, str]]:
+    """From a line `sha256  group:artifact:version` of the file: the name of the jar, to its coordinates and its hash. Raises `OSError`."""
+    found = {}
+    for line in path.read_text().splitlines():
+        digest, coordinates = line.split()
+        found["{}_{}-{}.jar".format(*coordinates.split(":"))] = (coordinates, digest)
+    return found
+
+
+def unfit_jars(folder: Path, pins: Mapping[str, tuple[str, str]]) -> list[str]:
+    """What is wrong with the jars of the folder: one is missing, another one than the pinned one, or one too many."""
     try:
-        return (folder / "COORDINATES").read_text().strip() == marker
-    except OSError:
-        return False
+        present = {path.name: path for path in folder.glob("*.jar")}
+        wrong = [f"{name} is missing" for name in pins if name not in present]
+        wrong += [f"{name} is not one of ours" for name in sorted(present) if name not in pins]
+        for name, path in sorted(present.items()):
+            if name in pins and hashlib.sha256(path.read_bytes()).hexdigest() != pins[name][1]:
+                wrong.append(f"{name} is not the pinned file, of {path.stat().st_size} bytes")
+    except OSError as error:
+        return [f"{error.filename}: {error.strerror}"]
+    return wrong
 
 
 def check_delta_jars(project: Path) -> Check:
     folder = project / DELTA_JARS
-    if not jars_complete(folder, DELTA_JARS_MARKER):
-        return Check("delta jars", False, f"none of {DELTA_COORDINATES} in {folder}", "run make setup once with a network")
-    return Check("delta jars", True, f"{len(list(folder.glob('*.jar')))} in {folder}")
+    wrong = unfit_jars(folder, read_pins(project / DELTA_PINS))
+    if wrong:
+        return Check("delta jars", False, f"{wrong[0]}, in {folder}", "run make setup with a network")
+    return Check("delta jars", True, f"{len(list(folder.glob('*.jar')))} with the pinned hashes, in {folder}")
+
+
+def check_account() -> Check:
+    problem = machine_faults.unnamed_user() or machine_faults.low_file_limit()
+    return Check("account", problem is None, problem or f"user id {os.geteuid()}, enough open files")
+
+
+def check_folder(project: Path) -> Check:
+    """Of a checkout, whose environment may be a copy of another one's."""
+    problem = machine_faults.unusable_folder(project) or machine_faults.foreign_code(project, __file__)
+    return Check("folder", problem is None, problem or str(project))
+
+
+def check_locale(environment: Mapping[str, str] = os.environ) -> Check:
+    found = utf8_locale(environment)
+    advice = "install one, or file names with other letters than English ones are refused"
+    return Check("locale", found is not None, found or "none with UTF-8", advice, needed=False)
+
+
+def check_temporary() -> Check:
+    problem = machine_faults.java_temporary()
+    return Check("temporary", problem is None, problem or "programs run from /tmp", "spark-submit uses the project's .cache instead", needed=False)
 
 
 def machine_checks(directory: Path) -> list[Check]:
-    """All that `waltz dev`, the demo and the tests need. Delta's jars only in a checkout, which is where they lie."""
+    """All that `waltz dev`, the demo and the tests need. Delta's jars and the folder only in a checkout."""
     checks = [check_python(), check_packages(), check_java(), check_zookeeper_jars(), check_disk(directory), check_memory(), check_loopback()]
+    checks += [check_account(), check_locale(), check_temporary()]
     if (directory / "conf" / "spark-defaults.conf").exists():
-        checks.insert(4, check_delta_jars(directory))
+        checks[4:4] = [check_delta_jars(directory), check_folder(directory)]
     return checks
-
-
-def main() -> int:
-    """For the Makefile, before and after the installation: silent where all is well, else one sentence a finding."""
-    needed = float(sys.argv[1]) * 1e9 if len(sys.argv) > 1 else DISK_BYTES_MIN
-    failed = [check for check in (check_python(), check_java(), check_disk(Path.cwd(), int(needed))) if not check.ok]
-    for check in failed:
-        print(f"setup: {check.sentence}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,17 +5,21 @@ It restarts nothing: a process that ends is reported and stays down, so that the
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from waltz_log import machine_faults
 from waltz_log.cli.printing import print_line
+from waltz_log.errors import InvalidRequest
 from waltz_log.processes.local_cluster import LocalCluster
-from waltz_log.security.settings import tls_environment
+from waltz_log.security.settings import ENVIRONMENT, tls_environment
 from waltz_log.untrusted_files import write_private
 
-__all__ = ["environment_file", "run"]
+__all__ = ["environment_file", "refuse_left_over", "run"]
 
 
 class _Asked(BaseException):
@@ -30,6 +34,13 @@ def environment_file(cluster: LocalCluster) -> Path:
     return path
 
 
+def refuse_left_over(secure: bool, environment: Mapping[str, str]) -> None:
+    """Raises `InvalidRequest` if the certificates of another cluster are set for a cluster without: nodes and commands would speak TLS to it."""
+    given = sorted(name for name, value in environment.items() if value and name.startswith(f"{ENVIRONMENT}_"))
+    if given and not secure:
+        raise InvalidRequest(reason=f"{given[0]} is set, and this cluster has no certificates; unset {' '.join(given)}, or start it with --secure")
+
+
 def run(directory: Path, *, partitions: int | None, servers: int | None, storages: int | None, session_timeout_s: float, secure: bool) -> None:
     def asked(_number: int, _frame: FrameType | None) -> None:
         # Once: the stop itself is bounded, and a second Ctrl-C must not leave children behind.
@@ -37,6 +48,10 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Asked
 
+    problem = machine_faults.low_file_limit()
+    if problem is not None:
+        raise InvalidRequest(reason=problem)
+    machine_faults.raise_file_limit()
     cluster = LocalCluster(
         directory,
         partitions=partitions,
@@ -46,6 +61,7 @@ def run(directory: Path, *, partitions: int | None, servers: int | None, storage
         http=True,
         secure=secure or None,
     )
+    refuse_left_over(cluster.secure, os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
     try:

@@ -7,12 +7,14 @@ configuration and the data. Every write is synced, so it may be killed at any ti
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waltz_log.child_environment import utf8_locale
 from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.exit_codes import LACKING
@@ -114,23 +116,28 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSetting
     """Writes the configuration and gives the command that serves the directory's data at the address. With `tls` it serves only clients with a
     certificate of the authorities; `ServedIdentity.renew` follows the files.
 
-    Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` if the directory cannot be written.
+    Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` if the directory cannot be written, or if Java could not name it.
     """
     from waltz_log.coordination.served_identity import PASSWORD, ServedIdentity
 
     java, _ = find_java()
     classpath = ":".join(str(jar) for jar in find_jars())
     directory = directory.resolve()
+    encoding = utf8_locale(os.environ)
+    if encoding is None and not str(directory).isascii():
+        raise OSError(f"no locale with UTF-8, without which Java cannot open {directory}; install C.UTF-8 or en_US.UTF-8")
     make_private_directory(directory / "data")
     config, logs = directory / "zoo.cfg", directory / "log4j2.properties"
     listen, superuser = PLAIN.format(port=port, host=host), []
     if tls is not None:
         identity = ServedIdentity(directory, tls)
-        listen = ENCRYPTED.format(port=port, host=host, identity=identity.identity, authorities=identity.authorities, password=PASSWORD)
+        files = {"identity": property_value(str(identity.identity)), "authorities": property_value(str(identity.authorities))}
+        listen = ENCRYPTED.format(port=port, host=host, password=PASSWORD, **files)
         superuser = _superuser(tls)
-    write_private(config, ZOO_CFG.format(data=directory / "data", listen=listen, tick_ms=TICK_MS).encode())
+    write_private(config, ZOO_CFG.format(data=property_value(str(directory / "data")), listen=listen, tick_ms=TICK_MS).encode())
     write_private(logs, LOG_CFG.encode())
     return [
+        *("/usr/bin/env", "-u", "_JAVA_OPTIONS", *([] if encoding is None else [f"LC_ALL={encoding}"])),
         str(java),
         f"-Xmx{HEAP}",
         *superuser,
@@ -148,6 +155,16 @@ def prepare(directory: Path, port: int, host: str = "127.0.0.1", tls: TlsSetting
         "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         str(config),
     ]
+
+
+def property_value(text: str) -> str:
+    """The text as the value in a file of Java's properties, which Java reads as Latin-1 and in which a backslash begins an escape."""
+    units = text.encode("utf-16-be")
+    escaped = []
+    for unit in (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)):
+        plain = 0x20 < unit < 0x7F and chr(unit) not in "\\:=#!"
+        escaped.append(chr(unit) if plain else f"\\u{unit:04x}")
+    return "".join(escaped)
 
 
 def _superuser(tls: TlsSettings) -> list[str]:

@@ -6,16 +6,23 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from waltz_log.errors import WaltzError
 from waltz_log.exit_codes import LACKING
 
-__all__ = ["SUPPORTED_JAVA", "JavaMissing", "find_java", "parse_version"]
+__all__ = ["OWN_JAVA", "SPARK_MODULES", "SUPPORTED_JAVA", "JavaMissing", "find_java", "parse_version"]
 
 SUPPORTED_JAVA = (17, 21)
 INSTALL = "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+
+SPARK_MODULES = ("jdk.incubator.vector",)
+"""Spark's launcher names it. A Java without it, such as one that `jlink` made smaller, ends at once."""
+
+OWN_JAVA = "java"
+"""The folder below the environment's in which `make setup` keeps a Java where the machine has none."""
 
 
 class JavaMissing(WaltzError):
@@ -38,23 +45,45 @@ def parse_version(output: str) -> int | None:
     return int(found[2]) if first == 1 and found[2] is not None else first
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> tuple[Path, int]:
-    """The program and its feature release: of `JAVA_HOME`, or else the first on the path. Raises `JavaMissing`."""
-    home = environment.get("JAVA_HOME")
-    if home:
-        program = Path(home) / "bin" / "java"
-        if not os.access(program, os.X_OK):
-            raise JavaMissing(reason=f"JAVA_HOME holds none: {home}")
-    else:
-        found = shutil.which("java", path=environment.get("PATH"))
-        if found is None:
-            raise JavaMissing(reason="neither JAVA_HOME nor the path has one")
-        program = Path(found)
+def find_java(environment: Mapping[str, str] = os.environ, modules: Sequence[str] = (), prefix: str = sys.prefix) -> tuple[Path, int]:
+    """The program and its feature release: of `JAVA_HOME`, the first on the path, or the one that `make setup` put below `prefix`; the first of them
+    that has the version and the modules. Raises `JavaMissing`, which says why each of them does not do."""
+    reasons = []
+    for program in _candidates(environment, Path(prefix)):
+        reason, version = _examined(program, modules)
+        if reason is None and version is not None:
+            return program, version
+        reasons.append(reason)
+    raise JavaMissing(reason="; ".join(str(each) for each in reasons) or "neither JAVA_HOME nor the path has one")
+
+
+def _candidates(environment: Mapping[str, str], prefix: Path) -> Iterator[Path]:
+    if environment.get("JAVA_HOME"):
+        yield Path(environment["JAVA_HOME"]) / "bin" / "java"
+    found = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if found is not None:
+        yield Path(found)
+    own = prefix / OWN_JAVA / "bin" / "java"
+    if own.exists():
+        yield own
+
+
+def _examined(program: Path, modules: Sequence[str]) -> tuple[str | None, int | None]:
+    """Why the program does not do, or None, and its feature release."""
+    if not os.access(program, os.X_OK):
+        return f"JAVA_HOME holds none: {program.parent.parent}", None
+    command = [str(program), *([f"--add-modules={','.join(modules)}"] if modules else []), "-version"]
     try:
-        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaMissing(reason=f"{program} does not run: {error}") from None
-    version = parse_version(output.stderr + output.stdout)
+        return f"{program} does not run: {error}", None
+    output = done.stderr + done.stdout
+    lacking = re.search(r"Module (\S+) not found", output)
+    if lacking is not None:
+        return f"{program} lacks the module {lacking[1]}", None
+    version = parse_version(output)
+    if version is None and modules:  # Java 8 does not know the option
+        return _examined(program, ())
     if version not in SUPPORTED_JAVA:
-        raise JavaMissing(reason=f"{program} is Java {version or 'of unknown version'}")
-    return program, version
+        return f"{program} is Java {version or 'of unknown version'}", None
+    return None, version

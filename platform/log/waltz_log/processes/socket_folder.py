@@ -18,12 +18,15 @@ __all__ = ["SocketFolder"]
 PREFIX = "waltz-sockets-"
 YOUNG_S = 60.0
 
+PARENT_BYTES_MAX = 72
+"""Of the path of the folder's parent. The system bounds the path of a socket by 104 or 108 bytes, and this is what the names below it leave."""
+
 
 class SocketFolder:
     """Below the system's directory for temporary files: the path of a unix socket has little more than a hundred characters."""
 
     def __init__(self) -> None:
-        parent = Path(tempfile.gettempdir())
+        parent = _parent(tempfile.gettempdir())
         _remove_left(parent)
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -32,6 +35,14 @@ class SocketFolder:
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _parent(temporary: str) -> Path:
+    """The directory for temporary files, or another one where its path is too long. Raises `OSError` if none will do."""
+    for path in (temporary, "/tmp", "/var/tmp"):
+        if len(os.fsencode(path)) <= PARENT_BYTES_MAX and os.access(path, os.W_OK | os.X_OK):
+            return Path(path)
+    raise OSError(f"no directory for unix sockets: {temporary} has more than {PARENT_BYTES_MAX} bytes, and /tmp cannot be written; set TMPDIR")
 
 
 def _remove_left(parent: Path) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base.job_outcome import run_job
+from waltz_delta.base.session import open_session
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.jobs.audit_report import Audited, print_report
@@ -63,7 +64,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     first, last = _position("--from", found.first), _position("--to", found.last)
     with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
-    spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
+    spark = open_session(f"waltz audit {settings.name}")
     try:
         audited = list(audit_pipeline(spark, settings, key, lambda: _extents(settings), first=first, last=last))
     finally:

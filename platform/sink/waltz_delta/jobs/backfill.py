@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base.job_outcome import run_job
+from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
@@ -108,7 +109,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
-    spark = SparkSession.builder.appName(f"waltz backfill {settings.name}").getOrCreate()
+    spark = open_session(f"waltz backfill {settings.name}")
     try:
         stop = StopRequest(spark)
         landing = Landing(settings, key)

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.session import open_session
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
@@ -115,7 +116,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         positions = tuple(checked_position(json.loads(text)) for text in found.keep_position)
     except (ValueError, InvalidRequest):
         raise InvalidSetting(name="--keep-position", reason='wants JSON of ids such as {"0": 42}', nearest=None) from None
-    spark = SparkSession.builder.appName("waltz maintain").getOrCreate()
+    spark = open_session("waltz maintain")
     try:
         internal.check_versions(spark)
         holding = [*found.table, *(_existing(spark, settings.tables) if settings is not None else ())]

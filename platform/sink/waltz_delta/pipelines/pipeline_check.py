@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any  # JSON values
 
+from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_delta.settings import LandingSettings, OutputSettings
@@ -98,6 +99,7 @@ def _asked_of_spark(
     from pyspark_waltz.schema import schema_of
     from waltz_delta.landing.landing import resulting_schemas
 
+    enter_environment()
     builder = SparkSession.builder.appName("waltz pipeline check").master("local[1]").config("spark.ui.enabled", "false")
     session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -24,6 +24,7 @@ from pyspark_waltz.log_view import inspect_cluster
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.job_outcome import Failure
+from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
 from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
@@ -65,7 +66,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: Metr
     with ExitStack() as stack:
         if metrics.port is not None or metrics.file is not None:
             stack.enter_context(PrometheusMetrics(board, metrics))
-        spark = SparkSession.builder.appName(f"waltz {job}").getOrCreate()
+        spark = open_session(f"waltz {job}")
         stack.callback(spark.stop)
         stack.callback(CHECKPOINTS.settle, CHECKPOINTS_PATIENCE_S)
         stop = StopRequest(spark)

@@ -1,0 +1,37 @@
+"""The Spark session of a job, refused at its start where it could only fail later, or would damage what it is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from waltz_delta.base.internal import check_versions
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["damaged_argument", "open_session"]
+
+
+def open_session(name: str) -> SparkSession:
+    """Raises `UnsupportedDelta` without Delta's jars, and `InvalidRequest` if the JVM has lost letters of the job's arguments."""
+    spark = SparkSession.builder.appName(name).getOrCreate()
+    try:
+        check_versions(spark)
+        jvm = spark._jvm
+        assert jvm is not None
+        encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+        damaged = damaged_argument(sys.argv[1:], encoding)
+        if damaged is not None:
+            raise InvalidRequest(reason=f"spark-submit runs without a locale with UTF-8 and lost letters of {damaged!r}; set LC_ALL=C.UTF-8")
+    except Exception:
+        spark.stop()
+        raise
+    return spark
+
+
+def damaged_argument(arguments: Sequence[str], encoding: str) -> str | None:
+    """An argument that a JVM with this encoding of file names may have changed: it puts "?" or U+FFFD for what it does not know."""
+    if encoding.upper().replace("-", "") == "UTF8":
+        return None
+    return next((argument for argument in arguments if not argument.isascii() or "?" in argument), None)
