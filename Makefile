@@ -27,7 +27,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup machines test-versions check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -104,6 +104,9 @@ hostile: setup ## a million appends beside a client with a certificate and every
 tls-scan: setup $(SSLYZE) ## sslyze and testssl.sh against each port of a secure cluster, some minutes; PLANT=tls-1.2 or no-client-certificate: a weak port
 	@.ci/install-packages verification/tls_scan/packages
 	$(BIN)/python -m verification.tls_scan $(if $(PLANT),--plant $(PLANT)) $(if $(ONLY),--only $(ONLY))
+
+machines: setup ## the first minutes on machines that are not empty, 27 conditions, ten minutes; SHORT=1 as CI, ONLY='a colon' a part of a name; as root
+	$(BIN)/python -m verification.machines $(if $(filter-out 0,$(SHORT)),--short) $(if $(ONLY),'$(ONLY)')
 
 rotations: setup ## a hundred rotations of all certificates and keys of a cluster, under appends and a feed
 	$(BIN)/pytest -q -m slow tests/integration/log/test_rotations.py

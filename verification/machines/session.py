@@ -1,0 +1,50 @@
+"""The README's session as one script of bash: set up, a cluster, an append, a Delta row, a query."""
+
+from __future__ import annotations
+
+__all__ = ["SEEN", "SESSION", "TWO_AT_ONCE", "TWO_CATALOGS"]
+
+SEEN = "12A\tZoë"
+"""What the query prints at the end: the row went through the log and a table whose name has letters beyond ASCII."""
+
+_DEVELOPMENT = """\
+set -eu
+make setup
+source .venv/bin/activate
+mkdir -p var
+"""
+
+_SESSION = """\
+waltz dev --directory var/{name} --storages 3 --servers 1 > var/{name}.log 2>&1 &
+dev=$!
+trap 'kill -INT $dev 2> /dev/null; wait $dev' EXIT
+for attempt in $(seq 600); do grep -q '^ready' var/{name}.log && break; kill -0 $dev || {{ cat var/{name}.log; exit 1; }}; sleep 0.1; done
+CLUSTER=$(sed -n 's/^ready cluster=//p' var/{name}.log)
+waltz append $CLUSTER --partition 0 '{{"seat": "12A", "passenger": "Zoë"}}'
+spark-submit --properties-file conf/spark-defaults.conf jobs/ingest.py --cluster $CLUSTER --table var/tables/plätze-{name} \\
+    --checkpoint var/checkpoints/{name} --schema "seat STRING, passenger STRING" --trigger available-now
+test -d var/tables/plätze-{name}/_delta_log
+spark-sql --properties-file conf/spark-defaults.conf -e "SELECT seat, passenger FROM delta.\\`$PWD/var/tables/plätze-{name}\\`"
+"""
+
+SESSION = _DEVELOPMENT + _SESSION.format(name="dev")
+
+TWO_AT_ONCE = f"""\
+{_DEVELOPMENT}
+( {_SESSION.format(name="other")} ) > var/other.out 2>&1 &
+other=$!
+( {_SESSION.format(name="dev")} )
+wait $other
+cat var/other.out
+"""
+
+TWO_CATALOGS = f"""\
+{_DEVELOPMENT}
+spark-sql --properties-file conf/spark-defaults.conf -e "SHOW DATABASES; SELECT 'first'" > var/first.log 2>&1
+coproc spark-sql --properties-file conf/spark-defaults.conf 2> var/first.log
+printf 'SHOW DATABASES;\\n' >&${{COPROC[1]}}
+read -r line <&${{COPROC[0]}}
+spark-sql --properties-file conf/spark-defaults.conf -e "SHOW DATABASES; SELECT 'second'"
+eval "exec ${{COPROC[1]}}>&-"
+wait
+"""
