@@ -16,7 +16,8 @@ SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+# By its name: a path with a space is not found (waltz_log.child_environment).
+export PYSPARK_PYTHON := python3
 # A Spark, a Python path or certificates of the caller would be mixed with ours; waltz_log.child_environment does the same for each program of Spark.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME VIRTUAL_ENV WALTZ_TLS_CERTIFICATE WALTZ_TLS_KEY WALTZ_TLS_AUTHORITIES
 # Without byte code on disk, each of the hundreds of processes that tests start compiles the platform again.

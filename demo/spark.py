@@ -47,8 +47,7 @@ def submit_command(table: str, metrics: Path | None = None) -> list[str]:
 
 def submit_environment(*, cluster: str, directory: Path) -> dict[str, str]:
     """The variables that the pipeline files use: the cluster, and the directories of tables and checkpoints."""
-    spark = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return {**spark, "WALTZ_CLUSTER": cluster, "DEMO_DIRECTORY": str(directory)}
+    return {"WALTZ_CLUSTER": cluster, "DEMO_DIRECTORY": str(directory)}
 
 
 def _spark_submit() -> str:

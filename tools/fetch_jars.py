@@ -34,7 +34,7 @@ SETTINGS = """\
 
 CAUSES = (
     ("No space left on device", "no space on the disk; free 200 MB"),
-    ("UnknownHostException", "the name of the repository of jars does not resolve; check the network and its name server"),
+    (r"UnknownHostException|Host \S+ not found", "the name of the repository of jars does not resolve; check the network and its name server"),
     ("PKIX path", "Java does not trust the repository's certificate, which a proxy may replace (JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=…)"),
     ("Connection refused", "the connection to the repository of jars is refused; check the network and the proxy"),
     ("timed out", "the repository of jars does not answer; check the network and the proxy"),
@@ -59,7 +59,7 @@ KAFKA = Wanted("Kafka's", Path("conf/kafka-jars.sha256"), Path(".cache/kafka-jar
 
 def cause(output: str) -> str:
     """The reason why Ivy failed, in one sentence, from what it printed."""
-    known = next((meaning for sign, meaning in CAUSES if sign in output), None)
+    known = next((meaning for sign, meaning in CAUSES if re.search(sign, output)), None)
     if known is not None:
         return known
     lines = [line.strip(" :\t") for line in output.splitlines() if re.search(r"not found|FAILED|ERROR|[Ee]rror|[Ee]xception", line)]

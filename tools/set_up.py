@@ -39,7 +39,7 @@ INSTALL_BYTES = 3_000_000_000
 LAUNCHER = """\
 #!/bin/sh
 # Written by make setup: the Spark of this environment, whatever the caller's variables say of another Spark, Python or locale.
-exec "$(dirname "$(readlink -f "$0")")/python" -I -m waltz_delta.launch {program} "$@"
+exec "$(dirname "$(readlink -f "$0")")/python" -X utf8 -I -m waltz_delta.launch {program} "$@"
 """
 
 JAVA_LAUNCHER = """\
@@ -87,7 +87,9 @@ def interpreter(python: Path, environment: Mapping[str, str] = os.environ) -> st
     """The interpreter behind `python`, its version and its environment, or None if it does not run."""
     clean = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     try:
-        done = subprocess.run([str(python), "-I", "-c", PROBE], env=clean, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        done = subprocess.run(
+            [str(python), "-X", "utf8", "-I", "-c", PROBE], env=clean, capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
         base, version, prefix = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
@@ -152,6 +154,7 @@ def install(project: Path, python: str, *, chosen: bool) -> None:
     arguments = ["install", "--constraint", "constraints.txt", "--use-pep517", "--editable", f".[{extras}]"]
     problem = run_pip(environment / "bin" / "python", arguments, Path(".cache/install.log"))
     _refuse(None if problem is None else f"the packages could not be installed: {problem}; then run make setup again")
+    write_relative_paths(project)
     if own_java:
         write_own_java(environment)
     write_stamp(stamp, replace(made, requirements=needed, java=own_java))
@@ -169,6 +172,15 @@ def make_environment(environment: Path, python: str) -> None:
         shutil.rmtree(environment, ignore_errors=True)
         said = (done.stderr + done.stdout).strip().splitlines()
         raise Failed(f"no virtual environment could be made; install Python's venv module (Debian: python3-venv): {said[-1] if said else command}")
+
+
+def write_relative_paths(project: Path) -> None:
+    """Python reads the paths of an editable installation in the encoding of the caller's locale. Relative ones have English letters alone."""
+    for listing in (project / ENVIRONMENT).glob("lib/python3*/site-packages/*.pth"):
+        lines = listing.read_text(encoding="utf-8").splitlines()
+        ours = [Path(line).is_relative_to(project) for line in lines]
+        if any(ours):
+            listing.write_text("".join(f"{os.path.relpath(line, listing.parent) if own else line}\n" for line, own in zip(lines, ours, strict=True)))
 
 
 def write_launchers(project: Path) -> None:
@@ -244,6 +256,7 @@ def main() -> int:
     parser.add_argument("--chosen", action="store_true", help="the caller named the interpreter: an environment of another one is made again")
     given = parser.parse_args()
     os.environ.pop("PYTHONPATH", None)  # by which this module was found
+    os.environ.update(java_environment(os.environ))  # programs below read and write paths in the locale's encoding
     try:
         set_up(Path.cwd(), given.python, chosen=given.chosen)
     except Failed as error:

@@ -4,20 +4,19 @@ few."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from waltz_delta.launch import clean_environment, enter_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
 ARCHIVE = ROOT / ".cache" / "spark.jsa"
 LOGGING = ROOT / "conf" / "log4j2.properties"
-CALLERS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")
-
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """For drivers that end before the optimizing compiler has paid for itself: for a few commits they need four tenths less processor time."""
 
@@ -25,20 +24,13 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
     """For processes that start Spark: this interpreter for workers, the project's settings, and nothing of the caller's Spark."""
-    kept = {name: value for name, value in os.environ.items() if name not in CALLERS_OWN}
-    return {
-        **kept,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_SUBMIT_OPTS": SHORT_LIVED,
-    }
+    return {**clean_environment(), "SPARK_SUBMIT_OPTS": SHORT_LIVED}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str, str]) -> Iterator[Any]:
     assert list(JARS.glob("*.jar")), f"no jars in {JARS}: run make setup"
-    for name in CALLERS_OWN:
-        os.environ.pop(name, None)
+    enter_environment()
     os.environ.update(spark_environment)
     from pyspark.sql import SparkSession
 

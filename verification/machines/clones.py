@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.set_up import ENVIRONMENT, PREPARED, STAMP, Made, interpreter, requirements, write_launchers, write_own_java, write_stamp
 from waltz_log.cli.checks import DELTA_JARS
 
-__all__ = ["ROOT", "bring_java", "make_clone", "set_aside", "users_environment"]
+__all__ = ["PLATFORM", "ROOT", "bring_java", "make_clone", "set_aside", "users_environment"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
@@ -35,8 +35,8 @@ def make_clone(folder: Path) -> Path:
     base = sys._base_executable  # type: ignore[attr-defined]
     subprocess.run([base, "-m", "venv", "--without-pip", str(environment)], check=True)
     (packages,) = environment.glob("lib/python3*/site-packages")
-    lines = [str(folder / each) for each in PLATFORM] + [sysconfig.get_path("purelib")]
-    (packages / "clone.pth").write_text("\n".join(lines) + "\n")
+    lines = [*(str(folder / each) for each in PLATFORM), sysconfig.get_path("purelib")]
+    (packages / "clone.pth").write_text("".join(f"{os.path.relpath(line, packages)}\n" for line in lines))
     program = environment / "bin" / "waltz"
     program.write_text(WALTZ)
     program.chmod(0o755)

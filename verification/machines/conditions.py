@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools.set_up import ENVIRONMENT, STAMP, read_stamp, write_stamp
-from verification.machines.clones import ROOT, bring_java, make_clone, set_aside
+from verification.machines.clones import PLATFORM, ROOT, bring_java, make_clone, set_aside
 from verification.machines.session import SEEN, SESSION, TWO_AT_ONCE, TWO_CATALOGS
 from waltz_log.cli.checks import DELTA_JARS
 
@@ -121,6 +121,10 @@ def _changed(field_: str, value: str) -> Callable[[Machine], Path]:
     return make
 
 
+def _colon(machine: Machine) -> Path:
+    return _clone(machine).rename(machine.folder / "a:b")
+
+
 def _of_user(owner: int) -> Callable[[Machine], Path]:
     def make(machine: Machine) -> Path:
         clone = _clone(machine)
@@ -164,7 +168,7 @@ def _other_code(machine: Machine) -> Path:
     clone = _clone(machine)
     (packages,) = (clone / ENVIRONMENT).glob("lib/python3*/site-packages")
     path = packages / "clone.pth"
-    path.write_text(path.read_text().replace(str(clone), str(ROOT)))
+    path.write_text("".join(f"{ROOT / each}\n" for each in PLATFORM) + path.read_text())
     return clone
 
 
@@ -202,7 +206,7 @@ CONDITIONS = (
     _refused("a set-up that was killed", _changed("requirements", ""), "make setup", r"making .venv \(it is not complete\)", short=False),
     _refused("no package index", _changed("requirements", ""), "make setup", "could not be installed: .*pip: .*No matching", short=False),
     _refused("code of another clone", _other_code, DOCTOR, "not from this folder; run make setup here"),
-    _refused("a colon in the path", _with(name="a:b"), "make setup", "the path of this folder has a colon"),
+    _refused("a colon in the path", _colon, "make setup", "the path of this folder has a colon"),
     _refused("a user id without a name", _of_user(NAMELESS), "make setup", f"user id {NAMELESS} has no entry", AS_NAMELESS),
     _refused("a clone of another user", _with(), "make setup", "this folder belongs to root", AS_NOBODY),
     _refused("a hard limit of 256 files", _with(), "ulimit -n 256 && make setup", "a process may open only 256 files"),

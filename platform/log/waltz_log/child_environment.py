@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -74,11 +75,15 @@ def spark_environment(environment: Mapping[str, str], *, python: Path, spark_hom
     }
     if environment.get("PYSPARK_DRIVER_PYTHON", str(python)) != str(python):
         kept.pop("PYSPARK_DRIVER_PYTHON_OPTS", None)  # options of another program, such as `notebook`
+    path, named = kept.get("PATH", os.defpath), str(python)
+    if shlex.quote(named) != named:  # Spark asks a shell for it without quotes, and finds no data source in Python otherwise
+        path, named = f"{python.parent}{os.pathsep}{path}", "python3"
     return {
         **kept,
+        "PATH": path,
         "SPARK_HOME": str(spark_home),
-        "PYSPARK_PYTHON": str(python),
-        "PYSPARK_DRIVER_PYTHON": str(python),
+        "PYSPARK_PYTHON": named,
+        "PYSPARK_DRIVER_PYTHON": named,
         "SPARK_LOCAL_IP": "127.0.0.1",  # Spark resolves the name of the host otherwise
         "JAVA_HOME": str(java.parent.parent),
     }

@@ -19,7 +19,7 @@ from waltz_log.child_environment import spark_environment, utf8_locale
 from waltz_log.coordination.java import SPARK_MODULES, JavaMissing, find_java
 from waltz_log.exit_codes import LACKING
 
-__all__ = ["PROGRAMS", "enter_environment", "fault", "main", "metastore_used"]
+__all__ = ["PROGRAMS", "clean_environment", "enter_environment", "fault", "main", "metastore_used"]
 
 PROGRAMS = ("pyspark", "spark-pipelines", "spark-shell", "spark-sql", "spark-submit")
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     problem = fault(given, os.environ)
     if problem is None:
         try:
-            environment = _environment()
+            environment = clean_environment()
         except JavaMissing as error:
             problem = str(error)
     if problem is not None:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def enter_environment() -> None:
     """Gives this process the environment of Spark's programs, for a session that it starts itself. Raises `JavaMissing`."""
-    clean = _environment()
+    clean = clean_environment()
     for name in set(os.environ) - set(clean):
         del os.environ[name]
     os.environ.update(clean)
@@ -76,7 +76,8 @@ def metastore_used(folder: Path) -> bool:
     return False
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """For a program of Spark, from this process's environment. Raises `JavaMissing`."""
     spec = importlib.util.find_spec("pyspark")  # does not import it
     assert spec is not None
     assert spec.submodule_search_locations is not None

@@ -38,6 +38,11 @@ def test_spark_sees_nothing_of_another_spark_and_everything_else() -> None:
     }
 
 
+def test_an_interpreter_whose_path_a_shell_would_split_is_found_by_its_name() -> None:
+    got = spark_environment({"PATH": "/bin"}, python=Path("/a b/bin/python"), spark_home=Path("/s"), java=Path("/j/bin/java"))
+    assert (got["PATH"], got["PYSPARK_PYTHON"], got["PYSPARK_DRIVER_PYTHON"]) == (f"/a b/bin{os.pathsep}/bin", "python3", "python3")
+
+
 @pytest.mark.parametrize(("driver", "kept"), [("jupyter", False), ("/p/bin/python", True), (None, True)])
 def test_options_of_another_driver_are_dropped_with_it(driver: str | None, kept: bool) -> None:
     given = {"PYSPARK_DRIVER_PYTHON_OPTS": "-i"} | ({} if driver is None else {"PYSPARK_DRIVER_PYTHON": driver})

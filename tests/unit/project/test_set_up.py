@@ -143,3 +143,15 @@ def test_a_java_of_our_own_drops_the_module_that_it_lacks_and_nothing_else(tmp_p
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other"]
     done = subprocess.run([environment / "java" / "bin" / "java", *given], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "<-Xmx1g><a b><><--add-modules=other>"
+
+
+def test_an_editable_installation_is_found_under_every_locale(clone: Path) -> None:
+    moved = clone.rename(clone.with_name("Plätze für alle"))
+    (packages,) = (moved / ".venv").glob("lib/python3*/site-packages")
+    (moved / "platform").mkdir()
+    (moved / "platform" / "found_here.py").write_text("")
+    (packages / "_x.pth").write_text(f"{moved / 'platform'}\n/nonexistent\n", encoding="utf-8")
+    set_up.write_relative_paths(moved)
+    assert (packages / "_x.pth").read_text(encoding="ascii").splitlines()[1] == "/nonexistent"
+    command = [str(moved / ".venv" / "bin" / "python"), "-I", "-c", "import found_here"]
+    subprocess.run(command, env={"LC_ALL": "C"}, timeout=60, check=True)
