@@ -21,6 +21,7 @@ KNOWN = {
     "log/waltz_log/cli/main.py: os.open": "/dev/null",
     "log/waltz_log/cli/checks.py: read_bytes": "a jar in the project's own cache, to compare its hash",
     "log/waltz_log/cli/checks.py: read_text": "the list of pinned jars in the project",
+    "sink/waltz_delta/launch.py: mkdir": "a folder of the environment for temporary files, where /tmp runs nothing",
     "sink/waltz_delta/launch.py: Path.open": "Derby's lock in the current folder, which is only locked",
     "log/waltz_log/cli/storage/storage_copies.py: os.open": "the control file, which the command has found to be a file, to ask for its lock",
     "log/waltz_log/cli/support/bundle.py: os.open": "creates the archive, exclusively",
