@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -39,11 +42,29 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}/waltz/x"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_cluster_that_does_not_answer_is_one_sentence(command: str, silent: str, capfd: pytest.CaptureFixture[str]) -> None:
-    address = silent.partition("/")[0] if command.split()[0] in ("read", "tail", "lag", "trace", "topic") else silent
-    assert run([*command.format(address).split(), "--timeout", "0.2"]) == UNAVAILABLE
-    out, err = capfd.readouterr()
+def _asks_servers(command: str) -> bool:
+    return command.split()[0] in ("read", "tail", "lag", "trace", "topic")
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if not _asks_servers(each)])
+def test_a_coordinator_that_does_not_answer_is_one_sentence(command: str, silent: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.format(silent).split(), "--timeout", "0.2"]) == UNAVAILABLE
+    _expect_one_sentence(*capfd.readouterr())
+
+
+def test_log_servers_that_do_not_answer_are_one_sentence(silent: str) -> None:
+    """Each command in a process of its own, as for a user: the events of gRPC's loop reach the loop of the next test."""
+    address = silent.partition("/")[0]
+    commands = [
+        [sys.executable, "-m", "waltz_log.cli", *each.format(address).split(), "--timeout", "0.2"] for each in COMMANDS if _asks_servers(each)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        for ended in pool.map(lambda command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False), commands):
+            assert ended.returncode == UNAVAILABLE, ended
+            _expect_one_sentence(ended.stdout, ended.stderr)
+
+
+def _expect_one_sentence(out: str, err: str) -> None:
     assert out == ""
     assert err.splitlines()[-1].startswith("waltz: cluster unavailable: ")
     assert "Traceback" not in err

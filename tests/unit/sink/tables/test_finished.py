@@ -8,6 +8,7 @@ from pyspark_waltz.log_view import CONNECT_TIMEOUT_S
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.pipelines import pipeline_run
 from waltz_delta.tables.finished import TableOutcome
+from waltz_log.client.inspection import inspect
 from waltz_log.errors import ClusterUnavailable
 
 
@@ -24,12 +25,12 @@ def test_a_table_that_no_batch_made_has_no_version() -> None:
 def test_a_job_gives_its_first_connection_the_time_that_is_given_for_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def refuse(address: str, timeout_s: float) -> None:
+    def refuse(cluster: str, timeout_s: float, _key: object) -> None:
         asked.append(timeout_s)
-        raise ClusterUnavailable(address=address, reason="nobody")
+        raise ClusterUnavailable(address=cluster, reason="nobody")
 
-    monkeypatch.setattr(pipeline_run, "ClusterInspector", refuse)
+    monkeypatch.setattr(inspect, "ClusterInspector", refuse)
     for options in ({"fetchTimeoutMs": "1500"}, {}):
         with pytest.raises(ClusterUnavailable):
-            pipeline_run.contact(SourceOptions.parse({"cluster": "h:1/w", **options}))
+            pipeline_run.contact(SourceOptions.parse({"cluster": "h:1", **options}))
     assert asked == [1.5, CONNECT_TIMEOUT_S]

@@ -21,7 +21,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["AHEAD_MAX_MS", "AgreedClock"]
+__all__ = ["AHEAD_MAX_MS", "PAUSE_S", "AgreedClock"]
 
 log = get_logger(__name__)
 

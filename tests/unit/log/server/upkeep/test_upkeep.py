@@ -25,6 +25,7 @@ from waltz_log.core.topics.catalogue import HOUR_MS, Policies, Topic
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
+from waltz_log.server.base.agreed_clock import PAUSE_S
 from waltz_log.server.mounts.sequence_search import SequenceSearch
 from waltz_log.server.upkeep import upkeep
 from waltz_log.statistics import to_json
@@ -271,6 +272,7 @@ async def test_old_transactions_go_by_the_times_in_the_log_the_last_segment_too(
         await cluster.create(retention_ms=2 * HOUR_MS)
         await fill(client, 30)
         cluster.dates.ahead_ms = HOUR_MS
+        await asyncio.sleep(2 * PAUSE_S)  # until the server has heard that the dates of all nodes agree
         await fill(client, 30)
         await asyncio.sleep(6 * ROUND_S)
         assert cluster.held("storage-0")[0] == 0
