@@ -189,10 +189,10 @@ def received_append(data: bytes | memoryview) -> ReceivedAppend | pb.ClientMessa
 
 
 def received_block(data: bytes | memoryview) -> ReceivedBlock | pb.ReplicateRequest:
-    """Raises protobuf's `DecodeError`."""
+    """Raises what `decoder_of` says."""
     fields = _only_field(memoryview(data), _BLOCK, {1: int, 2: bytes, 3: bytes, 4: int, 5: bytes, 6: int})
     if fields is None or max(fields.get(1, 0), fields.get(4, 0)) > _INT64_MAX or fields.get(6, 0) > _UINT32_MAX:
-        return pb.ReplicateRequest.FromString(data)  # type: ignore[arg-type]  # it reads a view too
+        return with_names(pb.ReplicateRequest.FromString(data))  # type: ignore[arg-type]  # it reads a view too
     get = fields.get
     return ReceivedBlock(Block(get(1, 0), get(2, b""), get(3, b""), get(4, 0), get(5, b""), get(6, 0)))
 

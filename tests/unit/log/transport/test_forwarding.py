@@ -18,7 +18,7 @@ from waltz_log.core.ports import Channel, Listener, Sender, Service
 from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics, RecoveringPartitionStatistics, ServerStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
-from waltz_log.errors import ConnectionLost, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable
+from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.statistics import to_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -402,7 +402,7 @@ async def test_a_worker_that_is_gone_is_reported_and_the_others_answer(bench: _B
 
 
 async def test_a_request_that_names_more_partitions_than_a_log_has_is_refused(bench: _Bench) -> None:
-    with pytest.raises(InvalidRequest, match="4096 partitions at most"):
+    with pytest.raises(ProtocolViolation, match="partitions has more than 4096 entries"):
         await bench.at(0).call(methods.BOUND, pb.BoundRequest(partitions=[MINE] * (PARTITIONS_MAX + 1)), timeout_s=PATIENCE_S)
 
 
