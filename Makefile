@@ -28,7 +28,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup machines test-versions check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup machines test-versions check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile flood tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -101,6 +101,9 @@ strangers: setup ## 10,000 connections of strangers to every port of a secure cl
 
 hostile: setup ## a million appends beside a client with a certificate and every right except the honest one's, eleven minutes; APPENDS=20000 SECONDS=33 WORKERS=2
 	$(BIN)/python -m verification.hostile $(if $(APPENDS),--appends $(APPENDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WORKERS),--workers $(WORKERS))
+
+flood: setup ## three principals without rights call for ten minutes, and the audit trail of earlier denied calls is read; SECONDS=25 RATE=50 WORKERS=2
+	$(BIN)/python -m verification.flood $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATE),--rate $(RATE)) $(if $(WORKERS),--workers $(WORKERS))
 
 tls-scan: setup $(SSLYZE) ## sslyze and testssl.sh against each port of a secure cluster, some minutes; PLANT=tls-1.2 or no-client-certificate: a weak port
 	@.ci/install-packages verification/tls_scan/packages

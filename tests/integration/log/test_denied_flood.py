@@ -1,4 +1,4 @@
-"""A flood of denied calls on real processes erases no trace of an earlier one: a short version of `python -m verification.flood`."""
+"""A flood of denied calls on real processes erases no trace of an earlier one: a short version of `make flood`."""
 
 from __future__ import annotations
 
