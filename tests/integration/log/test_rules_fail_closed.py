@@ -115,7 +115,7 @@ def test_nodes_that_start_after_zookeeper_was_put_back_to_before_the_first_rule_
             cluster.start("zookeeper")
             if stopped:
                 cluster.wait_ready()
-                assert waltz(cluster, "topic", "create", cluster.coordinator, "shop/orders", "--partitions", "1").returncode == 0
+                assert waltz(cluster, "topic", "create", cluster.cluster, "shop/orders", "--partitions", "1").returncode == 0
                 assert waltz(cluster, "access", "grant", cluster.coordinator, GOOD, "append,read", "shop/orders").returncode == 0
         for name in ("storage-0", "server-0"):
             cluster.start(name)

@@ -94,6 +94,27 @@ async def test_what_is_written_before_a_call_is_seen_by_it(cluster: MemoryCluste
         assert f"new-{number:02}" in await (await values(cluster)).children(paths.STORAGE_NODES)
 
 
+async def test_a_read_that_began_before_a_call_is_not_its_answer(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = cluster.servers["server-0"][0]._cluster_calls
+    began, goes_on = asyncio.Event(), asyncio.Event()
+    read = calls.read
+
+    async def slow() -> None:
+        await read()
+        began.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(calls, "read", slow)
+    first = asyncio.create_task(values(cluster))
+    await began.wait()
+    await cluster.ensemble.session().create(f"{paths.STORAGE_NODES}/late", b"{}")
+    second = asyncio.create_task(values(cluster))
+    await asyncio.sleep(0.05)
+    goes_on.set()
+    assert "late" not in await (await first).children(paths.STORAGE_NODES)
+    assert "late" in await (await second).children(paths.STORAGE_NODES)
+
+
 async def test_calls_of_the_same_moment_share_one_read(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = cluster.servers["server-0"][0]._cluster_calls
     reads = 0

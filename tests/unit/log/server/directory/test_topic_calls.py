@@ -19,7 +19,7 @@ from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.topic_directory import find_topic
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.topics.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, NoSuchTopic, PermissionDenied, WaltzError
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, NoSuchTopic, PermissionDenied, WaltzError
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import AccessRules, Operation, Rule, decide, parse_resource
 from waltz_log.server.directory import topic_calls
@@ -132,6 +132,13 @@ async def test_each_call_that_shows_topics_shows_those_of_the_caller_alone(clust
                 await refused(bounds_with_upkeep(owners, [partitions[name]]), PermissionDenied)
 
 
+async def test_a_principal_without_any_right_is_shown_no_list(cluster: MemoryCluster) -> None:
+    channel = cluster.network.host("application-other").connect(cluster.servers["server-0"][0].address)
+    for action in (LIST, CREATE, ALTER, DELETE):
+        request = pb.TopicsRequest(cluster_key=cluster.key.bytes, action=action, topic="shop/orders", plan=PLAN)
+        await refused(channel.call(TOPICS, request, timeout_s=10), PermissionDenied)
+
+
 async def test_lag_shows_no_mark_of_a_partition_without_a_right(cluster: MemoryCluster) -> None:
     asked = lag.Asked(tables=("table",))
     for host, marks in {"client": {0: -1, 1: -1}, READER: {0: -1, 1: None}}.items():
@@ -168,6 +175,24 @@ async def test_the_list_is_answered_while_the_coordinator_is_away(cluster: Memor
     for _, session in cluster.servers.values():
         cluster.ensemble.cut(session)
     assert names(await ask(READER, LIST)) == ["shop/orders"]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["hangs", "fails"])
+async def test_a_coordinator_that_does_not_answer_the_list_delays_it_little(
+    cluster: MemoryCluster, ask: Ask, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Its session does not know yet."""
+
+    async def silent(_: Any) -> Any:
+        if fails:
+            raise ClusterUnavailable(address="coordinator", reason="no answer")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(topic_calls, "READ_S", 0.05)
+    monkeypatch.setattr(topic_calls, "read_catalogue", silent)
+    began_s = asyncio.get_running_loop().time()
+    assert names(await ask(READER, LIST)) == ["shop/orders"]
+    assert asyncio.get_running_loop().time() - began_s < 5.0
 
 
 # ---- who changes one -------------------------------------------------------------------------------------------------------------------------------
