@@ -60,10 +60,14 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff format
 
 test: setup ## all tests but those marked long, slow or install
+	@echo "test: 8,900 tests, about 40 minutes on two cores; make test-unit takes 6"
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
 	$(BIN)/pytest -q -m $(QUICK) -n 4 --dist worksteal tests/unit # few of them share anything, and some wait
+
+test-versions: setup ## the unit tests under each other Python from 3.11 on that is installed, in environments of their own; VERSIONS='python3.13'
+	$(BIN)/python -m tools.versions $(VERSIONS)
 
 test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim

@@ -88,6 +88,7 @@ SECTIONS = [
 
 INTERNAL = {
     "AccessRules": "the coordinator keeps them, and `waltz access` changes them",
+    "Rule": "one of the rules of access, which `waltz access` changes",
     "_Stored": "the rules of access, which the coordinator keeps and `waltz access` changes",
     "CompactionSettings": "a storage node makes them from its own settings and from the policies of a topic",
 }

@@ -280,6 +280,9 @@ class Wire(asyncio.BufferedProtocol):
         if small:
             parts.append(small)
         self._transport.writelines(parts)
+        if self._senders is None and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            # Calls `pause_writing`, which writelines of Python 3.12 and 3.13 forgets.
+            self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     def _check_silence(self) -> None:
         """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
