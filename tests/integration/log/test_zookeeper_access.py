@@ -12,12 +12,15 @@ from uuid import UUID
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from tests.integration.free_ports import free_port
+from waltz_log.cli.ensemble_check import check_ensemble
 from waltz_log.coordination import embedded
 from waltz_log.coordination.access_lists import SECRET
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.ensemble_root import close_ensemble
 from waltz_log.core import metadata as paths
 from waltz_log.core.topics.catalogue import CATALOGUE
 from waltz_log.core.topics.subscribers import SUBSCRIBERS
@@ -131,3 +134,28 @@ async def test_without_certificates_a_secret_closes_everything_to_others(tmp_pat
         monkeypatch.setenv(SECRET, "short")
         with pytest.raises(InvalidSetting, match=SECRET):
             await ZooKeeperCoordinator.connect(address)
+
+
+async def test_doctor_says_whether_the_ensemble_is_closed_to_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreachable = await check_ensemble(f"127.0.0.1:{free_port()}/waltz/test", timeout_s=0.5)
+    assert not unreachable.ok
+    assert "does not answer" in unreachable.found
+    with zookeeper(tmp_path, None) as address:
+        unprotected = await check_ensemble(address)
+        assert (unprotected.ok, unprotected.needed) == (False, False)
+        assert "may change everything" in unprotected.found
+        monkeypatch.setenv(SECRET, "a secret of nodes and operators")
+        opened = await check_ensemble(address)
+        assert (opened.ok, opened.needed) == (False, True)
+        assert "is open to everyone at /, /zookeeper" in opened.found
+        node = await ZooKeeperCoordinator.connect(address, timeout_s=30, new=True)
+        try:
+            assert await close_ensemble(node) == []
+            await create(node)
+            closed = await check_ensemble(address)
+            assert closed.ok, closed.sentence
+            await node._call(lambda: node._client.set_acls_async(f"{node.root}{paths.CLUSTER}", list(OPEN_ACL_UNSAFE)))
+            again = await check_ensemble(address)
+            assert again.found.endswith(f"is open to everyone at {node.root}{paths.CLUSTER}")
+        finally:
+            await node.close()

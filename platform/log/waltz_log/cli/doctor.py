@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,8 +13,13 @@ from waltz_log.exit_codes import LACKING, OK
 __all__ = ["run"]
 
 
-def run(directory: Path, output: str) -> int:
+def run(directory: Path, output: str, coordinator: str | None = None) -> int:
+    """`coordinator`: an ensemble to check too."""
     found = checks.machine_checks(directory)
+    if coordinator is not None:
+        from waltz_log.cli.ensemble_check import check_ensemble
+
+        found.append(asyncio.run(check_ensemble(coordinator)))
     if output != "table":
         print_data([asdict(check) for check in found], output)
     else:

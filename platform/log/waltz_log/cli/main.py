@@ -151,11 +151,19 @@ def console(
 
 
 @app.command()
-def doctor(output: Output = "table") -> int:
+def doctor(
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            envvar=["WALTZ_SERVER_COORDINATOR", "WALTZ_STORAGE_COORDINATOR"], help="ZooKeeper to check for access by strangers, as host:port/path."
+        ),
+    ] = None,
+    output: Output = "table",
+) -> int:
     """Check this machine for what the platform needs, and show how to install what is missing."""
     from waltz_log.cli import doctor as command
 
-    return command.run(Path.cwd(), checked_output(output))
+    return command.run(Path.cwd(), checked_output(output), coordinator)
 
 
 add_examples(app)
