@@ -55,8 +55,7 @@ def _bundle(path: str) -> None:
 def _rules(directory: str) -> None:
     known = KnownValues()
     RememberedValues(Path(directory)).load(known)
-    known.accept(RULES, None)
-    if known.refused():
+    if known.value(RULES) is None:
         raise OSError("remembered rules cannot be read, without them nothing is permitted")
 
 
