@@ -137,7 +137,7 @@ class _World:
                 if b"waltz_statistics_up 1.0" in answer.read():
                     return
             time.sleep(0.1)
-        raise Unavailable(reason=f"{name} does not serve: {self.cluster.last_words(name)}")
+        raise Unavailable(reason=f"{name} does not serve: {self.cluster.how_ended(name) if name in self.cluster.ended else 'it still starts'}")
 
     def start_with(self, name: str, **environment: str) -> None:
         """Starts a node of the cluster with additional environment variables."""

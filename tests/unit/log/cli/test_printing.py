@@ -70,7 +70,6 @@ def test_a_long_table_has_one_line_for_each_row(capsys: pytest.CaptureFixture[st
 
 RAW = {
     "cli/printing.py": "the functions that escape",
-    "cli/checks.py": "runs before the packages are installed, and says sentences of ours",
     "cli/__main__.py": "a sentence of ours, without the packages that commands need",
     "cli/main.py": "escapes what it shows of an error",
     "cli/watching.py": "clears the screen, and escapes what it shows of an error",
