@@ -13,6 +13,7 @@ from waltz_log.core.node_address import announced_name
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.settings import chosen_tls
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS
+from waltz_log.transport.grpc_target import target_of
 from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.verified_peer import VERIFY_TIMEOUT_S, verify_peer_blocking
 
@@ -40,7 +41,7 @@ def channel_to(address: str, timeout_s: float = VERIFY_TIMEOUT_S) -> grpc.Channe
         return found[1]
     expect_usable()
     if certificates is None:
-        channel = grpc.insecure_channel(address, OPTIONS)
+        channel = grpc.insecure_channel(target_of(address), OPTIONS)
     else:
         peer = verify_peer_blocking(address, certificates, min(timeout_s, VERIFY_TIMEOUT_S))
         pem, channel = peer.pem, grpc.secure_channel(peer.target, peer.credentials(), [*OPTIONS, *peer.options()])

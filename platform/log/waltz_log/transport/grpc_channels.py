@@ -19,6 +19,7 @@ from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.identity import Identity
 from waltz_log.security.token_file import TokenFile
+from waltz_log.transport.grpc_target import target_of
 from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.methods import MAX_FRAME_BYTES
 from waltz_log.transport.verified_peer import VerifiedPeer, verify_peer
@@ -70,7 +71,9 @@ class GrpcChannels:
         token = None if certificates is None else certificates.settings.token
         self._token = None if token is None else TokenFile(token)
         self._peer: VerifiedPeer | None = None
-        self._channel: grpc.aio.Channel | None = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) if certificates is None else None
+        self._channel: grpc.aio.Channel | None = None
+        if certificates is None:
+            self._channel = grpc.aio.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
         self._verifying = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False

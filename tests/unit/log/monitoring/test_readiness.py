@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from waltz_log.core.replica_status import ReplicaStatus
-from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ServerStatistics
+from waltz_log.core.status.server_statistics import FollowerStatistics, OpenPartitionStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.monitoring.readiness import REASON_MAX, Check, checks_of, is_ready, report
 
@@ -44,6 +44,12 @@ def test_replicas_that_do_not_count_do_not_make_a_server_unready(server: ServerS
     assert isinstance(found, OpenPartitionStatistics)
     replicas = {name: replace(each, counts=name == "storage-0") for name, each in found.replicas.items()}
     assert is_ready(checks_of(replace(server, workers=(), partitions={0: replace(found, replicas=replicas)})))
+
+
+def test_a_server_that_does_not_reach_the_coordinator_stays_ready(server: ServerStatistics) -> None:
+    """Otherwise all servers would leave DNS at once, while every owner serves."""
+    ready = replace(server, workers=(), partitions={})
+    assert _failed(replace(ready, followers=FollowerStatistics(age_s=3600.0), refused_values={"/assignment": "missing"})) == {}
 
 
 def test_a_server_that_has_not_joined_is_not_ready(server: ServerStatistics) -> None:

@@ -14,6 +14,7 @@ import pytest
 from waltz_log.client import ClientSettings, Subscribers, WaltzClient
 from waltz_log.client.owners import following, seeds
 from waltz_log.client.owners.following import Following
+from waltz_log.client.owners.owners import Owners
 from waltz_log.client.owners.seeds import NamedServers
 from waltz_log.core.cluster_map import assignment_items, parameters_items
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership
@@ -25,7 +26,7 @@ from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.given_name import given_name
-from waltz_log.transport.methods import FOLLOW
+from waltz_log.transport.methods import BOUND, FOLLOW
 
 OTHER = UUID(int=7)
 FAST: dict[str, Any] = {"retry_base_s": 0.001, "retry_cap_s": 0.01, "connect_timeout_s": 5.0}
@@ -217,16 +218,17 @@ async def test_with_a_configured_key_the_cluster_is_found_among_addresses_of_oth
     assert (found.server, owner(found)) == (server.address, 1)
 
 
-async def test_an_address_of_another_cluster_does_not_end_the_wait_for_a_server_of_this_one(network: MemoryNetwork, follow: Follow) -> None:
-    server, other = Server(), Server(OTHER.bytes)
-    await server.listen(network)
-    await other.listen(network)
+async def test_addresses_of_another_cluster_do_not_end_the_wait_for_a_server_of_this_one(network: MemoryNetwork, follow: Follow) -> None:
+    server, others = Server(), [Server(OTHER.bytes) for _ in range(4)]
+    for each in (server, *others):
+        await each.listen(network)
+    for each in others:
+        for _ in range(20):
+            each.say(9, owner=9)
     for _ in range(3):
         server.answers.put_nowait(Unavailable(reason="the server is not ready"))
     server.say(5)
-    for _ in range(20):
-        other.say(9, owner=9)
-    found = await follow([server.address, other.address], cluster_key=CLUSTER_KEY)
+    found = await follow([each.address for each in (server, *others)], cluster_key=CLUSTER_KEY)
     assert (found.server, owner(found)) == (server.address, 1)
 
 
@@ -277,6 +279,82 @@ async def test_a_server_that_is_behind_is_passed_over(network: MemoryNetwork, fo
     server.say(5)
     found = await follow([behind.address, server.address])
     assert found.server == server.address
+
+
+async def test_the_address_that_failed_last_is_tried_last(network: MemoryNetwork, follow: Follow) -> None:
+    server, refusing = Server(), Server()
+    await server.listen(network)
+    await refusing.listen(network, "refusing")
+    for _ in range(50):
+        refusing.answers.put_nowait(Unavailable(reason="not now"))
+    rounds = 20
+    for _ in range(rounds):
+        server.say(5)
+        server.answers.put_nowait(None)
+    server.say(6, owner=6)
+    found = await follow([refusing.address, server.address])
+    await until(lambda: owner(found) == 6)
+    assert len(server.requests) == rounds + 1
+    assert len(refusing.requests) <= 1, "at first, nothing is known of it"
+
+
+async def test_the_named_servers_come_first_again_when_all_learned_ones_fail(network: MemoryNetwork, follow: Follow) -> None:
+    """A cluster that moved: nothing that was learned answers any more, and the names lead to it."""
+    old, moved = Server(), Server()
+    await old.listen(network, "old")
+    await moved.listen(network, "moved")
+    old.say(5)
+    addresses = [old.address]
+    found = await follow(addresses)
+    addresses[:] = [moved.address]
+    moved.say(6, owner=6)
+    for _ in range(50):
+        old.answers.put_nowait(Unavailable(reason="it moved"))
+    await until(lambda: owner(found) == 6)
+    assert len(old.requests) <= 3, "the stream that ended, and one round"
+    assert found.server == moved.address
+
+
+async def test_followers_of_servers_that_end_return_at_different_times(network: MemoryNetwork) -> None:
+    servers = [Server() for _ in range(20)]
+    made = []
+    for seed, server in enumerate(servers):
+        await server.listen(network)
+        server.say(5)
+        seeds = KnownServers(lambda address=server.address: [address])  # type: ignore[misc]
+        made.append(Following(seeds, network, ClientSettings(retry_base_s=0.5), random.Random(seed), lambda _: None))
+        await made[-1].open()
+    began_s = asyncio.get_running_loop().time()
+    for server in servers:
+        server.answers.put_nowait(None)
+    returned: dict[int, float] = {}
+    async with asyncio.timeout(20):
+        while len(returned) < len(servers):
+            await asyncio.sleep(0.002)
+            now_s = asyncio.get_running_loop().time() - began_s
+            returned |= {at: now_s for at, server in enumerate(servers) if len(server.requests) == 2 and at not in returned}
+    assert max(returned.values()) - min(returned.values()) > 0.25, "spread over the first pause, of 0.5 s"
+    for each in made:
+        await each.close()
+
+
+async def test_an_owner_with_an_older_session_is_not_believed(network: MemoryNetwork) -> None:
+    """The map may still name it, and it may not know yet that it was replaced."""
+    server = Server()
+    sessions = [5, 3, 3, 6]
+
+    async def bound(request: pb.BoundRequest) -> pb.BoundResponse:
+        session = sessions.pop(0)
+        return pb.BoundResponse(bounds=[pb.Bound(partition=0, session=session, high_water_mark=100 - session)])
+
+    server.address = (await network.serve("server:0", [FOLLOW.served_by(server._follow), BOUND.served_by(bound)])).address
+    server.say(5)
+    owners = Owners(KnownServers(lambda: [server.address]), network, ClientSettings(**FAST), random.Random(1))
+    await owners.open()
+    assert (await owners.bound(0, 5)).session == 5
+    assert (await owners.bound(0, 5)).session == 6
+    assert not sessions
+    await owners.close()
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------------------------------------

@@ -231,6 +231,58 @@ async def test_a_right_that_changed_between_two_streams_is_seen(make: Make) -> N
     await again.close()
 
 
+async def test_what_a_follower_does_not_see_moves_its_version_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else changes of other topics would make its version too old for a difference."""
+    cluster = await make(identities=_identity, servers=1)
+    await cluster.change_access(lambda found: found.granted(_rule("application-a", "shop/own")))
+    follower = Follower(cluster, host="application-a")
+    await follower.until(lambda map: "topics" in map.versions)
+    before = follower.map.versions["topics"]
+    await _add_topic(cluster, "other/hidden")
+    await follower.until(lambda map: map.versions["topics"] > before)
+    hidden = follower.map.versions["topics"]
+    await _add_topic(cluster, "shop/own")
+    await follower.until(lambda map: map.versions["topics"] > hidden)
+    assert [str(name) for name in follower.map.catalogue.topics] == ["shop/own"]
+    last = [part for part in follower.messages[-1].parts if part.source == "topics"]
+    assert [part.base for part in last] == [hidden], "a difference"
+    assert "hidden" not in str(follower.messages)
+    await follower.close()
+
+
+async def test_a_slow_follower_gets_several_changes_as_one_difference(make: Make) -> None:
+    cluster = await make(servers=1)
+    slow, other = Follower(cluster), Follower(cluster)
+    for each in (slow, other):
+        await each.until(_owned)
+    seen = len(slow.messages)
+    for name in ("shop/a", "shop/b", "shop/c"):
+        await _add_topic(cluster, name)
+        await other.until(lambda map, name=name: TopicName.parse(name) in map.catalogue.topics)  # type: ignore[misc]
+    await slow.until(lambda map: len(map.catalogue.topics) == 3)
+    topics = [part for message in slow.messages[seen:] for part in message.parts if part.source == "topics"]
+    assert all(part.base >= 0 for part in topics), "nothing is listed again"
+    for each in (slow, other):
+        await each.close()
+
+
+async def test_confirmations_of_one_moment_share_a_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await make(servers=1)
+    followers_ = [Follower(cluster) for _ in range(50)]
+    served = cluster.servers["server-0"][0]._directory
+    reads = 0
+    confirm = served._confirm
+
+    async def counted(*more: str) -> None:
+        nonlocal reads
+        reads += bool(more)
+        await confirm(*more)
+
+    monkeypatch.setattr(served, "_confirm", counted)
+    await asyncio.gather(*(each.confirm() for each in followers_))
+    assert 1 <= reads <= 3
+
+
 async def test_followers_with_the_same_rights_share_bytes(make: Make) -> None:
     cluster = await make(servers=1)
     some = [Follower(cluster) for _ in range(5)]
