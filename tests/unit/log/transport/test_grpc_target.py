@@ -17,7 +17,7 @@ from waltz_log.transport.methods import PING
 async def test_a_host_is_looked_up_whatever_its_name_is(name: str) -> None:
     """The lookup fails, since nothing has this name here: with the whole address, and not with the port as a host."""
     channel = GrpcNetwork().connect(f"{name}:5101")
-    with pytest.raises(WaltzError, match=rf"(resol|lookup).*{name}:5101"):
+    with pytest.raises(WaltzError, match=rf"resolving {name}:5101"):
         await channel.call(PING, pb.PingRequest(), timeout_s=10)
     await channel.close()
 
@@ -29,6 +29,6 @@ async def test_addresses_and_names_are_reached(host: str) -> None:
     await server.start()
     async with grpc.aio.insecure_channel(target_of(f"{host}:{port}")) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as answered:
-            await channel.unary_unary("/nothing/Here")(b"", timeout=10)
+            await channel.unary_unary("/nothing/Here", request_serializer=bytes, response_deserializer=bytes)(b"", timeout=10)
         assert answered.value.code() is grpc.StatusCode.UNIMPLEMENTED
     await server.stop(0)
