@@ -147,6 +147,7 @@ MEANINGS: dict[str, str] = {
         "The creator of a topic disappeared before it finished, so the manager undoes the creation. Create the topic again."
     ),
     "task failed and is restarted": "An unexpected error ended a background task; it starts again. Report the stack trace as a defect.",
+    "task was cancelled by others and is restarted": "Code outside the platform cancelled the task, such as all of its loop. It starts again.",
     "task interrupted and is restarted": "A background task lost its connection and starts again.",
     # ---- log server: store sessions and replicas
     "opening store session": "A new owner starts recovery of the partition.",
@@ -230,7 +231,6 @@ MEANINGS: dict[str, str] = {
     "scrub of a partition ended early": "The scrub of a partition failed; the next pass includes it.",
     "scrub of a compacted view ended early": "The scrub of a view failed; the next pass includes it.",
     "scrub pass failed and is retried": "An unexpected error ended a pass. Report the stack trace as a defect.",
-    "scrub failed unexpectedly": "The scrub ended and stays off until the node is restarted. Report the stack trace as a defect.",
     "segment repair failed and is retried": "An unexpected error ended a repair. Report the stack trace as a defect.",
     "peer could not repair a range": "One peer could not supply the range. The next peer is asked.",
     "copying the rest of a range from peers": "Only a part of a damaged range was readable. The rest comes from peers.",

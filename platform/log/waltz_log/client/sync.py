@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, TypeVar  # Any: Future is invariant
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.client.append.arguments import append_nowait
 from waltz_log.client.append.bulk import append_all_blocking
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog
@@ -105,13 +106,12 @@ class SyncWaltzClient:
             await asyncio.wait({self._pump}, timeout=self.asynchronous.settings.close_timeout_s)
         await self.asynchronous.close()
         if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+            await end_tasks([self._pump])
         while self._inbox:
             append, outcome = self._inbox.popleft()
             if append is not None:
                 self._inbox_room.release()
-            if outcome.running() or outcome.set_running_or_notify_cancel():
+            if outcome.set_running_or_notify_cancel():
                 outcome.set_exception(NotAppended(partition=-1 if append is None else append.partition, reason="the client was closed"))
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
@@ -161,11 +161,15 @@ class SyncWaltzClient:
 
     def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> Future[Receipt]:
         """`append_nowait` of a draft. Returns a future of the outcome, which also has errors of the arguments. Waits only while 16,384 appends are
-        handed over and not yet enqueued. `topic`: the topic through whose handle the caller appends."""
+        handed over and not yet enqueued; in a callback of a future it raises `NotAppended` instead. `topic`: through whose handle the caller
+        appends."""
         if self._closed or self.background.forked:
             raise InvalidRequest(reason="the client is closed" if self._closed else FORKED)
         wait_s = self.asynchronous.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
-        if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
+        if self.background.is_own_thread:  # in a callback of a future: it must not wait for what only its own thread can do
+            if not self._inbox_room.acquire(blocking=False):
+                raise NotAppended(partition=partition, reason=f"no room: a callback cannot wait for it, and {INBOX_MAX} appends are handed over")
+        elif not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
         if self.asynchronous.settings.tracing:
@@ -179,27 +183,36 @@ class SyncWaltzClient:
     def _wake(self) -> None:
         self._waking = False  # before the inbox is read: every call from now on wakes the loop again
         if self._inbox and (self._pump is None or self._pump.done()):
-            self._pump = self.background.loop.create_task(self._empty_inbox(), name="waltz inbox")
+            self._pump = start_task(self._empty_inbox(), name="waltz inbox")
+            self._pump.add_done_callback(lambda _: None if self._closed else self._wake())  # others can cancel it
 
     async def _empty_inbox(self) -> None:
         while self._inbox:
-            append, outcome = self._inbox[0]
-            context = self._contexts.pop(outcome, None) if self._contexts else None
-            if not outcome.set_running_or_notify_cancel():
-                pass  # the caller cancelled it
-            elif append is None:
-                outcome.set_result(None)
-            else:
-                try:
-                    enqueuing = self.asynchronous.enqueue(*append)
-                    future = await (enqueuing if context is None else asyncio.create_task(enqueuing, context=context))
-                except Exception as error:  # whatever is wrong with it, those behind it go on
-                    outcome.set_exception(error)
-                else:
-                    future.add_done_callback(_passing_to(outcome))
-            self._inbox.popleft()
-            if append is not None:
-                self._inbox_room.release()
+            append, outcome = self._inbox.popleft()
+            try:
+                await self._hand_over(append, outcome)
+            finally:
+                if append is not None:
+                    self._inbox_room.release()
+
+    async def _hand_over(self, append: _Handover | None, outcome: Future[Any]) -> None:
+        context = self._contexts.pop(outcome, None) if self._contexts else None
+        if not outcome.set_running_or_notify_cancel():
+            return  # the caller cancelled it
+        if append is None:
+            outcome.set_result(None)
+            return
+        try:
+            enqueuing = self.asynchronous.enqueue(*append)
+            future = await (enqueuing if context is None else start_task(enqueuing, context=context))
+        except asyncio.CancelledError:
+            reason = "the client was closed" if self._closed else "a background task was cancelled: task=waltz inbox"
+            outcome.set_exception(NotAppended(partition=append.partition, reason=reason))
+            raise
+        except Exception as error:  # whatever is wrong with it, those behind it go on
+            outcome.set_exception(error)
+        else:
+            future.add_done_callback(_passing_to(outcome))
 
     def append_bulk(
         self,

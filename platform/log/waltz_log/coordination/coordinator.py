@@ -34,6 +34,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.coordination.access_lists import access_lists, open_to_everyone
 from waltz_log.coordination.secure_connection import SecureConnections
 from waltz_log.core.cluster_address import parse_coordinator
@@ -174,7 +175,7 @@ class ZooKeeperCoordinator:
 
     def _doubt(self) -> None:
         if self._suspended is None or self._suspended.done():
-            self._suspended = self._loop.create_task(self._end_if_refused())
+            self._suspended = start_task(self._end_if_refused())
 
     async def _end_if_refused(self) -> None:
         """An ensemble that was put back to an earlier state refuses this session for good and never reports that it ended, because the session has
@@ -396,8 +397,7 @@ class ZooKeeperCoordinator:
 
     async def close(self) -> None:
         if self._suspended is not None:
-            self._suspended.cancel()
-            await asyncio.gather(self._suspended, return_exceptions=True)
+            await end_tasks([self._suspended])
         if not self._ended.is_set():
             self._end(stop=False)
             await asyncio.to_thread(self._stop)

@@ -15,6 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias  # Any: JSON values, and the application's functions
 
+from waltz_log.background_tasks import TaskSet
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import Producer
@@ -75,7 +76,7 @@ class Calls:
         self._rng = rng
         self._running = 0
         self._limit = settings.calls_max
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._broken)
         self._failed: asyncio.Future[None] = lane.loop.create_future()
 
     @property
@@ -92,26 +93,17 @@ class Calls:
         try:
             await self._failed
         finally:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.end()
 
-    def _spawn(self, work: Any) -> None:
-        task = self._lane.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+    def _broken(self, error: BaseException) -> None:
+        if not self._failed.done():
             self._failed.set_exception(error)
 
     # ---- one run of a handler --------------------------------------------------------------------------------------------------------------------
 
     def start(self, entry: Entry) -> None:
         self._running += 1
-        self._spawn(self._call(entry))
+        self._tasks.start(self._call(entry))
 
     async def _call(self, entry: Entry) -> None:
         if not await self._run_handler(entry):
@@ -166,7 +158,7 @@ class Calls:
             self._lane.give_up(entry, str(error))
             return
         if isinstance(error, LockConflict) and entry.tries < self._settings.attempts_max:
-            self._spawn(self._after_winner(entry, error))
+            self._tasks.start(self._after_winner(entry, error))
         else:
             self._failed_run(entry, str(error))
 
@@ -182,7 +174,7 @@ class Calls:
         if entry.tries >= self._settings.attempts_max:
             self._lane.give_up(entry, f"after {entry.tries} attempts: {reason}")
             return
-        self._spawn(self._later(entry, self._pause_s(entry, self._settings.retry_base_s)))
+        self._tasks.start(self._later(entry, self._pause_s(entry, self._settings.retry_base_s)))
 
     async def _after_winner(self, entry: Entry, conflict: LockConflict) -> None:
         follower = await self._follower()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.base.belonging import Belonging
 from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
@@ -44,7 +45,7 @@ class Engine:
         self._writer: JournalWriter | None = None
         self._belonging: Belonging | None = None
         """From `start` on."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[BackgroundTask] = []
         self._failure: WaltzError | None = None
         self._error = ""
         self._connected = False
@@ -76,7 +77,7 @@ class Engine:
             self._closed = True
             self._close_offload()
             raise
-        self._tasks = [asyncio.create_task(self._keep_journal(), name="waltz outbox"), asyncio.create_task(self._tick(), name="waltz outbox ticks")]
+        self._tasks = [BackgroundTask("waltz outbox", self._keep_journal), BackgroundTask("waltz outbox ticks", self._tick)]
 
     async def close(self) -> None:
         """Stops forwarding immediately; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
@@ -107,9 +108,7 @@ class Engine:
     async def _end(self) -> None:
         self._closed = True
         self.admission.refuse_all(InvalidRequest(reason="the outbox is closed"))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(task.end() for task in self._tasks))
         self._fail_all(InvalidRequest(reason="the outbox is closed; the intent stays on disk"))
 
     def _fail_all(self, error: WaltzError) -> None:
@@ -197,12 +196,11 @@ class Engine:
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._dependencies.rng)
         while True:
             assert self._writer is not None
-            forwarding = asyncio.create_task(self._forward())
+            forwarding = BackgroundTask("waltz outbox forwarding", self._forward)
             try:
                 await asyncio.wait([self._writer.failed])
             finally:
-                forwarding.cancel()
-                await asyncio.gather(forwarding, return_exceptions=True)
+                await forwarding.end()
             self._fail(self._writer.failed.result())
             while self._failure is not None:
                 await asyncio.sleep(backoff.next_s())

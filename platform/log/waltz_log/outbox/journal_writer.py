@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.ports import Offload
-from waltz_log.errors import JournalFull, WaltzError
+from waltz_log.errors import JournalFailed, JournalFull, WaltzError
 from waltz_log.journal import Journal
 from waltz_log.outbox.ledger import Change
 
@@ -63,13 +64,25 @@ class JournalWriter:
         self._offload = offload
         self._make_space = make_space
         self._urgent: list[_Urgent] = []
+        self._in_round: list[_Urgent] = []
+        """What is being written, or was written last."""
         self._later: list[tuple[Change, OnDisk]] = []
         self._work = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="waltz outbox journal")
+        self._task = start_task(self._run(), name="waltz outbox journal")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Others cancelled it, or it has a defect: the journal is opened again."""
+        if self._closing or self.failed.done():
+            return
+        try:
+            outcome_of(task)
+        except Exception as error:
+            self._fail(JournalFailed(reason=str(error)), self._in_round)
 
     async def write(self, change: Change, on_disk: OnDisk | None = None) -> None:
         """Returns when the change is on disk. `on_disk` is called then, even if the caller was cancelled meanwhile. Raises `JournalFull`: nothing was
@@ -95,9 +108,9 @@ class JournalWriter:
 
     async def abort(self) -> None:
         """Ends immediately. What was not written is lost, as after a crash. Waits for a call that runs on a thread."""
+        self._closing = True
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         while True:
@@ -110,6 +123,7 @@ class JournalWriter:
             if not self._urgent and not self._closing:
                 await self._gather()
             urgent, later = self._next_round()
+            self._in_round = urgent
             try:
                 refused = await self._round([*(change for change, _ in later), *(change for change, _, _ in urgent)])
             except (WaltzError, OSError) as error:
@@ -147,7 +161,7 @@ class JournalWriter:
 
     async def _round(self, changes: list[Change]) -> list[JournalFull | None]:
         # Shielded: a cancelled task must not leave a thread behind that goes on writing.
-        call = asyncio.ensure_future(self._offload(self._write, changes))
+        call = start_task(self._offload(self._write, changes))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.client.append.append_window import STORAGE_FULL
 from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, PendingAppend
@@ -148,22 +149,17 @@ class Lane:
     async def run(self) -> None:
         """Ends only with an error."""
         self.producer.start()
-        waits: list[asyncio.Future[None]] = [asyncio.ensure_future(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
+        waits: list[asyncio.Future[None]] = [start_task(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in waits:
                 if each.done():
-                    each.result()
+                    outcome_of(each)
         finally:
-            for each in waits:
-                each.cancel()
             if self._held is not None:
                 self._held.cancel()
-            if self._mounting is not None:
-                self._mounting.cancel()
-                waits.append(self._mounting)
             try:
-                await asyncio.gather(*waits, return_exceptions=True)
+                await end_tasks([*waits, *([] if self._mounting is None else [self._mounting])])
             finally:
                 await self.producer.close()
 
@@ -234,7 +230,7 @@ class Lane:
             return
         if not self.producer.ready:  # waiting intents can still become too old
             if self._mounting is None or self._mounting.done():
-                self._mounting = asyncio.ensure_future(self._mount())
+                self._mounting = start_task(self._mount())
             return
         if data and not self._has_sequences():
             return

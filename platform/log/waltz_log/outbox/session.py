@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from waltz_log.background_tasks import TaskSet, end_tasks, start_task
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
@@ -71,7 +72,7 @@ class Session:
         self._listener = listener
         self._owners = Owners(dependencies.seeds, dependencies.network, dependencies.client_settings, dependencies.rng)
         self._lanes: dict[int, Lane] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet(self._failed)
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client_id = 0
         self._mount_sequence = 0
@@ -92,7 +93,7 @@ class Session:
                 await self._renew()
                 return
             for followed in self._dependencies.followed.values():
-                self._start(self._follow(followed))
+                self._tasks.start(self._follow(followed))
             self._forwarding = True
             for partition, entries in sorted(_by_partition(self._ledger.entries.values()).items()):
                 self._lane(partition, entries)
@@ -100,10 +101,8 @@ class Session:
         except SequencesUsedUp:
             return  # the next session begins with another client id
         finally:
-            for task in self._tasks:
-                task.cancel()
             try:
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._tasks.end()
             finally:
                 await self._client.close()
 
@@ -152,19 +151,14 @@ class Session:
             settle_only=settle_only,
             traced=parts.traced,
         )
-        self._start(self._run_lane(lane))
+        self._tasks.start(self._run_lane(lane))
 
     async def _run_lane(self, lane: Lane) -> None:
         await declare(self._owners, self._ledger, self._writer, lane.partition)
         await lane.run()
 
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.append(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Future[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._ended.done():
+    def _failed(self, error: BaseException) -> None:
+        if not self._ended.done():
             self._ended.set_exception(error)
 
     def _sequences_used_up(self) -> bool:
@@ -176,14 +170,14 @@ class Session:
         in_doubt = _by_partition(entry for entry in self._ledger.entries.values() if entry.attempt is not None)
         for partition, entries in sorted(in_doubt.items()):
             self._lane(partition, entries, settle_only=True)
-        settled = asyncio.ensure_future(self._all_settled())
+        settled = start_task(self._all_settled())
         either: list[asyncio.Future[None]] = [self._ended, settled]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._ended.done():
                 self._ended.result()
         finally:
-            settled.cancel()
+            await end_tasks([settled])
         await renew(self._owners, self._ledger, self._writer)
 
     async def _all_settled(self) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.cluster_address import parse_coordinator
 from waltz_log.loggers import get_logger
 from waltz_log.security.certificates import Certificates
@@ -45,7 +46,7 @@ class CoordinatorCertificate:
             return None
         if self._now_s() - self._read_s >= PERIOD_S and (self._reading is None or self._reading.done()):
             self._read_s = self._now_s()
-            self._reading = asyncio.get_running_loop().create_task(self._read(self._certificates))
+            self._reading = start_task(self._read(self._certificates))
         return min(self._expires_s.values(), default=None)
 
     async def _read(self, certificates: Certificates) -> None:
@@ -57,8 +58,7 @@ class CoordinatorCertificate:
 
     async def close(self) -> None:
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await end_tasks([self._reading])
 
 
 def _expiry_of(address: str, certificates: Certificates) -> float:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 
+from waltz_log.background_tasks import start_task
 from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.followed import KnownValues
@@ -156,7 +157,7 @@ async def _life_of_workers(
             await OtherNodes(GrpcNetwork(tls=settings.tls), known).ask(coordinator)
         membership = Membership(settings, coordinator, known)
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
-        lost = asyncio.ensure_future(coordinator.wait_session_lost())
+        lost = start_task(coordinator.wait_session_lost())
         every = AllWorkers(addresses.siblings)
         subscribers = SubscriberLag(coordinator)
 

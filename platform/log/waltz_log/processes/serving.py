@@ -12,10 +12,11 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
+
+from waltz_log.background_tasks import run_until_first_ends
 
 __all__ = ["either", "freeze_modules", "run", "say_ready", "serve"]
 
@@ -46,17 +47,7 @@ def _notify_systemd() -> None:
 
 async def either(*events: Awaitable[object]) -> None:
     """Returns when the first of them is done; the others are cancelled, its error is raised."""
-    tasks = [asyncio.ensure_future(event) for event in events]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+    await run_until_first_ends(*events)
 
 
 def freeze_modules() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ServerStatistics
@@ -36,7 +37,7 @@ class SubscriberLag:
         """The statistics with the lags of subscribers, as far as they are known by now."""
         if self._now_s() - self._read_s >= PERIOD_S and (self._reading is None or self._reading.done()):
             self._read_s = self._now_s()
-            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading = start_task(self._read())
         if self._marks is None:
             return statistics
         committed = {number: each.committed for number, each in statistics.partitions.items() if isinstance(each, OpenPartitionStatistics)}
@@ -48,8 +49,7 @@ class SubscriberLag:
 
     async def close(self) -> None:
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await end_tasks([self._reading])
 
 
 def lag_of(marks: Mapping[int, int], committed: Mapping[int, int]) -> int:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self  # Any: values that processes send each other
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
@@ -114,15 +115,13 @@ class Workers:
         for worker in self._workers:
             worker.begin()
         served = asyncio.gather(*(worker.ready.wait() for worker in self._workers))
-        failed = asyncio.ensure_future(self.wait_failed())
+        failed = start_task(self.wait_failed())
         try:
             await asyncio.wait((served, failed), return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
                 failed.result()
         finally:
-            for waiting in (served, failed):
-                waiting.cancel()
-            await asyncio.gather(served, failed, return_exceptions=True)
+            await end_tasks([served, failed])
 
     @property
     def serve(self) -> bool:
@@ -201,7 +200,7 @@ class _Worker:
 
     def begin(self) -> None:
         self.ready.clear()
-        self.kept = asyncio.get_running_loop().create_task(self._keep(), name=f"waltz worker {self._orders.worker}")
+        self.kept = start_task(self._keep(), name=f"waltz worker {self._orders.worker}")
 
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -241,8 +240,7 @@ class _Worker:
                 self.signal(signal.SIGTERM)  # the others received it while this one was being started
             return await self._process.wait()
         finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
+            await end_tasks([hearing])
             link.close()
 
     async def _watch(self) -> None:

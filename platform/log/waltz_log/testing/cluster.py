@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any  # keyword arguments that a settings model checks
 from uuid import UUID
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.access import AccessFollower, change_rules
 from waltz_log.coordination.followed import RULES, FollowedValue
@@ -171,7 +172,7 @@ class MemoryCluster:
         if access.enforced:
             follower = self._follower(node, access)
             await follower.read()
-            self._following[name] = asyncio.ensure_future(follower.run())
+            self._following[name] = start_task(follower.run())
         listener = await self.network.host(name).serve(f"{name}:0", node.service())
         node.measure_round_trips = partial(self._measure_round_trips, name)
         self.storages[name] = (node, listener)
@@ -208,8 +209,7 @@ class MemoryCluster:
     async def _end_following(self, name: str) -> None:
         task = self._following.pop(name, None)
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_tasks([task])
 
     async def kill_storage(self, name: str) -> None:
         """Kills the machine of a storage node: what was not synced is lost."""

@@ -14,6 +14,7 @@ from random import Random
 from typing import Literal
 from uuid import UUID
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids, headers_array, slice_block, verify_records
 from waltz_log.core.formats.record_layout import HEADER_BYTES
@@ -162,7 +163,7 @@ class ScriptedCluster:
         await self.coordinator.create(CLUSTER, self.parameters.to_bytes())
         await self.coordinator.create(ASSIGNMENT, self._assignment().to_bytes())
         await self._directory.read()
-        self._following = asyncio.ensure_future(self._directory.run())
+        self._following = start_task(self._directory.run())
 
     @property
     def seeds(self) -> KnownServers:
@@ -192,8 +193,7 @@ class ScriptedCluster:
 
     async def stop(self) -> None:
         if self._following is not None and not self._following.done():
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await end_tasks([self._following])
         for log in self.logs:
             log.gate.set()
             for mounted in list(log.mounted):
@@ -269,7 +269,7 @@ class ScriptedServer:
                 if other.client_id == request.client_id:
                     other.end(Fenced(what="mount", partition=log.partition, mine=other.mount_sequence, newer=request.mount_sequence))
         log.mounted.append(mounted)
-        work = [asyncio.ensure_future(self._append(log, mounted)), asyncio.ensure_future(self._feed(log, mounted, request)), mounted.ended]
+        work = [start_task(self._append(log, mounted)), start_task(self._feed(log, mounted, request)), mounted.ended]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for each in work:
@@ -277,9 +277,7 @@ class ScriptedServer:
                     each.result()
         finally:
             log.mounted.remove(mounted)
-            for each in work:
-                each.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            await end_tasks(work)
 
     def _ready(self, log: ScriptedLog, mark: int) -> pb.ServerMessage:
         return pb.ServerMessage(

@@ -11,10 +11,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from waltz_log.background_tasks import BackgroundTask, end_tasks, start_task
 from waltz_log.loggers import get_logger
 
 __all__ = ["HANDSHAKES_MAX", "TlsAcceptor", "listen"]
@@ -53,7 +53,7 @@ class TlsAcceptor:
         self._handshakes: dict[asyncio.Task[None], None] = {}
         """The oldest first."""
         self._crowded = False
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._accepting = BackgroundTask("accept connections", self._accept)
 
     @property
     def port(self) -> int:
@@ -69,7 +69,7 @@ class TlsAcceptor:
                 await asyncio.sleep(AGAIN_S)
                 continue
             self._make_room()
-            task = loop.create_task(self._shake_hands(accepted))
+            task = start_task(self._shake_hands(accepted))
             self._handshakes[task] = None
             task.add_done_callback(partial(self._ended, accepted))
             await asyncio.sleep(0)  # a connection that already waits would be accepted without letting the loop do anything else
@@ -101,9 +101,6 @@ class TlsAcceptor:
 
     async def close(self) -> None:
         """Accepts no more connections. Those whose handshake is over belong to their protocols."""
-        tasks = [self._accepting, *self._handshakes]
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._accepting.end()
+        await end_tasks(self._handshakes)
         self._listening.close()

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from waltz_log import errors
+from waltz_log.background_tasks import start_task
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
@@ -42,7 +43,7 @@ async def begun(call: Any) -> bool:
     """Returns when the call's headers are out, or False if it ended before: gRPC's own wait for them has no end then."""
     ended = asyncio.Event()
     call.add_done_callback(lambda _: ended.set())
-    connected, over = asyncio.ensure_future(call.wait_for_connection()), asyncio.ensure_future(ended.wait())
+    connected, over = start_task(call.wait_for_connection()), start_task(ended.wait())
     try:
         await asyncio.wait((connected, over), return_when=asyncio.FIRST_COMPLETED)
         if not connected.done():

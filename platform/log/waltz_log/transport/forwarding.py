@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 
 from waltz_log import errors
+from waltz_log.background_tasks import start_task
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Network, Request, Response, Service
@@ -266,7 +267,7 @@ class _Calls:
         channel.calls += 1
         self._forwarded.calls += 1
         self._forwarded.open_calls += 1
-        upwards = asyncio.ensure_future(self._upwards(call, first, context))
+        upwards = start_task(self._upwards(call, first, context))
         try:
             await self._downwards(call, status, context)
         finally:

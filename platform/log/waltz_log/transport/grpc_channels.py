@@ -15,6 +15,7 @@ from typing import Any, Final  # Any: gRPC's options and credentials
 import grpc
 import grpc.aio
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.errors import ConnectionLost
 from waltz_log.security.certificates import Certificates, Pem
 from waltz_log.security.identity import Identity
@@ -112,7 +113,7 @@ class GrpcChannels:
     def _retire(self) -> None:
         """Calls in progress continue on the channel."""
         if self._channel is not None:
-            closing = asyncio.get_running_loop().create_task(self._channel.close(OLD_CHANNEL_S))
+            closing = start_task(self._channel.close(OLD_CHANNEL_S))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             self._channel = None
@@ -123,9 +124,7 @@ class GrpcChannels:
 
     async def close(self) -> None:
         self._closed = True
-        for each in self._closing:
-            each.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await end_tasks(self._closing)
         if self._channel is not None:
             await self._channel.close(None)
 

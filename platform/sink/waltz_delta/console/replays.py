@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from waltz_log.background_tasks import start_task
 from waltz_log.errors import InvalidRequest
 from waltz_log.loggers import get_logger
 
@@ -58,7 +59,7 @@ class Replays:
         async with self._starting:
             self.expect_idle(pipeline)
             replay = self._last[pipeline] = Replay(await self._process(file), now_ms)
-        task = asyncio.create_task(_follow(replay, pipeline))
+        task = start_task(_follow(replay, pipeline))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return replay

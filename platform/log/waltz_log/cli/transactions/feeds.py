@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
+from waltz_log.background_tasks import end_tasks, start_task
+
 __all__ = ["merged"]
 
 T = TypeVar("T")
@@ -16,7 +18,7 @@ async def merged(feeds: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, 
     pending: dict[asyncio.Future[T | None], AsyncGenerator[T, None]] = {}
     try:
         for feed in feeds:
-            pending[asyncio.ensure_future(_next(feed))] = feed
+            pending[start_task(_next(feed))] = feed
         while pending:
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in pending if task.done()]:  # in one order always
@@ -24,11 +26,9 @@ async def merged(feeds: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, 
                 item = task.result()
                 if item is not None:
                     yield item
-                    pending[asyncio.ensure_future(_next(feed))] = feed
+                    pending[start_task(_next(feed))] = feed
     finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await end_tasks(pending)
         for feed in feeds:
             await feed.aclose()
 

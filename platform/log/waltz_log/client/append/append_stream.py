@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.sent_frame import SentFrame
 from waltz_log.client.base.settings import ClientSettings
@@ -99,19 +100,17 @@ class AppendStream:
 
     async def serve(self) -> None:
         """Sends and receives until the stream ends, which is always with an error."""
-        tasks = [asyncio.ensure_future(work) for work in (self._send(), self._receive(), self._stalled(), self._moved())]
+        tasks = [start_task(work) for work in (self._send(), self._receive(), self._stalled(), self._moved())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # The reason that the peer gave is more precise than the error of the sender.
             await asyncio.wait(tasks[1:2], timeout=REASON_WAIT_S)
             for task in (*tasks[1:], tasks[0]):
                 if task.done():
-                    task.result()
+                    outcome_of(task)
         finally:
-            for task in tasks:
-                task.cancel()
             try:
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_tasks(tasks)
             finally:
                 self._break_flushes()
 

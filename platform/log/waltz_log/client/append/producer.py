@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
 from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.pending_append import PendingAppend
@@ -148,17 +149,15 @@ class Producer:
         self._timer: asyncio.TimerHandle | None = None
         self._reason: WaltzError = Unavailable(reason="not mounted yet")
         self._end_error: WaltzError | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"waltz producer {self.partition}")
-        self._task.add_done_callback(self._ended)
+        self._task = BackgroundTask(f"waltz producer {self.partition}", self._run, self._failed)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Only `close` and a fence may end the task. If another error ends it, all waiting callers get the error."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("producer failed", partition=self.partition, exc_info=error)
-            self._end(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
+    def _failed(self, error: BaseException) -> None:
+        """Only `close` and a fence end the task. If another error ends it, all waiting callers get the error."""
+        log.error("producer failed", partition=self.partition, exc_info=error)
+        self._end(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
 
@@ -220,7 +219,7 @@ class Producer:
     async def ended(self) -> WaltzError:
         """Returns when the producer has ended, with the reason."""
         if self._task is not None:
-            await asyncio.wait([self._task])
+            await self._task.wait_over()
         return self._end_error or Unavailable(reason=f"the producer is closed: partition={self.partition}")
 
     async def mounted(self, deadline: float) -> None:
@@ -278,8 +277,7 @@ class Producer:
         """Appends in flight fail with `OutcomeUnknown`, those that were never sent with `NotAppended`."""
         self._end(InvalidRequest(reason="the client is closed"), "the client was closed")
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.end()
             self._task = None
 
     def _end(self, error: WaltzError, reason: str) -> None:

@@ -104,12 +104,17 @@ class Background:
         """Whether the thread stayed behind in the parent of this process."""
         return self._shared.fork != fork.count()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the loop's thread, as in a callback of the client."""
+        return threading.current_thread() is self._shared.thread
+
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs the coroutine in the loop. Not from the loop's own thread, which would wait for itself, nor in a forked child."""
         if self.forked:
             work.close()
             raise InvalidRequest(reason=FORKED)
-        if threading.current_thread() is self._shared.thread:
+        if self.is_own_thread:
             work.close()
             raise InvalidRequest(reason="a blocking call inside the client's own thread: from `apply` or a transactional function")
         with _lock:

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.feed.decode_feed import decode_feed
@@ -50,7 +51,7 @@ async def feed_batches(
             address = await owners.owner(partition, settings.request_timeout_s)
             generation = owners.generation(partition)
             stream = owners.stream_channel(address).open(MOUNT)
-            leaver = asyncio.create_task(_leave_when_moved(stream, owners, partition, address, generation))
+            leaver = start_task(_leave_when_moved(stream, owners, partition, address, generation))
             feed = pb.FEED_RECORDS if data else pb.FEED_HEADERS
             await stream.send(mount_request(owners, partition, 0, 0, position, feed, topic=topic))
             while True:
@@ -79,8 +80,7 @@ async def feed_batches(
         finally:
             try:
                 if leaver is not None:
-                    leaver.cancel()
-                    await asyncio.gather(leaver, return_exceptions=True)
+                    await end_tasks([leaver])
             finally:
                 if stream is not None:
                     await stream.cancel()

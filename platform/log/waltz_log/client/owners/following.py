@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.seeds import Seeds
@@ -65,14 +66,14 @@ class Following:
         """The server that is followed now."""
         self.age_s = 0.0
         """How old its knowledge was with its last message."""
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
 
     async def open(self) -> None:
         """Returns with the first answer, and follows from then on. Raises `ClusterUnavailable` if no server answers in time, and at once what is
         certainly wrong: `InvalidSetting` for the address of a coordinator, `PermissionDenied`, `ClusterKeyMismatch` if every server is of another
         cluster."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(first), name="waltz cluster follower")
+        self._task = BackgroundTask("waltz cluster follower", lambda: self._run(first))
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 await asyncio.shield(first)
@@ -90,8 +91,7 @@ class Following:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.end()
             self._task = None
 
     def _reason(self) -> str:

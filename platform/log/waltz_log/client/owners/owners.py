@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
+from waltz_log.background_tasks import start_task
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.following import Following
@@ -207,7 +208,7 @@ class Owners:
         for channels in (self._streams, self._calls):
             gone = [name for name, channel in channels.items() if name not in keep or keep[name] != announced_name(channel.address)]
             for address in gone:
-                closing = asyncio.get_running_loop().create_task(channels.pop(address).close())
+                closing = start_task(channels.pop(address).close())
                 self._retired.add(closing)
                 closing.add_done_callback(self._retired.discard)
 

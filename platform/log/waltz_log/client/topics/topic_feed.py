@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any  # Future is invariant
 
+from waltz_log.background_tasks import start_task
 from waltz_log.client.topics.topic_directory import KnownTopic
 from waltz_log.client.topics.topic_records import TopicFeed, TopicRecord
 
@@ -14,11 +15,11 @@ __all__ = ["merged"]
 
 async def merged(known: KnownTopic, feeds: Sequence[TopicFeed]) -> TopicFeed:
     """Batches of all feeds as they come, until one of them raises or all have ended; `TopicDeleted` once the topic is. Closes the feeds."""
-    deleted = asyncio.ensure_future(known.deleted.wait())
+    deleted = start_task(known.deleted.wait())
     pending: dict[asyncio.Future[list[TopicRecord] | None], TopicFeed] = {}
     try:
         for feed in feeds:
-            pending[asyncio.ensure_future(_next(feed))] = feed
+            pending[start_task(_next(feed))] = feed
         while pending:
             either: list[asyncio.Future[Any]] = [*pending, deleted]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -28,7 +29,7 @@ async def merged(known: KnownTopic, feeds: Sequence[TopicFeed]) -> TopicFeed:
                 if batch is None:
                     continue
                 yield batch
-                pending[asyncio.ensure_future(_next(feed))] = feed
+                pending[start_task(_next(feed))] = feed
             known.expect_there()
     finally:
         deleted.cancel()

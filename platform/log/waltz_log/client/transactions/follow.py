@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeAlias
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.client.transactions.admission import Admission
 from waltz_log.client.transactions.transaction import Transaction
 from waltz_log.errors import InvalidRequest
@@ -49,7 +50,8 @@ class Follower:
         self._again = again
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._error: BaseException | None = None
-        self._task = asyncio.create_task(self._run(), name=f"waltz follower {partition}")
+        self._closing = False
+        self._task = start_task(self._run(), name=f"waltz follower {partition}")
         self._task.add_done_callback(self._finish)
 
     @property
@@ -89,8 +91,8 @@ class Follower:
 
     async def close(self) -> None:
         """Ends the follower after the current batch. Pending calls of `wait` raise `InvalidRequest`."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._closing = True
+        await end_tasks([self._task])
         await asyncio.sleep(0)  # the task's own callbacks first
 
     async def _run(self) -> None:
@@ -114,7 +116,12 @@ class Follower:
                 self._wake()
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
+        error: BaseException | None = None
+        if not self._closing:
+            try:
+                outcome_of(task)
+            except BaseException as found:  # also what no application should raise
+                error = found
         self._error = error or InvalidRequest(reason=f"the follower is closed: partition={self.partition}")
         self._ended(self)
         for waiter in self._waiting:

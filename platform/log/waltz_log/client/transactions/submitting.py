@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.admission import Ticket
@@ -124,7 +125,7 @@ class Submitting:
                 await self._room.acquire()
         except TimeoutError:
             raise NotAppended(partition=partition, reason="no room for another context before the deadline") from None
-        task = asyncio.create_task(self._carry_out(context, follower, deadline, self._attempts(attempts)), name=f"waltz context {partition}")
+        task = start_task(self._carry_out(context, follower, deadline, self._attempts(attempts)), name=f"waltz context {partition}")
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -187,9 +188,7 @@ class Submitting:
         tasks = list(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 async def _call_hook(hook: Callable[..., object], *arguments: object) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.followed import STORAGE_ENTRIES, KnownValues
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import WaltzError
@@ -43,7 +45,7 @@ class _Watch:
     def __init__(self, back: asyncio.Future[None]) -> None:
         self.back = back
         self.waiting = 0
-        self.task: asyncio.Task[None] | None = None
+        self.task: BackgroundTask | None = None
 
 
 class NodeProbes:
@@ -62,7 +64,7 @@ class NodeProbes:
         watch = self._watches.get(name)
         if watch is None:
             watch = self._watches[name] = _Watch(asyncio.get_running_loop().create_future())
-            watch.task = asyncio.ensure_future(self._probe(name, partition, watch))
+            watch.task = BackgroundTask(f"probe of {name}", partial(self._probe, name, partition, watch))
         watch.waiting += 1
         try:
             await asyncio.shield(watch.back)

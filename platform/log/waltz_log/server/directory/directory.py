@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
+from waltz_log.background_tasks import TaskSet, end_tasks, start_task
 from waltz_log.coordination.followed import FOLLOWED, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.cluster_map import (
@@ -32,7 +33,7 @@ from waltz_log.core.cluster_map import (
 from waltz_log.core.metadata import Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
-from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.errors import ClusterUnavailable
 from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.identity import Identity
@@ -103,7 +104,7 @@ class Directory:
         """By path, as it was read last."""
         self._views: WeakValueDictionary[Identity | None, View] = WeakValueDictionary()
         """By peer, as long as a follower uses it. None: of all who see everything."""
-        self._group: asyncio.TaskGroup | None = None
+        self._follows: TaskSet | None = None
         self._watched: set[str] = set()
         self._confirming: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
@@ -128,25 +129,23 @@ class Directory:
     async def run(self) -> None:
         """Until cancelled. Raises what the coordinator raises."""
         self._watched.clear()
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        follows = self._follows = TaskSet(failed.set_exception)
         try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                for path in _ITEMS:
-                    self._watch(path)
-                self._watch_nodes()
-                group.create_task(self._confirm_regularly())
-        except* WaltzError as errors:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # a group that fails while it is cancelled reports its errors alone
-                raise asyncio.CancelledError from None
-            raise errors.exceptions[0] from None
+            for path in _ITEMS:
+                self._watch(path)
+            self._watch_nodes()
+            follows.start(self._confirm_regularly())
+            await failed
         finally:
-            self._group = None
+            self._follows = None
+            failed.cancel()
+            await follows.end()
 
     def _watch(self, path: str) -> None:
-        if self._group is not None and path not in self._watched:
+        if self._follows is not None and path not in self._watched:
             self._watched.add(path)
-            self._group.create_task(self._follow(path))
+            self._follows.start(self._follow(path))
 
     async def _follow(self, path: str) -> None:
         while True:
@@ -287,7 +286,7 @@ class Directory:
         """Returns when owners, replicas and topics are known as the coordinator had them at the call, or later. All calls of the same moment share
         one read. Raises `ClusterUnavailable`."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._confirm_after(self._confirming))
+            self._next = start_task(self._confirm_after(self._confirming))
         await asyncio.shield(self._next)
 
     async def _confirm_after(self, running: asyncio.Task[None] | None) -> None:
@@ -300,9 +299,7 @@ class Directory:
     async def close(self) -> None:
         """Ends confirmations in progress; `run` is ended by its caller."""
         tasks = [task for task in (self._confirming, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 _SOURCES: Final = frozenset(source for source, _ in _ITEMS.values())

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.errors import InvalidRequest
@@ -43,7 +44,7 @@ async def gather(feed: Feed, ids: Sequence[int], bytes_max: int) -> list[Block]:
     """Blocks of the first of the ids, at least one, of about `bytes_max` together. Raises what `Feed.blocks` does."""
     ranges = list(_ranges(ids))
     missing = [each for each in ranges if not feed.holds(each[0])][:READS_MAX]
-    reading = {each: asyncio.ensure_future(feed.blocks(*each)) for each in missing}
+    reading = {each: start_task(feed.blocks(*each)) for each in missing}
     found: list[Block] = []
     size = 0
     try:
@@ -64,9 +65,7 @@ async def gather(feed: Feed, ids: Sequence[int], bytes_max: int) -> list[Block]:
                 position = blocks[-1].last_transaction_id + 1
         return found
     finally:
-        for read in reading.values():
-            read.cancel()
-        await asyncio.gather(*reading.values(), return_exceptions=True)
+        await end_tasks(reading.values())
 
 
 def _ranges(ids: Sequence[int]) -> Iterator[tuple[int, int]]:

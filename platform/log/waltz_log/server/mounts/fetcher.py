@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.errors import CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.settings import ServerSettings
@@ -47,7 +48,7 @@ class Fetcher:
         await asyncio.wait([read])
         if read.cancelled():
             raise self._over()
-        return read.result()
+        return outcome_of(read)
 
     def _over(self) -> NotOwner:
         return NotOwner(partition=self._store.partition, reason="store session ended")
@@ -59,7 +60,7 @@ class Fetcher:
         if task is not None:
             self.joined += 1
             return task
-        task = asyncio.get_running_loop().create_task(self._read(first, headers_only, last))
+        task = start_task(self._read(first, headers_only, last))
         self._reads[key] = task
         task.add_done_callback(lambda ended: self._ended(key, ended))
         self.reads += 1
@@ -119,6 +120,4 @@ class Fetcher:
         """Ends all reads. Tasks that wait for one get an error."""
         self._closed = True
         reads, self._reads = list(self._reads.values()), {}
-        for task in reads:
-            task.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+        await end_tasks(reads)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar  # Any: what a coroutine is sent
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.ports import Sender
 from waltz_log.core.quotas import Meter, Refusal
 from waltz_log.core.session_states import MOUNT, MountState, StateMachine
@@ -230,22 +231,19 @@ class Mount:
 
     async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Answers go out meanwhile."""
-        working = asyncio.ensure_future(work)
+        working = start_task(work)
         answering: asyncio.Future[None] | None = None
         try:
             while not working.done():
-                answering = asyncio.ensure_future(self._wake.wait_for(self._has_answers))
+                answering = start_task(self._wake.wait_for(self._has_answers))
                 await asyncio.wait([working, answering], return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
-                    answering.result()
+                    outcome_of(answering)
                     await self._send_answers()
                 answering.cancel()
-            return working.result()
+            return outcome_of(working)
         finally:
-            working.cancel()
-            if answering is not None:
-                answering.cancel()
-            await asyncio.gather(working, *([] if answering is None else [answering]), return_exceptions=True)
+            await end_tasks([working, *([] if answering is None else [answering])])
 
     async def _send_frame(self, frame: FeedFrame) -> None:
         await self._stream.send(frame.message)

@@ -6,8 +6,7 @@ who both believe to be in office cannot do harm: safety rests on generations and
 
 from __future__ import annotations
 
-import asyncio
-
+from waltz_log.background_tasks import run_until_first_ends
 from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.assignment import assign
@@ -64,21 +63,13 @@ class ClusterManager:
             version = await self._assign(servers)
             if version is None:
                 continue
-            waits = [
-                asyncio.ensure_future(self._hand_overs.wait_round()),
-                asyncio.ensure_future(self._coordinator.wait_children(paths.SERVERS, names)),
-                asyncio.ensure_future(self._coordinator.wait_changed(paths.ASSIGNMENT, version)),
-                asyncio.ensure_future(self._coordinator.wait_changed(paths.MANAGER, node.version)),
-                asyncio.ensure_future(self._coordinator.wait_changed(paths.CLUSTER, grown)),
-            ]
-            try:
-                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in waits:
-                    task.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            await run_until_first_ends(
+                self._hand_overs.wait_round(),
+                self._coordinator.wait_children(paths.SERVERS, names),
+                self._coordinator.wait_changed(paths.ASSIGNMENT, version),
+                self._coordinator.wait_changed(paths.MANAGER, node.version),
+                self._coordinator.wait_changed(paths.CLUSTER, grown),
+            )
 
     async def _grown(self) -> int | None:
         """Reads the current number of partitions. Returns the version of the node."""

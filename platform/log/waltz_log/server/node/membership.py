@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.loggers import get_logger
-from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.node.manager import ClusterManager
 
@@ -44,7 +44,7 @@ class Membership:
         self._coordinator = coordinator
         self.known = known
         self._manager: ClusterManager | None = None
-        self._governing: asyncio.Task[None] | None = None
+        self._governing: BackgroundTask | None = None
         self.server_id = -1
 
     @property
@@ -62,7 +62,7 @@ class Membership:
         entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
         self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s, self.known)
-        self._governing = asyncio.ensure_future(restart_on_error("manager", self._manager.run))
+        self._governing = BackgroundTask("manager", self._manager.run)
 
     async def _remove_predecessor(self, address: str) -> None:
         """Removes the entry of the process that had this address before. That one is dead, since this process listens there now, but its coordinator
@@ -98,8 +98,7 @@ class Membership:
     async def end(self) -> None:
         """Does not notify the coordinator."""
         if self._governing is not None:
-            self._governing.cancel()
-            await asyncio.gather(self._governing, return_exceptions=True)
+            await self._governing.end()
             self._governing = None
 
     @property

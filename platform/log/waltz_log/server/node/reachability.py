@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from waltz_log.background_tasks import run_until_first_ends
 from waltz_log.coordination.followed import ASSIGNMENT, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
@@ -120,18 +121,10 @@ class Reachability:
         node = await self._known.get(self._coordinator, ASSIGNMENT)
         if self._avoiding(self._known.accept(ASSIGNMENT, node)):
             return
-        waits = [
-            asyncio.ensure_future(self._coordinator.wait_children(paths.STRANDED, [])),
-            asyncio.ensure_future(self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)),
-        ]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
-        finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await run_until_first_ends(
+            self._coordinator.wait_children(paths.STRANDED, []),
+            self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version),
+        )
 
     def _avoiding(self, assignment: Assignment | None) -> list[int]:
         if assignment is None:

@@ -16,6 +16,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.followed import ASSIGNMENT, KnownValues
 from waltz_log.coordination.other_nodes import OtherNodes
@@ -37,7 +38,6 @@ from waltz_log.server.base.agreed_clock import AgreedClock
 from waltz_log.server.base.caches import Caches
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.quotas import Quotas
-from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
@@ -125,8 +125,8 @@ class LogServer:
         self._fill_pace = FillPace()
         self._owner_history = OwnerHistory()
         self._partitions: dict[int, Partition] = {}
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running: dict[int, BackgroundTask] = {}
+        self._tasks: list[BackgroundTask] = []
         self.server_id = server_id
         self.coordinator_expiry_s: Callable[[], float | None] = lambda: None
         """When the coordinator's certificate expires. Set by the process that starts the server, which knows the coordinator's hosts."""
@@ -174,7 +174,7 @@ class LogServer:
         work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
             work["office"] = self._watch_office
-        self._tasks = [asyncio.ensure_future(restart_on_error(what, run)) for what, run in work.items()]
+        self._tasks = [BackgroundTask(what, run) for what, run in work.items()]
         log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
 
     async def wait_lost(self) -> None:
@@ -195,9 +195,7 @@ class LogServer:
     async def _halt(self) -> None:
         if self._membership is not None:
             await self._membership.end()
-        for task in [*self._tasks, *self._running.values()]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
+        await asyncio.gather(*(task.end() for task in [*self._tasks, *self._running.values()]))
         await self._directory.close()
         await self._cluster_calls.close()
         if self._listener is not None:
@@ -261,15 +259,13 @@ class LogServer:
                 own = (self._owner_secret, self._fill_pace, self._totals, self._quotas, self._access, self._tracer)
                 partition = Partition(self.server_id, number, generation, *shared, *own)
                 self._partitions[number] = partition
-                self._running[number] = asyncio.ensure_future(restart_on_error(f"partition {number}", partition.run))
+                self._running[number] = BackgroundTask(f"partition {number}", partition.run)
 
     async def _close(self, number: int) -> None:
         partition = self._partitions[number]
         log.info("closing partition", partition=number, generation=partition.generation)
         await partition.drain(HAND_OVER_TIMEOUT_S)
-        task = self._running[number]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await self._running[number].end()
         del self._running[number], self._partitions[number]
 
     def _lacking(self) -> dict[int, Stranded | None]:

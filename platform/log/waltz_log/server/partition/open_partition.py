@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any  # Future is invariant
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.locks.locks import LockStatistics
 from waltz_log.core.status.server_statistics import ConflictStatistics, HotLockStatistics, LockTableStatistics, OpenPartitionStatistics
@@ -76,7 +77,7 @@ class OpenPartition:
         """The high-water mark once all that is queued now is decided. Raises what ended the session before that."""
         decided: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.append.barrier(lambda mark: None if decided.done() else decided.set_result(mark))
-        ended = asyncio.ensure_future(until_failed(self.store))
+        ended = start_task(until_failed(self.store))
         either: list[asyncio.Future[Any]] = [decided, ended]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -88,17 +89,15 @@ class OpenPartition:
 
     async def decided_or_full(self) -> int:
         """As `decided`. Raises `StorageFull` if blocks in flight wait for space, because it is unknown when they will be decided."""
-        deciding = asyncio.ensure_future(self.decided())
-        stuck = asyncio.ensure_future(self.store.advanced.wait_for(lambda: self.append.stuck))
+        deciding = start_task(self.decided())
+        stuck = start_task(self.store.advanced.wait_for(lambda: self.append.stuck))
         try:
             await asyncio.wait([deciding, stuck], return_when=asyncio.FIRST_COMPLETED)
             if deciding.done():
-                return deciding.result()
+                return outcome_of(deciding)
             raise self.store.storage_full()
         finally:
-            for task in (deciding, stuck):
-                task.cancel()
-            await asyncio.gather(deciding, stuck, return_exceptions=True)
+            await end_tasks([deciding, stuck])
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 
+from waltz_log.background_tasks import BackgroundTask, end_tasks, outcome_of, start_task
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import ClusterParameters
@@ -127,7 +129,7 @@ class Partition:
             shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
             store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace, self._totals.replicate)
             self._store = store
-            watching = asyncio.ensure_future(self._watch_space(store))
+            watching = BackgroundTask(f"space of partition {self.partition}", partial(self._watch_space, store))
             began_s = self._totals.now_s()
             try:
                 high_water_mark = await store.open()
@@ -179,29 +181,28 @@ class Partition:
         self._serving, self._error = serving, None
         self._changed.notify()
         tasks = [
-            asyncio.ensure_future(append.order()),
-            asyncio.ensure_future(append.settle(serving.committed)),
-            asyncio.ensure_future(append.settle_received()),
-            asyncio.ensure_future(serving.sync_for_feeds()),
-            asyncio.ensure_future(append.answer_due()),
-            asyncio.ensure_future(append.watch_space()),
-            asyncio.ensure_future(append.refuse_marks()),
-            asyncio.ensure_future(Renewal(store, append, self._settings).run()),
-            asyncio.ensure_future(upkeep.run()),
-            asyncio.ensure_future(until_failed(store)),
+            start_task(append.order()),
+            start_task(append.settle(serving.committed)),
+            start_task(append.settle_received()),
+            start_task(serving.sync_for_feeds()),
+            start_task(append.answer_due()),
+            start_task(append.watch_space()),
+            start_task(append.refuse_marks()),
+            start_task(Renewal(store, append, self._settings).run()),
+            start_task(upkeep.run()),
+            start_task(until_failed(store)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            for task in tasks:
+                if task in done:
+                    outcome_of(task)
         finally:
             self._serving = None
             await uninterrupted(self._end_service(serving, tasks))
 
     async def _end_service(self, serving: OpenPartition, tasks: Sequence[asyncio.Future[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
         for mount in list(serving.mounts):
             mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
         serving.append.mount_failed()
@@ -315,15 +316,14 @@ class Partition:
             target = await serving.decided_or_full() if mount.client_id else store.committed
             if mount.failed is not None:
                 raise mount.failed
-            tasks = [asyncio.ensure_future(mount.write(target)), asyncio.ensure_future(self._receive(serving, mount, stream))]
+            tasks = [start_task(mount.write(target)), start_task(self._receive(serving, mount, stream))]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            for task in tasks:
+                if task in done:
+                    outcome_of(task)
         finally:
             serving.mounts.pop(mount, None)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
     def _meter(self, principal: str) -> Meter | None:
         """What the principal's mounts and appends are charged to. Raises `QuotaExceeded` if it mounts too often."""
@@ -445,9 +445,8 @@ class Partition:
         return serving.statistics()
 
 
-async def _end_session(store: StoreSession, watching: asyncio.Future[None]) -> None:
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+async def _end_session(store: StoreSession, watching: BackgroundTask) -> None:
+    await watching.end()
     await store.close()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.background_tasks import run_until_first_ends
 from waltz_log.coordination.followed import REPLICA_ASSIGNMENT
 from waltz_log.core import metadata as paths
 from waltz_log.core.recovery import majority
@@ -41,15 +42,13 @@ class Renewal:
 
     async def run(self) -> None:
         """Until cancelled, or until a renewal that failed ended the session, which is raised."""
-        watching = asyncio.ensure_future(self._watch())
-        try:
-            while True:
-                await self._store.advanced.wait_for(self._due)
-                if not await self._renewed():
-                    await asyncio.sleep(self._settings.replica_retry_max_s)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        await run_until_first_ends(self._renew_when_due(), self._watch())
+
+    async def _renew_when_due(self) -> None:
+        while True:
+            await self._store.advanced.wait_for(self._due)
+            if not await self._renewed():
+                await asyncio.sleep(self._settings.replica_retry_max_s)
 
     def _due(self) -> bool:
         store = self._store

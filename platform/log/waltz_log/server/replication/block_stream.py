@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.messages import Encoded
 from waltz_log.core.status.latency import Latency
@@ -77,17 +78,15 @@ class BlockStream:
 
     async def run(self, sending: Coroutine[Any, Any, None], *, forever: bool) -> None:
         """Counts acknowledgments while `sending` runs; then, unless it is to last `forever`, until all is acknowledged."""
-        tasks = [asyncio.ensure_future(self._receive()), asyncio.ensure_future(sending if forever else self._send_all(sending))]
+        tasks = [start_task(self._receive()), start_task(sending if forever else self._send_all(sending))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # The receiver meets the peer's own words; the sender often only the broken pipe.
             for task in sorted(done, key=tasks.index):
-                task.result()
+                outcome_of(task)
         finally:
-            for task in tasks:
-                task.cancel()
             try:
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end_tasks(tasks)
             finally:
                 await self._stream.cancel()
 

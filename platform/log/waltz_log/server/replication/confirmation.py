@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.recovery import majority
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.replication.fence_evidence import FenceEvidence
@@ -28,7 +29,7 @@ class ConfirmedSession(Protocol):
 async def confirmed_by_majority(session: ConfirmedSession, replicas: Iterable[ReplicaSession]) -> bool:
     """Asks each replica once. Returns whether a majority of the assigned ones confirmed, as soon as that many have answered: a replica that does not
     answer must not delay the others. Raises the error that ended the session."""
-    asked = [asyncio.ensure_future(_confirms(session, replica)) for replica in replicas]
+    asked = [start_task(_confirms(session, replica)) for replica in replicas]
     confirmed = 0
     try:
         for answer in asyncio.as_completed(asked):
@@ -39,9 +40,7 @@ async def confirmed_by_majority(session: ConfirmedSession, replicas: Iterable[Re
                 return True
         return False
     finally:
-        for each in asked:
-            each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await end_tasks(asked)
 
 
 async def _confirms(session: ConfirmedSession, replica: ReplicaSession) -> bool:

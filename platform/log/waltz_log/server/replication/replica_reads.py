@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.errors import ConnectionLost, Unavailable, WaltzError
 from waltz_log.server.replication.owner_session import OwnerSession
@@ -54,7 +55,7 @@ class ReplicaReads:
         """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers, or
         is no replica of this session any more."""
         if self._store.follows(self) and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.ensure_future(self._ask_until_answered())
+            self._asking = start_task(self._ask_until_answered())
 
     async def _ask_until_answered(self) -> None:
         store = self._store
@@ -71,8 +72,7 @@ class ReplicaReads:
 
     async def close(self) -> None:
         if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+            await end_tasks([self._asking])
 
 
 def is_answer(error: WaltzError) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core import metadata as paths
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
@@ -117,9 +118,9 @@ class ReplicaSession:
 
     async def _pause(self, pause_s: float) -> bool:
         """Waits until the next try. True if the node registered or answered again before the time was over."""
-        waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._calls.entry_version))]
+        waits = [start_task(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._calls.entry_version))]
         if not self.reached:
-            waits.append(asyncio.ensure_future(self._store.probes.wait_back(self.name, self._store.partition)))
+            waits.append(start_task(self._store.probes.wait_back(self.name, self._store.partition)))
         deadline = asyncio.get_running_loop().time() + pause_s
         try:
             while waits and (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -129,16 +130,14 @@ class ReplicaSession:
                 waits = [wait for wait in waits if wait not in done]
                 for wait in done:
                     try:
-                        wait.result()
+                        outcome_of(wait)
                     except WaltzError:
                         continue  # a coordinator that does not answer wakes no session
                     return True
             await asyncio.sleep(deadline - asyncio.get_running_loop().time())
             return False
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await end_tasks(waits)
 
     async def _connect(self) -> None:
         self._state.move(ReplicaStatus.CONNECTING)
@@ -249,12 +248,12 @@ class ReplicaSession:
     async def _wait_connected(self, wait: Coroutine[Any, Any, None], last: int) -> None:
         """Waits, and checks regularly that the replica still answers and holds what it had. Others copy from it, and waiting for a node that
         restarted at another address would never end."""
-        waiting = asyncio.ensure_future(wait)
+        waiting = start_task(wait)
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
                 if (await self._calls.open_session()).last_transaction_id != last:
                     raise ConnectionLost(address=self.name, reason="storage node was restarted")
-            waiting.result()
+            outcome_of(waiting)
         finally:
             waiting.cancel()
 
@@ -369,13 +368,12 @@ class ReplicaSession:
 
         stream = await self._calls.open_stream(acknowledged, received)
         # It received everything and may have space again. Only a ping can show that, because refused appends are not sent.
-        asking = asyncio.ensure_future(self._ask_for_space()) if self.full and next_id > store.window.last_transaction_id else None
+        asking = start_task(self._ask_for_space()) if self.full and next_id > store.window.last_transaction_id else None
         try:
             await stream.run(self._send_on(stream, next_id), forever=True)
         finally:
             if asking is not None:
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+                await end_tasks([asking])
 
     async def _ask_for_space(self) -> None:
         """Returns once the replica is not full any more."""

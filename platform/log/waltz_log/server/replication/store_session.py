@@ -13,12 +13,12 @@ Invariants: ids are dense; the committed mark never falls; a replica's acknowled
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
 
+from waltz_log.background_tasks import TaskSet, is_expected
 from waltz_log.coordination.followed import REPLICA_ASSIGNMENT
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.core.fill_pace import FillPace
@@ -35,7 +35,6 @@ from waltz_log.errors import Fenced, OutOfRange, StorageFull, Unavailable, Waltz
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
-from waltz_log.server.base.restarting import is_expected
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.acknowledgments import Acknowledgments
@@ -116,7 +115,7 @@ class StoreSession:
         self._recovery: Recovery | None = None
         self._learners: dict[str, asyncio.Task[None]] = {}
         """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet(self._replica_failed)
         self._state = StateMachine(STORE_SESSION)
 
     @property
@@ -155,10 +154,10 @@ class StoreSession:
         recovery = self._recovery = Recovery(self.partition, before, assigned)
         for name in sorted(self._replicas.keys() - set(assigned)):
             await self._replicas.pop(name).close()
-        self._start(self._lose_patience(recovery))
+        self._tasks.start(self._lose_patience(recovery))
         for name in assigned:
             replica = self._replicas.setdefault(name, ReplicaSession(self, name))
-            self._start(replica.run(recovery))
+            self._tasks.start(replica.run(recovery))
         # 5. each replica truncates, copies and becomes clean; a majority of them opens the session
         await self.advanced.wait_for(lambda: self.failed is not None or len(recovery.clean) >= majority(len(self.assigned)))
         self._raise_if_failed()
@@ -383,8 +382,7 @@ class StoreSession:
         them."""
         for name in sorted(self._learners.keys() - names):
             task = self._learners.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await self._tasks.end_one(task)
             self._acknowledgments.forget(name)
             if self._recovery is not None:
                 self._recovery.withdraw(name)
@@ -392,8 +390,7 @@ class StoreSession:
         for name in sorted(names - self._replicas.keys()):
             assert self._recovery is not None, "the session is open"
             replica = self._replicas[name] = ReplicaSession(self, name)
-            self._start(replica.run(self._recovery))
-            self._learners[name] = self._tasks[-1]
+            self._learners[name] = self._tasks.start(replica.run(self._recovery))
 
     @property
     def filling(self) -> bool:
@@ -465,18 +462,12 @@ class StoreSession:
         if self.failed is not None:
             raise self.failed
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if is_expected(error):
-                log.warning("replica session ended", partition=self.partition, error=str(error))
-            else:
-                log.error("replica session failed unexpectedly", partition=self.partition, error=repr(error), exc_info=error)
-            self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
+    def _replica_failed(self, error: BaseException) -> None:
+        if is_expected(error):
+            log.warning("replica session ended", partition=self.partition, error=str(error))
+        else:
+            log.error("replica session failed unexpectedly", partition=self.partition, error=repr(error), exc_info=error)
+        self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
 
     @property
     def idle(self) -> bool:
@@ -508,10 +499,8 @@ class StoreSession:
         self.memory.close()
 
     async def _end_replica_sessions(self) -> None:
-        tasks, self._tasks, self._learners = self._tasks, [], {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks, self._tasks, self._learners = self._tasks, TaskSet(self._replica_failed), {}
+        await tasks.end()
 
     def replica_statistics(self) -> dict[str, ReplicaStatistics]:
         """By the name of the replica's storage node."""

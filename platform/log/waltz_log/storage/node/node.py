@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.followed import KnownValues
 from waltz_log.core.client_ids import CLIENT_ID_MAX
 from waltz_log.core.formats.control_format import CONTROL_FILE
@@ -113,7 +114,7 @@ class StorageNode:
         self.measure_round_trips: MeasureRoundTrips | None = None
         """Set by the process that starts the node, because the node knows no coordinator."""
         self._scrub: Scrub | None = None
-        self._scrubbing: list[asyncio.Task[None]] = []
+        self._scrubbing: list[BackgroundTask] = []
 
     @staticmethod
     def exists(disk: Disk) -> bool:
@@ -319,10 +320,8 @@ class StorageNode:
                 corruption=self.corruption,
                 repair_bytes_per_s=settings.repair_bytes_per_s,
             )
-            work = [self._scrub.run_repairs(), *([self._scrub.run()] if settings.scrub_bytes_per_s else [])]
-            self._scrubbing = [asyncio.get_running_loop().create_task(each) for each in work]
-            for task in self._scrubbing:
-                task.add_done_callback(_scrub_ended)
+            work = [self._scrub.run_repairs, *([self._scrub.run] if settings.scrub_bytes_per_s else [])]
+            self._scrubbing = [BackgroundTask(f"scrub {each.__name__}", each) for each in work]
         return self._scrub if self.settings.scrub_bytes_per_s else None
 
     def _open_stores(self) -> list[PartitionStore]:
@@ -331,9 +330,7 @@ class StorageNode:
     async def close(self) -> None:
         """Writes what is queued and unlocks the directory. Close the listener first."""
         for task in self._scrubbing:
-            task.cancel()
-        if self._scrubbing:
-            await asyncio.wait(self._scrubbing)
+            await task.end()
         await self.views.close()
         await self._tasks.all_ended()
         partitions, self._partitions = self._partitions, {}
@@ -347,8 +344,3 @@ class StorageNode:
         if self._holds:
             self._holds = False
             self._disk.unlock()
-
-
-def _scrub_ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("scrub failed unexpectedly", error=repr(error), exc_info=error)

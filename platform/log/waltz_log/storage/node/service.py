@@ -6,14 +6,12 @@ wants to know. An owner that does not read its acknowledgments delays only its o
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from struct import iter_unpack, pack
-from typing import Any
 
+from waltz_log.background_tasks import run_all
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.sealed_headers import seal_headers
 from waltz_log.core.ports import Sender, Service
@@ -163,7 +161,7 @@ class _Service:
         store = await self.partition(opening.open)
         appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max, opening.open.stream_epoch)
         try:
-            await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
+            await run_all(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
         finally:
             store.detach(appender)
 
@@ -248,17 +246,3 @@ async def _acknowledge(stream: methods.ServedReplicateStream, store: PartitionSt
             raise appender.failed
         if appender.done and sent == appender.acknowledged:
             return
-
-
-async def _both(*work: Coroutine[Any, Any, None]) -> None:
-    """Runs the loops until all are done or one fails; the first failure ends the others."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

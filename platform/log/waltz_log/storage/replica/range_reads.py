@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar  # Any: Future is invariant
 
+from waltz_log.background_tasks import start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
@@ -34,7 +35,7 @@ class ReadShare:
 
     async def __call__(self, call: Callable[..., T], /, *arguments: object) -> T:
         await self._places.acquire()
-        work = asyncio.ensure_future(self._offload(call, *arguments))
+        work = start_task(self._offload(call, *arguments))
         work.add_done_callback(self._ended)
         return await asyncio.shield(work)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from waltz_log.background_tasks import start_task
 from waltz_log.errors import WaltzError
 
 __all__ = ["ShieldedTasks"]
@@ -25,7 +26,7 @@ class ShieldedTasks:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

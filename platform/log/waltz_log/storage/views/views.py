@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
+from waltz_log.background_tasks import start_task
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
 from waltz_log.compaction.manifest import ViewFile
 from waltz_log.compaction.view_load import ViewLoad
@@ -217,7 +218,7 @@ class Views:
         return self.describe(partition)
 
     def _start(self, entry: _Entry, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(work)
         entry.tasks.add(task)
         task.add_done_callback(lambda ended: _ended(entry, ended))
 

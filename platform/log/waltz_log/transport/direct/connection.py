@@ -20,6 +20,7 @@ from weakref import WeakSet
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
+from waltz_log.background_tasks import end_tasks, start_task
 from waltz_log.core.costs import Cost
 from waltz_log.core.messages import Encoded, serialized
 from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
@@ -243,7 +244,7 @@ class DirectListener:
             except (PermissionDenied, QuotaExceeded) as error:
                 wire.end(errors.encode(error).encode())
                 return
-            task = asyncio.get_running_loop().create_task(self._serve(wire, identity, *found))
+            task = start_task(self._serve(wire, identity, *found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         wire.when_lost = task.cancel
@@ -272,9 +273,7 @@ class DirectListener:
         if self._tasks and grace_s:
             await asyncio.wait(self._tasks, timeout=grace_s)
         ending = list(self._tasks)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await end_tasks(ending)
         for wire in (*self._wires, *self._strangers):
             wire.abort("the node is stopping")
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round

@@ -294,7 +294,7 @@ def test_an_owner_that_opens_after_the_check_accepts_no_appends_either() -> None
         raw = await cluster.connect(QUICK)
         for server, _ in cluster.servers.values():
             # Its watch hears nothing any more; it reads only what it reads by itself.
-            server._tasks[1].cancel()
+            server._tasks[2].cancel()
         _, version = await write_catalogue(session, lambda found: found.reserved(plan.name, **plan.about((0,), range(1), 0)))
 
         async def owned() -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from waltz_log.background_tasks import BackgroundTask, is_expected
 from waltz_log.errors import ClusterUnavailable, CorruptData, Fenced, InvalidRequest, StorageFull, Unavailable
-from waltz_log.server.base.restarting import is_expected, restart_on_error
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -69,8 +69,11 @@ def test_a_task_logs_what_is_expected_without_and_a_defect_with_its_traceback(er
         if runs == 1:
             raise error
 
+    async def run() -> None:
+        await BackgroundTask("work", work).wait_over()
+
     with capture_logs() as logs:
-        run_in_virtual_time(restart_on_error("work", work))
+        run_in_virtual_time(run())
     assert runs == 2
     assert [(each["log_level"], bool(each.get("exc_info"))) for each in logs] == [(level, level == "error")]
 

@@ -551,6 +551,6 @@ def test_a_defect_in_one_repair_postpones_that_segment_and_no_other(monkeypatch:
             assert len(attempts_s) == 4
             assert pauses_s == sorted(pauses_s)
             assert pauses_s[-1] > 2 * pauses_s[0] > 0
-            assert not any(task.done() for task in node._scrubbing)
+            assert not any(task.over for task in node._scrubbing)
 
     run_in_virtual_time(run())
