@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar  # Any: what a coroutine sends and receives, and results that are not read
 
 from waltz_log.errors import Fenced, Unavailable, WaltzError
 from waltz_log.loggers import get_logger

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from typing import Any  # coroutines
 
 import pytest
 from structlog.testing import capture_logs
@@ -83,7 +84,7 @@ async def _with_cluster(cancel: Callable[[set[str]], list[str | None]]) -> list[
 
 
 def test_each_task_of_a_cluster_can_be_cancelled_by_its_name_and_the_cluster_goes_on() -> None:
-    cancelled = run_in_virtual_time(_with_cluster(lambda names: sorted(names)))
+    cancelled = run_in_virtual_time(_with_cluster(lambda names: [*sorted(names)]))
     assert {"Producer._run", "ReplicaSession.run", "Partition.run", "LogServer._follow", "AppendTask.order"} <= set(cancelled)
     assert len(cancelled) > 30
 
@@ -140,17 +141,17 @@ async def _returns() -> None:
 
 
 @pytest.mark.parametrize("together", [run_until_first_ends, run_all])
-def test_a_group_ends_with_a_named_error_where_others_cancel_one_of_it(together: Callable[..., object]) -> None:
+def test_a_group_ends_with_a_named_error_where_others_cancel_one_of_it(together: Callable[..., Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        group = asyncio.ensure_future(together(_forever(), _forever()))  # type: ignore[arg-type]
+        group = asyncio.ensure_future(together(_forever(), _forever()))
         await asyncio.sleep(1)
         assert _cancel("_forever") == 2
         with pytest.raises(Unavailable, match="a background task was cancelled: task=_forever"):
             await group
-        group = asyncio.ensure_future(together(_forever(), _fails()))  # type: ignore[arg-type]
+        group = asyncio.ensure_future(together(_forever(), _fails()))
         with pytest.raises(InvalidRequest, match="broken"):
             await group
-        group = asyncio.ensure_future(together(_forever(), _forever()))  # type: ignore[arg-type]
+        group = asyncio.ensure_future(together(_forever(), _forever()))
         await asyncio.sleep(1)
         group.cancel()
         with pytest.raises(asyncio.CancelledError):

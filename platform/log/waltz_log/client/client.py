@@ -258,8 +258,9 @@ class WaltzClient:
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
-        """Appends everything in `source`, in order: a list, an iterator or an asynchronous iterator of bytes, drafts or Arrow record batches; or one
-        record batch or table. Waits while the partition's window is full.
+        """Appends everything in `source`, in order: a list, an iterator or an asynchronous iterator of bytes, drafts or Arrow record batches; one
+        record batch or table; or a data frame with the same columns, of any library that exports Arrow's C stream, such as pandas or polars. Waits
+        while the partition's window is full.
 
         `on_ack` receives each range of appended entries, `on_error` each entry that failed; both are called in the event loop. An entry that
         conflicts or is invalid does not stop the call. Any other failure ends it, and `BulkReceipt` says what is in the log. `timeout_s` is the
@@ -465,7 +466,9 @@ class WaltzClient:
 
     def _check(self, partition: int) -> None:
         self._check_usable()
-        if not isinstance(partition, int) or not 0 <= partition < self.partitions:
+        if not isinstance(partition, int) or isinstance(partition, bool):
+            raise InvalidRequest(reason=f"a partition is a number, not {type(partition).__name__}: partition={partition!r}")
+        if not 0 <= partition < self.partitions:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self.partitions}")
 
     def _producer(self, partition: int, topic: TopicEpoch | None = None) -> Producer:

@@ -13,10 +13,9 @@ __all__ = ["GaveUp", "GaveUpOnConflict", "LockConflict", "NotAppended", "Outcome
 class LockConflict(WaltzError):
     """Decided: the transaction is not in the log. Transaction `winner` wrote one of its locks first.
 
-    To do: read the feed up to `winner`, and decide again."""
+    To do: read the feed up to `winner`, and decide again. The same call, with the same mark, meets the same conflict."""
 
     text = "lock conflict: a newer transaction wrote one of the locks; read up to the winner and decide again"
-    retriable = True
     exit_code = REFUSED
     partition: int
     winner: int
@@ -30,6 +29,7 @@ class GaveUpOnConflict(LockConflict):
     the limit."""
 
     text = "gave up: newer transactions wrote the locks at each attempt; raise the limit, or name fewer locks that others write"
+    retriable = True
     attempts: int
     elapsed_s: float
     limit: str

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
+from structlog.testing import capture_logs
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.errors import ConnectionLost, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
+from waltz_log.errors import ClusterUnavailable, ConnectionLost, InvalidRequest, InvalidSetting, NotAppended, OutcomeUnknown, WaltzError
+from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.scripted_server import Break, ScriptedCluster
 from waltz_log.transport.grpc import GrpcNetwork
@@ -78,6 +81,66 @@ async def test_a_client_whose_event_loop_is_closed_says_so_and_can_be_closed(clu
     client = await asyncio.to_thread(asyncio.run, begin())
     await asyncio.to_thread(asyncio.run, go_on(client))
     assert cluster.logs[0].data() == [b"in the first loop"]
+
+
+CLOSE_WHILE_READING = """
+import gc, sys, threading, time
+from waltz_log.client import SyncWaltzClient
+from waltz_log.errors import InvalidRequest
+
+for _ in range(5):
+    client = SyncWaltzClient(sys.argv[1])
+    client.append(0, b"x")
+    ends, reading = [], threading.Barrier(9)
+
+    def iterate(stops):
+        try:
+            for number, _ in enumerate(client.feed(0)):
+                if number == 0:
+                    reading.wait(10)
+                if stops:
+                    time.sleep(0.01)
+        except InvalidRequest as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=iterate, args=(number % 2,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    reading.wait(10)
+    client.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert ends == ["invalid request: the client is closed"] * 8 or ends == ["the client is closed"] * 8, ends
+    del threads
+    gc.collect()
+print("done")
+"""
+
+
+async def test_a_blocking_client_that_is_closed_ends_the_feeds_of_other_threads_quietly(cluster: ScriptedCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLOSE_WHILE_READING, cluster.servers[0].address), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert (output.decode(), errors.decode(), process.returncode) == ("done\n", "", 0)
+
+
+async def test_a_port_that_is_not_a_log_servers_is_named_at_once() -> None:
+    network = GrpcNetwork()
+    listener = await network.serve("127.0.0.1:0", [])
+    with pytest.raises(InvalidSetting, match="not the address of log servers, another kind of node answers"):
+        await WaltzClient.connect_over(KnownServers(lambda: [listener.address]), GrpcNetwork(), ClientSettings(connect_timeout_s=60))
+    await listener.close()
+
+
+async def test_an_address_where_nothing_listens_is_logged_at_once_and_reported_in_time() -> None:
+    with capture_logs() as logs, pytest.raises(ClusterUnavailable, match="Connection refused"):
+        await WaltzClient.connect("127.0.0.1:9", ClientSettings(connect_timeout_s=1))
+    assert [(each["event"], each["log_level"]) for each in logs] == [("no log server can be followed, retrying", "warning")]
+    assert "Connection refused" in logs[0]["reason"]
+    with pytest.raises(ClusterUnavailable, match=r"no name resolves: nosuchhost\.invalid"):
+        await WaltzClient.connect("nosuchhost.invalid:5101", ClientSettings(connect_timeout_s=1))
 
 
 async def test_closing_the_client_ends_what_waits_on_its_connections(client: WaltzClient, cluster: ScriptedCluster) -> None:

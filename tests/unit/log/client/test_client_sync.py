@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from waltz_log.client import Appended, Application, Context, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
+from waltz_log.client import Appended, Application, Context, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, sync
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.inspection.inspect import ClusterInspector, PartitionBound
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
-from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, Unavailable
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, NotAppended, Unavailable
 from waltz_log.testing import SyncInMemoryCluster
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
@@ -310,6 +310,28 @@ def test_a_blocking_call_from_the_clients_own_thread_is_refused(scripted: Script
         client.append(0, b"first")
         with pytest.raises(InvalidRequest, match="own thread"):
             follower.wait(0, timeout_s=5)
+
+
+def test_a_callback_of_a_future_appends_without_waiting_for_its_own_thread(scripted: Scripted) -> None:
+    """It runs in the client's thread, which makes the room that it would wait for."""
+    with scripted.client(append_timeout_s=60) as client:
+        outcomes: list[Future[Receipt]] = []
+        refused: list[NotAppended] = []
+        over = threading.Event()
+
+        def append_more(_: object) -> None:
+            for _ in range(sync.INBOX_MAX + 100):
+                try:
+                    outcomes.append(client.append_nowait(0, b"more"))
+                except NotAppended as error:
+                    refused.append(error)
+            over.set()
+
+        client.append_nowait(0, b"first").add_done_callback(append_more)
+        assert over.wait(20), "the client's thread waits for itself"
+        assert len({each.result(60).transaction_id for each in outcomes}) == sync.INBOX_MAX
+        assert {error.reason for error in refused} == {f"no room: a callback cannot wait for it, and {sync.INBOX_MAX} appends are handed over"}
+        assert client.append(0, b"the client goes on").transaction_id == sync.INBOX_MAX + 1
 
 
 def test_a_closed_blocking_client_says_so_and_leaves_no_thread(scripted: Scripted) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar  # Any: the applica
 from waltz_log.client.append.bulk_columns import BulkColumns
 from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined
 from waltz_log.client.append.bulk_source import ENTRIES_TOGETHER, Entry, Source, batches_of, checked, entries_of, source_parts
+from waltz_log.client.append.data_frames import without_frames
 from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
 from waltz_log.client.append.pending_rows import PendingRows
@@ -307,7 +308,7 @@ class Bulk(Protocol[Result]):
 async def append_all(bulk: Bulk[Result], source: Source) -> Result:
     """Enqueues the source and returns the result. An error of the source is raised after the entries before it are decided."""
     try:
-        await bulk.enqueue(source)
+        await bulk.enqueue(without_frames(source))
     except asyncio.CancelledError:
         bulk.cancel()
         raise
@@ -321,7 +322,7 @@ def append_all_blocking(background: Background, begin: Callable[[], Bulk[Result]
     """`append_all` for a thread that blocks. The source is read in that thread; `begin` runs in the event loop."""
     bulk = background.call_soon(begin)
     try:
-        for part in source_parts(source):
+        for part in source_parts(without_frames(source)):
             background.call(bulk.enqueue(part))
             if bulk.ended:
                 break

@@ -16,9 +16,10 @@ from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.seeds import Seeds
+from waltz_log.core.cluster_address import SERVERS_EXAMPLE
 from waltz_log.core.cluster_map import ClusterMap, MapPart
 from waltz_log.core.ports import Network, Receiver
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, ConnectionLost, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, ConnectionLost, InvalidSetting, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import FOLLOW
@@ -112,13 +113,17 @@ class Following:
                 if not first.done() and (final := await self._final(error)) is not None:
                     first.set_exception(final)
                     return
-                if first.done() and not self._away:  # before the first answer, the caller of `open` gets the error
+                if not self._away:  # before the first answer, `open` waits for a cluster that starts, and the reason may be a wrong address
                     self._away = True
-                    log.info("no log server can be followed, retrying", reason=str(error))
+                    write = log.info if first.done() else log.warning
+                    write("no log server can be followed, retrying", reason=str(error))
                 await asyncio.sleep(backoff.next_s())
 
     async def _final(self, error: WaltzError) -> WaltzError | None:
         """What makes no sense to retry before the first answer."""
+        if isinstance(error, ProtocolViolation) and error.reason.startswith("unimplemented"):
+            reason = f"is not the address of log servers, another kind of node answers: clients need log servers, {SERVERS_EXAMPLE}"
+            return InvalidSetting(name="cluster", reason=reason, nearest=None)
         if not error.retriable:
             return error
         try:

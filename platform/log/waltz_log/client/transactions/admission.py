@@ -33,7 +33,7 @@ CONTESTED_COMMITS = 16
 class Ticket:
     """A place in the lines of its locks."""
 
-    __slots__ = ("_behind", "_executed", "_turn", "checks", "sets", "waited")
+    __slots__ = ("_behind", "_turn", "_yields", "checks", "sets", "waited")
 
     def __init__(self, checks: frozenset[bytes], sets: frozenset[bytes]) -> None:
         self.checks = checks
@@ -41,7 +41,8 @@ class Ticket:
         self.waited = False
         """Whether another transaction was ahead when it joined: what was computed before that is old."""
         self._behind: set[bytes] = set()
-        self._executed = False
+        self._yields = False
+        """Whether it waits here only as long as no other client wants its locks."""
         self._turn: asyncio.Future[None] | None = None
 
     @classmethod
@@ -72,8 +73,8 @@ class Ticket:
             await self._turn
 
     async def turn_or_contest(self) -> bool:
-        """As `turn` after an execution, returning False. Returns True once its locks are contested: then the owner's queue decides."""
-        self._executed = True
+        """As `turn`, returning False. Returns True once its locks are contested: then the owner's queue decides."""
+        self._yields = True
         await self.turn()
         return bool(self._behind)
 
@@ -87,7 +88,7 @@ class Ticket:
             self._wake()
 
     def _contest(self) -> None:
-        if self._executed:
+        if self._yields:
             self._wake()
 
     def _wake(self) -> None:

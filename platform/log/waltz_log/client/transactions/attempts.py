@@ -5,8 +5,8 @@ rejected append is never sent again unchanged. Before an append is sent, it wait
 is executed again if they changed what it read. An append with an unknown outcome is not repeated. A logical transaction ends when it is applied here,
 so consecutive calls do not conflict.
 
-Where other clients want its locks too, as far as they are known, it asks the owner for its turn before it is executed. An execution without a turn
-would only be rejected, to get a place in the same queue.
+Where other clients want its locks too, it asks the owner for its turn before it is executed, or after the execution that shows its locks, which is
+then repeated. If it were sent without a turn, it would overtake those that wait: the client that has written a lock last is the first to know it.
 """
 
 from __future__ import annotations
@@ -238,6 +238,8 @@ class _Turns:
         self._admission = following.admission
         self._deadline = deadline
         self._ticket: Ticket | None = None
+        self._learned = False
+        """Whether an execution was repeated, because it showed locks that others want, and had no turn at them."""
 
     @property
     def contested(self) -> bool:
@@ -249,9 +251,10 @@ class _Turns:
         return frozenset() if self._ticket is None else self._ticket.checks
 
     async def join(self, ticket: Ticket) -> None:
-        """Returns when it is the ticket's turn."""
+        """Returns when it is the ticket's turn, or the owner decides that."""
         self._join(ticket)
-        await self._in_time(ticket.turn())
+        if not self._admission.contested(ticket):
+            await self._in_time(ticket.turn_or_contest())
 
     def _join(self, ticket: Ticket) -> None:
         self.leave()
@@ -271,6 +274,9 @@ class _Turns:
             self._join(held)
             if held.waited and not contested:
                 return await self._in_time(held.turn_or_contest())
+            if contested and not self._learned:
+                self._learned = True
+                return False  # the next execution is in the turn of these locks
         newest = self._admission.newest(needed)
         if contested or newest <= execution.high_water_mark:
             return True

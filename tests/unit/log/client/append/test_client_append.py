@@ -456,6 +456,12 @@ async def test_room_is_given_back_after_every_kind_of_end(connect: Connect, clus
     assert (window.pending, window.pending_bytes, window.queue_bytes) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("partition", ["0", 0.0, None, True, b"0"])
+async def test_a_partition_that_is_no_number_is_refused_by_its_type(partition: int, client: WaltzClient) -> None:
+    with pytest.raises(InvalidRequest, match=f"a partition is a number, not {type(partition).__name__}"):
+        await client.append(partition, b"")
+
+
 async def test_sequences_that_are_used_up_go_on_under_another_client_id(client: WaltzClient, cluster: ScriptedCluster) -> None:
     producer = client._producer(0)
     producer.sequence_max = client.settings.max_pending + 100

