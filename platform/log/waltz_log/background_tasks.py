@@ -15,7 +15,18 @@ from typing import Any, Final, TypeVar  # Any: what a coroutine sends and receiv
 from waltz_log.errors import Fenced, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 
-__all__ = ["AGAIN_PAUSE_S", "BackgroundTask", "TaskSet", "end_tasks", "is_expected", "outcome_of", "run_all", "run_until_first_ends", "start_task"]
+__all__ = [
+    "AGAIN_PAUSE_S",
+    "BackgroundTask",
+    "TaskSet",
+    "end_tasks",
+    "is_expected",
+    "outcome_of",
+    "result_of",
+    "run_all",
+    "run_until_first_ends",
+    "start_task",
+]
 
 log = get_logger(__name__)
 
@@ -43,6 +54,12 @@ def outcome_of(task: asyncio.Future[T]) -> T:
     if task.cancelled():
         raise Unavailable(reason=f"a background task was cancelled: task={_name(task)}")
     return task.result()
+
+
+async def result_of(task: asyncio.Future[T]) -> T:
+    """`outcome_of` the task once it is done. The task goes on if the caller is cancelled."""
+    await asyncio.wait([task])
+    return outcome_of(task)
 
 
 def _name(task: asyncio.Future[Any]) -> str:

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from waltz_log.background_tasks import start_task
 from waltz_log.client.owners.seeds import NamedServers
 from waltz_log.console.asgi import make_application
 from waltz_log.console.reading.link import ClusterLink
@@ -150,7 +151,7 @@ async def _serve(settings: ConsoleSettings) -> None:
     server = make_server(application, certificates)
     with listening:
         async with link.keeping_rules(control):
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            serving = start_task(server.serve(sockets=[listening]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.02)
             if server.started:

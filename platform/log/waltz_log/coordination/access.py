@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias  # Any: values of both kinds, and arguments that are passed on
 
+from waltz_log.background_tasks import run_until_first_ends
 from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
 from waltz_log.coordination.other_nodes import ASK_AGAIN_PAUSE_S, OtherNodes
 from waltz_log.coordination.topics import read_catalogue
@@ -222,17 +223,11 @@ class AccessFollower:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            waits = [asyncio.ensure_future(self._coordinator.wait_changed(path, version)) for path, version in self._reader.versions.items()]
             others = self._reader.others
             pause_s = ASK_AGAIN_PAUSE_S if others is not None and not others.answered else None
-            try:
-                done, _ = await asyncio.wait(waits, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-            finally:
-                for each in waits:
-                    each.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await run_until_first_ends(*(self._coordinator.wait_changed(path, version) for path, version in self._reader.versions.items()))
             await self.read()
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any  # Any: values of all kinds
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.access import AccessFollower
 from waltz_log.coordination.administration import AdministrationAudit
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -64,12 +65,11 @@ async def following(address: str, tls: TlsSettings | None, access: FollowedAcces
     if access is None:
         yield
         return
-    task = asyncio.ensure_future(_follow(address, tls, access))
+    task = BackgroundTask("access", lambda: _follow(address, tls, access))
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await task.end()
 
 
 @asynccontextmanager
@@ -78,12 +78,11 @@ async def auditing(audit: AuditSettings | None, administration: AdministrationAu
     if audit is None:
         yield
         return
-    task = asyncio.ensure_future(_record(administration, coordinator))
+    task = BackgroundTask("audit of administration", lambda: _record(administration, coordinator))
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await task.end()
 
 
 async def _record(administration: AdministrationAudit, coordinator: Coordinator) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from waltz_log.background_tasks import BackgroundTask, start_task
 from waltz_log.client import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.owners.seeds import Seeds
@@ -79,7 +80,7 @@ class ClusterLink:
             if len(self._channels) >= CHANNELS_MAX:
                 old, self._channels = list(self._channels.values()), {}
                 for channel in old:
-                    asyncio.ensure_future(channel.close())  # noqa: RUF006  # ends by itself
+                    start_task(channel.close())  # ends by itself
             self._channels[key] = self.network.connect(address)
         return self._channels[key]
 
@@ -107,12 +108,11 @@ class ClusterLink:
                 await AccessReader(await self.values(), control, topics=True, known=known).read()
 
         control.confirm = read
-        task = asyncio.create_task(self._keep(read), name="console rules")
+        task = BackgroundTask("console rules", lambda: self._keep(read))
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await task.end()
 
     async def _keep(self, read: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 
+from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.feed.subscriber_entries import subscriber_entries
 from waltz_log.console.reading.cluster_values import ClusterValues
 from waltz_log.console.reading.link import ClusterLink
@@ -100,15 +101,14 @@ class Sampler:
         self._arrived = asyncio.Event()
         self._wanted = asyncio.Event()
         self._watched_s = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="console surveys")
+        self._task = BackgroundTask("console surveys", self._run)
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.end()
 
     async def sample(self, *, watched: bool = True) -> Sample:
         """The newest sample. `watched`: a page shows it, so surveys become more frequent. Raises `Unavailable` if there is none yet."""

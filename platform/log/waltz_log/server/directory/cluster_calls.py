@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final  # Any: values of both kinds
 
+from waltz_log.background_tasks import result_of, start_task
 from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
 from waltz_log.coordination.placement import PlacementChange, drain_node, move_owners, read_servers, readmit_node, release_owners
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ServerEntry
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.topics.catalogue import CATALOGUE
-from waltz_log.errors import ClusterUnavailable, InvalidRequest, ProtocolViolation
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import acted
 from waltz_log.security.callers import caller
@@ -85,12 +86,12 @@ class ClusterCalls:
 
     async def _is_read(self) -> bool:
         """Whether the values are as the coordinator had them at the call, or later."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
+        if self._next is None or self._next.done():
+            self._next = start_task(self._read_after(self._reading))
         try:
             async with asyncio.timeout(READ_S):
-                await asyncio.shield(self._next)
-        except (TimeoutError, ClusterUnavailable):
+                await result_of(self._next)
+        except (TimeoutError, ClusterUnavailable, Unavailable):
             return False
         return True
 

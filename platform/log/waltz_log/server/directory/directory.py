@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
-from waltz_log.background_tasks import TaskSet, end_tasks, start_task
+from waltz_log.background_tasks import TaskSet, end_tasks, result_of, start_task
 from waltz_log.coordination.followed import FOLLOWED, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.cluster_map import (
@@ -285,9 +285,9 @@ class Directory:
     async def confirm(self) -> None:
         """Returns when owners, replicas and topics are known as the coordinator had them at the call, or later. All calls of the same moment share
         one read. Raises `ClusterUnavailable`."""
-        if self._next is None:
+        if self._next is None or self._next.done():
             self._next = start_task(self._confirm_after(self._confirming))
-        await asyncio.shield(self._next)
+        await result_of(self._next)
 
     async def _confirm_after(self, running: asyncio.Task[None] | None) -> None:
         if running is not None:

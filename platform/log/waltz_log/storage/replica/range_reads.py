@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar  # Any: Future is invariant
 
-from waltz_log.background_tasks import start_task
+from waltz_log.background_tasks import result_of, start_task
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
@@ -37,7 +37,7 @@ class ReadShare:
         await self._places.acquire()
         work = start_task(self._offload(call, *arguments))
         work.add_done_callback(self._ended)
-        return await asyncio.shield(work)
+        return await result_of(work)
 
     def _ended(self, work: asyncio.Future[Any]) -> None:
         self._places.release()

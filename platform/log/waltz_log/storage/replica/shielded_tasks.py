@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from waltz_log.background_tasks import start_task
+from waltz_log.background_tasks import result_of, start_task
 from waltz_log.errors import WaltzError
 
 __all__ = ["ShieldedTasks"]
@@ -33,7 +33,7 @@ class ShieldedTasks:
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result, unless the caller is cancelled before; the work continues."""
-        return await asyncio.shield(self.start(work))
+        return await result_of(self.start(work))
 
     async def all_ended(self) -> None:
         while self._tasks:
