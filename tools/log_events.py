@@ -48,6 +48,7 @@ MEANINGS: dict[str, str] = {
     "rules of access are not followed, retrying": (
         "The storage node does not reach the coordinator. It permits what it did before, and hears of no changes. Act if it repeats."
     ),
+    "no log server answers yet, retrying": "The client waits for a cluster that starts. The reason may show a wrong address.",
     "no log server can be followed, retrying": (
         "A client reaches no log server that knows the cluster. It goes on with the owners that it knows. Check the servers and the addresses."
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -23,6 +23,7 @@ FINDING = ("part", "file", "offset", "transaction_id", "last_transaction_id", "r
 """Fields of `waltz_log.storage.integrity.verify.Finding`, which an event has as `**asdict(finding)`."""
 
 SECTIONS = {
+    "All processes": ("waltz_log/background_tasks.py",),
     "Log server": ("waltz_log/server",),
     "Storage node": ("waltz_log/storage", "waltz_log/compaction"),
     "Console": ("waltz_log/console",),
@@ -114,11 +115,16 @@ def calls() -> list[Call]:
     return found
 
 
+def is_in(path: str, places: Iterable[str]) -> bool:
+    """Whether the path is one of the files, or in one of the folders."""
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
 def page() -> str:
     found = calls()
     parts = [INTRODUCTION]
     for heading, folders in SECTIONS.items():
-        here = [call for call in found if call.path.startswith(tuple(f"{folder}/" for folder in folders))]
+        here = [call for call in found if is_in(call.path, folders)]
         parts.append(f"## {heading}\n\n| event | level | fields | meaning |\n|---|---|---|---|")
         parts += [_row(event, [call for call in here if call.event == event]) for event in sorted({call.event for call in here}, key=str.lower)]
         parts.append("")

@@ -1,7 +1,7 @@
 """Tasks beside their caller: the only place of the platform that makes them.
 
-Others than its owner can cancel a task: an application cancels all tasks of its event loop, a library cancels what it did not start. So an owner does
-not take a cancelled task for its own order to end. A group of tasks ends with an error that names the task, and its owner begins again as after a
+Others than its owner can cancel a task: an application cancels all tasks of its event loop, a library cancels what it did not start. So a
+cancelled task does not mean that its owner ended it. A group of tasks ends with an error that names the task, and its owner begins again as after a
 lost connection. A task that runs as long as its owner is a `BackgroundTask`, which starts again.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any  # Arrow is imported only for a data frame
 
+from waltz_log.client.base import arrow
 from waltz_log.errors import InvalidRequest
 from waltz_log.extras import explain_missing
 
@@ -25,7 +26,7 @@ def without_frames(source: Any) -> Any:
     if hasattr(source, "to_frame") or isinstance(source, dict):
         kind = type(source).__name__
         raise InvalidRequest(reason=f"a {kind} is no source of a bulk append: give a list of bytes, or a data frame with a column data")
-    if not hasattr(source, "__arrow_c_stream__") or hasattr(source, "to_batches"):
+    if not hasattr(source, "__arrow_c_stream__") or hasattr(source, "to_batches") or arrow.is_batch(source):
         return source
     with explain_missing("a bulk append of a data frame", "spark"):
         import pyarrow

@@ -115,8 +115,10 @@ class Following:
                     return
                 if not self._away:  # before the first answer, `open` waits for a cluster that starts, and the reason may be a wrong address
                     self._away = True
-                    write = log.info if first.done() else log.warning
-                    write("no log server can be followed, retrying", reason=str(error))
+                    if first.done():
+                        log.info("no log server can be followed, retrying", reason=str(error))
+                    else:
+                        log.warning("no log server answers yet, retrying", reason=str(error))
                 await asyncio.sleep(backoff.next_s())
 
     async def _final(self, error: WaltzError) -> WaltzError | None:
