@@ -130,7 +130,8 @@ class Directory:
         """Until cancelled. Raises what the coordinator raises."""
         self._watched.clear()
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        follows = self._follows = TaskSet(failed.set_exception)
+        # The wait for it cancels the future where `run` is cancelled.
+        follows = self._follows = TaskSet(lambda error: None if failed.done() else failed.set_exception(error))
         try:
             for path in _ITEMS:
                 self._watch(path)
@@ -139,7 +140,6 @@ class Directory:
             await failed
         finally:
             self._follows = None
-            failed.cancel()
             await follows.end()
 
     def _watch(self, path: str) -> None:
