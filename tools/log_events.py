@@ -270,6 +270,10 @@ MEANINGS: dict[str, str] = {
         "A storage node's file of rules or topics is damaged. The value of ZooKeeper, or of another node, replaces it."
     ),
     "value that decides access is not remembered": "A storage node cannot write its rules or topics. It uses them until a restart.",
+    "too few storage nodes say which rules they know": (
+        "A node that starts decides nothing before a majority of the storage nodes has answered. Until then applications and readers get "
+        "`Unavailable`. Start the storage nodes that are down."
+    ),
     "value of another process cannot be read": "A node answered with bytes that are no value of this kind. They are not used.",
     "administrative action not recorded, the value cannot be read": (
         "The value at `path` in ZooKeeper cannot be read, so the audit log cannot say what changed."

@@ -15,8 +15,11 @@ from waltz_log.coordination.asked_nodes import ask_nodes
 from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, REPLICA_ASSIGNMENT, RULES, TOPICS, KnownValues
 from waltz_log.core.metadata import STORAGE_NODES
 from waltz_log.core.ports import Network, Values
+from waltz_log.loggers import get_logger
 
 __all__ = ["ASK_AGAIN_PAUSE_S", "OtherNodes"]
+
+log = get_logger(__name__)
 
 ASK_AGAIN_PAUSE_S: Final = 1.0
 """Between two rounds of questions, while fewer than a majority have answered."""
@@ -34,6 +37,7 @@ class OtherNodes:
         self._known = known
         self._storage = storage
         self._learned = learned
+        self._reported = -1
         self.answered = False
         """Whether a majority of the storage nodes has said what it knows."""
 
@@ -51,6 +55,10 @@ class OtherNodes:
             if any(kind.path in answer.refused for answer in valid.values()):
                 self._known.expect_later(kind)
         storages = {*await coordinator.children(STORAGE_NODES, latest=True), self._storage} - {""}
-        self.answered = len(storages & {*valid, self._storage}) > len(storages) // 2
+        answered = len(storages & {*valid, self._storage})
+        self.answered = answered > len(storages) // 2
+        if not self.answered and answered != self._reported:
+            log.warning("too few storage nodes say which rules they know", answered=answered, storage_nodes=len(storages))
+            self._reported = answered
         if self._learned is not None:
             await self._learned()
