@@ -109,7 +109,7 @@ class _Run:
             if not job.check():
                 raise ChildFailed(f"{job.name} ended by itself; the end of {job.log}:\n{job.last_words()}")
         for name in sorted(set(self._cluster.ended) - self._killed):
-            raise ChildFailed(f"{name} ended by itself: {self._cluster.last_words(name)}")
+            raise ChildFailed(f"{name} ended by itself: {self._cluster.how_ended(name)}")
         self._watch.poll()
         for done in plan.advance(self._watch.share, self._watch.elapsed_s) if plan is not None else ():
             self._announce(done)

@@ -134,7 +134,7 @@ def test_a_replica_set_restored_from_backups_of_different_ages_continues_from_th
     # Before the adoption no node starts, so that no backup passes for what the cluster had.
     cluster.start("storage-0")
     until(lambda: "storage-0" in cluster.ended, "the node ends")
-    assert "copy of an earlier state" in cluster.last_words("storage-0")
+    assert "copy of an earlier state" in cluster.how_ended("storage-0")
 
     waltz("cluster", "adopt", cluster.coordinator, *directories(cluster), "--name", "dev", "--restored")
     start(cluster)

@@ -239,7 +239,7 @@ OPENED_BY = {
 
 SERVES_NOTHING = {
     "log/waltz_log/cli/checks.py": "whether a port can be opened",
-    "log/waltz_log/processes/local_cluster.py": "looks for a free port",
+    "log/waltz_log/processes/ports.py": "holds a port, at which it never listens",
     "spark_source/pyspark_waltz/testing.py": "a stub for tests, on the loopback",
 }
 

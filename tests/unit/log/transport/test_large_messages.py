@@ -54,7 +54,7 @@ def test_a_block_for_a_replica_is_protobufs_message_in_both_directions(block: Bl
     written = replicate_message(block)
     plain = pb.ReplicateRequest(block=replicated_message_of(block))
     assert pb.ReplicateRequest.FromString(written.data) == plain
-    for data in (bytearray(written.data), plain.SerializeToString()):
+    for data in (memoryview(written.data), plain.SerializeToString()):
         found = received_block(data)
         assert isinstance(found, ReceivedBlock)
         assert found.WhichOneof("kind") == "block"
