@@ -11,10 +11,12 @@ import importlib.util
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,9 @@ from waltz_log.cli.checks import DELTA_JARS, DELTA_PINS, read_pins, unfit_jars
 from waltz_log.coordination.java import JavaMissing, find_java
 
 TIMEOUT_S = 900
+PASSWORD = "changeit"
+"""Of a file of public certificates, which Java does not read without one."""
+
 BYTES_NEEDED = 200_000_000
 
 SETTINGS = """\
@@ -90,6 +95,8 @@ def fetch(project: Path, wanted: Wanted, environment: Mapping[str, str] = os.env
         log = target.parent / "resolving.log"
         try:
             done = _resolve(work, description(pins), log, environment)
+            if done != 0 and "PKIX path" in log.read_text(errors="replace"):
+                done = _resolve(work, description(pins), log, environment, systems_authorities(work, environment))
         except JavaMissing as error:
             return str(error)
         except subprocess.TimeoutExpired:
@@ -107,7 +114,23 @@ def fetch(project: Path, wanted: Wanted, environment: Mapping[str, str] = os.env
     return None
 
 
-def _resolve(work: Path, asked: str, log: Path, environment: Mapping[str, str]) -> int:
+def systems_authorities(work: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Options that let Java trust what pip and OpenSSL trust here, such as the authority of a proxy; each Java has a list of its own."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
+
+    named = (environment.get(name) for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"))
+    bundle = next(filter(None, named), ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
+    with warnings.catch_warnings(action="ignore"):  # some bundles hold old authorities
+        found = x509.load_pem_x509_certificates(Path(bundle).read_bytes())
+    trusted = [PKCS12Certificate(each, str(at).encode()) for at, each in enumerate(found)]
+    store = work / "authorities.p12"
+    store.write_bytes(serialize_java_truststore(trusted, BestAvailableEncryption(PASSWORD.encode())))
+    return (f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=PKCS12", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}")
+
+
+def _resolve(work: Path, asked: str, log: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> int:
     """Runs Ivy, with homes of its own: Java gets the user's from the password file, not from HOME. Returns its exit code."""
     java, _ = find_java(environment)
     spec = importlib.util.find_spec("pyspark")
@@ -116,7 +139,14 @@ def _resolve(work: Path, asked: str, log: Path, environment: Mapping[str, str]) 
     (ivy,) = Path(spec.submodule_search_locations[0], "jars").glob("ivy-*.jar")
     (work / "settings.xml").write_text(SETTINGS)
     (work / "ivy.xml").write_text(asked)
-    command = [str(java), f"-Duser.home={work}", f"-Divy.default.ivy.user.dir={work}", f"-Djava.io.tmpdir={work}", *java_proxies(environment)]
+    command = [
+        str(java),
+        f"-Duser.home={work}",
+        f"-Divy.default.ivy.user.dir={work}",
+        f"-Djava.io.tmpdir={work}",
+        *java_proxies(environment),
+        *options,
+    ]
     command += ["-jar", str(ivy), "-settings", "settings.xml", "-cache", str(work / "cache"), "-ivy", "ivy.xml", "-types", "jar", "bundle"]
     command += ["-retrieve", "jars/[organisation]_[artifact]-[revision].[ext]"]
     with log.open("wb") as output:

@@ -155,3 +155,13 @@ def test_an_editable_installation_is_found_under_every_locale(clone: Path) -> No
     assert (packages / "_x.pth").read_text(encoding="ascii").splitlines()[1] == "/nonexistent"
     command = [str(moved / ".venv" / "bin" / "python"), "-I", "-c", "import found_here"]
     subprocess.run(command, env={"LC_ALL": "C"}, timeout=60, check=True)
+
+
+def test_a_java_with_authorities_of_its_own_is_given_those_of_the_system(tmp_path: Path) -> None:
+    from waltz_log.security.authority import DevelopmentAuthority
+
+    bundle = DevelopmentAuthority(tmp_path / "certificates").issue("node", "n").authorities
+    store, *others = fetch_jars.systems_authorities(tmp_path, {"PIP_CERT": str(bundle)})
+    assert store == f"-Djavax.net.ssl.trustStore={tmp_path / 'authorities.p12'}"
+    assert len(others) == 2
+    assert (tmp_path / "authorities.p12").stat().st_size > 500
