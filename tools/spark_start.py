@@ -66,8 +66,10 @@ def archive_classes(project: Path, program: Path = PROGRAM) -> str | None:
     log = target.with_name("spark-start.log")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="archiving-") as folder:
         new = Path(folder) / "new.jsa"
-        # All other settings are those of jobs: an archive counts only for the class path that it was made with.
-        options = _java_options((project / SETTINGS).read_text()).replace(f"-XX:SharedArchiveFile={ARCHIVE}", f"-XX:ArchiveClassesAtExit={new}")
+        # Relative, because Spark splits options at spaces. An archive counts only for the class path, and so the settings, that it was made with.
+        options = _java_options((project / SETTINGS).read_text()).replace(
+            f"-XX:SharedArchiveFile={ARCHIVE}", f"-XX:ArchiveClassesAtExit={new.relative_to(project)}"
+        )
         command = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(SETTINGS)]
         command += ["--conf", f"{JAVA_OPTIONS}={options}", str(program), folder]
         with log.open("w") as output:
