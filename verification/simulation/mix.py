@@ -114,7 +114,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         return rng.uniform(0, value) if rng.random() < chance else 0.0
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
-    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES, INTRUDERS, IMPOSTORS)]
+    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES, INTRUDERS, IMPOSTORS, PARTNERS)]
     kinds_there = [kind for kind in faults if kind != GROWTH]
     kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
