@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from asyncio import get_running_loop
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self  # Any: a decorator of the application's functions
 
 import structlog  # noqa: F401  # loggers import it with the first line, which a busy event loop may write
@@ -71,7 +71,7 @@ class WaltzClient:
         self._owners = owners
         self._settings = settings
         self._rng = rng
-        self._fork = fork.count()
+        self._fork, self._thread = fork.count(), get_ident()
         self._belonging = Belonging()
         self._spread = owners.parameters.partitions
         self._topics = TopicDirectory(owners, settings, rng)
@@ -230,8 +230,8 @@ class WaltzClient:
     async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
         """`append_nowait` of a draft. `topic`: the topic through whose handle the caller appends."""
         producer = self._producer_by_key.get(partition if topic is None else (partition, topic))
-        if producer is None or self._closed or self._fork != fork.COUNT[0] or get_running_loop() is not producer.loop:
-            producer = self._producer(partition, topic)
+        if producer is None or self._closed or self._fork != fork.COUNT[0] or self._thread != get_ident() or not producer.loop.is_running():
+            producer = self._producer(partition, topic)  # to ask for the running loop instead is a call of the system
         timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         loop = producer.loop
         future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)
@@ -466,7 +466,7 @@ class WaltzClient:
 
     def _check(self, partition: int) -> None:
         self._check_usable()
-        if not isinstance(partition, int) or isinstance(partition, bool):
+        if type(partition) is not int and (not isinstance(partition, int) or isinstance(partition, bool)):
             raise InvalidRequest(reason=f"a partition is a number, not {type(partition).__name__}: partition={partition!r}")
         if not 0 <= partition < self.partitions:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self.partitions}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 
 from waltz_log.client.base import fork
 from waltz_log.errors import InvalidRequest
@@ -21,9 +22,12 @@ class Belonging:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._fork = fork.count()
+        self._thread = get_ident()
 
     def expect_here(self) -> None:
         """Raises `InvalidRequest` in a forked child, and in another event loop. A thread without one only prepares work for the right loop."""
+        if fork.COUNT[0] == self._fork and get_ident() == self._thread and self._loop.is_running():
+            return  # the usual case; to ask for the running loop is a call of the system, which costs as much as an append
         if self._fork != fork.count():
             raise InvalidRequest(reason=FORKED)
         try:
