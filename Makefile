@@ -156,6 +156,9 @@ chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every ro
 soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTES=120 at most
 	$(BIN)/python -m benchmarks.soak $(if $(BATCHES),--batches $(BATCHES)) $(if $(MINUTES),--minutes $(MINUTES))
 
+hashes: ## SHA-256 of every file of each pinned package, into package-hashes.txt: after a change of constraints.txt, before make setup
+	PYTHONPATH=.:platform/log:platform/sink $(PYTHON) -m tools.package_hashes
+
 audit: setup ## known vulnerabilities of the pinned packages; OFFLINE_OK=1 passes where the package index has no database of them
 	$(BIN)/python -m tools.audit $(if $(filter-out 0,$(OFFLINE_OK)),--offline-ok)
 

@@ -44,6 +44,13 @@ def run_pip(python: Path, arguments: Sequence[str], log: Path, environment: Mapp
     return None if done.returncode == 0 else f"{cause(log.read_text(errors='replace'))} (log: {log})"
 
 
+def configured_index() -> str | None:
+    """The index that pip's settings name, or None for pip's own."""
+    listing = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(listing, capture_output=True, text=True, errors="replace", check=False)
+    return pip_settings(listed.stdout.splitlines()).get("PIP_INDEX_URL")
+
+
 def main() -> int:
     log, python, *arguments = sys.argv[1:]
     problem = run_pip(Path(python), arguments, Path(log))

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tools.clean_pip import run_pip
+from tools.package_hashes import HASHES, installed_hashes, read_hashes, record_installed, unknown
 from waltz_delta.launch import PROGRAMS
 from waltz_log import machine_faults
 from waltz_log.child_environment import java_environment
@@ -99,7 +100,7 @@ def interpreter(python: Path, environment: Mapping[str, str] = os.environ) -> st
 def requirements(project: Path) -> str:
     """A digest of what decides which packages are installed."""
     declared = (project / "pyproject.toml").read_text().partition("\n[tool.")[0]
-    return hashlib.sha256((declared + (project / "constraints.txt").read_text()).encode()).hexdigest()
+    return hashlib.sha256((declared + (project / "constraints.txt").read_text() + (project / HASHES).read_text()).encode()).hexdigest()
 
 
 def why_new(project: Path, made: Made | None, chosen: str | None) -> str | None:
@@ -151,13 +152,27 @@ def install(project: Path, python: str, *, chosen: bool) -> None:
     print(f"setup: installing the packages{', and Java with them' if own_java else ''} (some minutes the first time)", flush=True)
     write_stamp(stamp, replace(made, requirements="", java=own_java))
     extras = "dev,java" if own_java else "dev"
-    arguments = ["install", "--constraint", "constraints.txt", "--use-pep517", "--editable", f".[{extras}]"]
+    report = Path(".cache/install-report.json")
+    arguments = ["install", "--constraint", "constraints.txt", "--use-pep517", "--report", str(report), "--editable", f".[{extras}]"]
     problem = run_pip(environment / "bin" / "python", arguments, Path(".cache/install.log"))
     _refuse(None if problem is None else f"the packages could not be installed: {problem}; then run make setup again")
+    check_hashes(project, environment, report)
     write_relative_paths(project)
     if own_java:
         write_own_java(environment)
     write_stamp(stamp, replace(made, requirements=needed, java=own_java))
+
+
+def check_hashes(project: Path, environment: Path, report: Path) -> None:
+    """Removes the environment, before anything in it runs, if pip was given a file that `package-hashes.txt` does not know."""
+    installed = installed_hashes(json.loads(report.read_text()))
+    if wrong := unknown(installed, read_hashes((project / HASHES).read_text())):
+        shutil.rmtree(environment)
+        raise Failed(
+            f"the package index gave files that {HASHES} does not know: {', '.join(wrong)}; nothing is left of them. If you changed constraints.txt, "
+            "run make hashes"
+        )
+    record_installed(environment, installed)
 
 
 def make_environment(environment: Path, python: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import clean_pip, fetch_jars, set_up
+from tools import clean_pip, fetch_jars, package_hashes, set_up
+from tools.package_hashes import HASHES, INSTALLED, pins, read_hashes, unknown
 from tools.set_up import STAMP, Made, interpreter, read_stamp, requirements, why_new, write_launchers, write_own_java, write_stamp
 from waltz_delta.launch import PROGRAMS
 from waltz_log.cli.checks import read_pins
@@ -25,6 +27,7 @@ def clone(tmp_path: Path) -> Path:
     project.mkdir()
     (project / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.ruff]\n')
     (project / "constraints.txt").write_text("a==1\n")
+    (project / "package-hashes.txt").write_text("a==1 00\n")
     set_up.make_environment(project / ".venv", sys._base_executable)  # type: ignore[attr-defined]
     write_stamp(project / STAMP, Made(str(project), str(interpreter(project / ".venv" / "bin" / "python")), requirements(project)))
     return project
@@ -165,3 +168,46 @@ def test_a_java_with_authorities_of_its_own_is_given_those_of_the_system(tmp_pat
     assert store == f"-Djavax.net.ssl.trustStore={tmp_path / 'authorities.p12'}"
     assert len(others) == 2
     assert (tmp_path / "authorities.p12").stat().st_size > 500
+
+
+def _report(path: Path, **digests: str) -> Path:
+    """As pip reports an installation of these packages, in version 1, and of the project itself."""
+    items = [
+        {"metadata": {"name": name, "version": "1"}, "download_info": {"url": "index", "archive_info": {"hashes": {"sha256": digest}}}}
+        for name, digest in digests.items()
+    ]
+    own = {"metadata": {"name": "x", "version": "0"}, "download_info": {"url": "file", "dir_info": {"editable": True}}}
+    path.write_text(json.dumps({"install": [*items, own]}))
+    return path
+
+
+def test_what_the_index_has_for_each_pin_is_installed_and_recorded(clone: Path) -> None:
+    set_up.check_hashes(clone, clone / ".venv", _report(clone / "report", a="00"))
+    assert json.loads((clone / ".venv" / INSTALLED).read_text()) == {"a": ["1", "00"]}
+
+
+@pytest.mark.parametrize("installed", [{"a": "01"}, {"a": ""}, {"a": "00", "b": "00"}])
+def test_an_environment_with_another_file_is_removed(clone: Path, installed: dict[str, str]) -> None:
+    with pytest.raises(set_up.Failed, match=r"gave files that package-hashes.txt does not know: [ab]==1; nothing is left of them"):
+        set_up.check_hashes(clone, clone / ".venv", _report(clone / "report", **installed))
+    assert not (clone / ".venv").exists()
+
+
+def test_each_pin_has_hashes_and_nothing_else_has() -> None:
+    hashes = read_hashes((ROOT / HASHES).read_text())
+    assert set(pins((ROOT / "constraints.txt").read_text())) == hashes.keys()
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digests in hashes.values() for digest in digests)
+
+
+def test_this_environment_was_installed_from_known_files() -> None:
+    installed = json.loads((Path(sys.prefix) / INSTALLED).read_text())
+    assert unknown(installed, read_hashes((ROOT / HASHES).read_text())) == []
+    assert {"grpcio", "pyarrow", "pyspark"} <= installed.keys()
+
+
+@pytest.mark.parametrize(
+    ("filename", "found"),
+    [("a_b-1.0-py3-none-any.whl", True), ("A.B-1.0.tar.gz", True), ("a-b-1.0.zip", True), ("a_b-1.0.post1.tar.gz", False), ("a_b_c-1.0.zip", False)],
+)
+def test_the_files_of_a_version_are_found_by_their_names(filename: str, found: bool) -> None:
+    assert package_hashes._is_of(filename, {"a_b"}, "1.0") == found

@@ -15,6 +15,7 @@ import pytest
 from tools.audit import read_findings
 from tools.dist import PROJECT, build_wheel, needed
 from tools.hatch_build import unexpected
+from tools.package_hashes import HASHES, read_hashes
 from tools.sbom import bill_of_materials
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,10 @@ def test_the_bill_of_materials_has_each_packed_package_with_its_version_and_lice
     grpcio = found["grpcio"]
     assert grpcio["purl"] == f"pkg:pypi/grpcio@{importlib.metadata.version('grpcio')}"
     assert grpcio["licenses"]
+    known = read_hashes((ROOT / HASHES).read_text())
+    for name, each in found.items():
+        (digest,) = each["hashes"]
+        assert (digest["alg"], digest["content"] in known[name, each["version"]]) == ("SHA-256", True), name
     assert str(ROOT) not in text
 
 

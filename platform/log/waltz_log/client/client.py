@@ -7,6 +7,7 @@ An append that the log could never accept is refused before it is sent. An appen
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
@@ -230,8 +231,10 @@ class WaltzClient:
     async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
         """`append_nowait` of a draft. `topic`: the topic through whose handle the caller appends."""
         producer = self._producer_by_key.get(partition if topic is None else (partition, topic))
-        if producer is None or self._closed or self._fork != fork.COUNT[0] or self._thread != get_ident() or not producer.loop.is_running():
-            producer = self._producer(partition, topic)  # to ask for the running loop instead is a call of the system
+        if producer is None or self._closed or self._fork != fork.COUNT[0]:
+            producer = self._producer(partition, topic)
+        elif producer.window.awaited_bytes != math.inf and (self._thread != get_ident() or not producer.loop.is_running()):
+            self._check_usable()  # only where the sender waits: its loop would be woken, and to ask for each append costs 2 % of it
         timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         loop = producer.loop
         future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)
