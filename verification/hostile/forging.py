@@ -22,7 +22,7 @@ FORGED = 8
 async def mount_as_the_victim(hostile: Hostile) -> list[str]:
     """Mounts under the victim's id, and appends records with sequences that the victim uses next."""
     partition = hostile.rng.choice(hostile.target.shared)
-    client_id = hostile.rng.choice((hostile.target.victim, hostile.target.victim, 1, 2, 3))
+    client_id = hostile.rng.choice([each for each in (hostile.target.victim, hostile.target.victim, 1, 2, 3, 4) if each != hostile.own_id])
     first = hostile.rng.choice((0, 1, 1000, 100_000))
     bodies = [b"forged %d" % number for number in range(FORGED)]
     mounted, committed = await _append(hostile, partition, client_id, bodies, first, ticket=hostile.wrong_ticket())
