@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sys
 import time
@@ -91,6 +92,7 @@ async def _main() -> None:
     target = TypeAdapter(Target).validate_json(sys.stdin.readline())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.nice(19)  # it would run on a machine of its own, and share no processor with the nodes
     hostile = Hostile(target, tls, Random(target.victim))
     await hostile.get_id()
     attacker = Attacker(hostile)

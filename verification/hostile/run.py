@@ -60,6 +60,8 @@ class Attacked:
     p99_s: float
     growth_bytes: int
     late_growth_bytes: int
+    memory_mib: dict[str, list[int]] = field(default_factory=dict)
+    """By node: before the attack, and the median and the most in each third of it."""
     ended: list[str] = field(default_factory=list)
 
     @property
@@ -124,8 +126,14 @@ def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) 
         p99_s=_part(among, 0.99),
         growth_bytes=max(each[name] - before[name] for each in samples for name in nodes),
         late_growth_bytes=int(max(late)),
+        memory_mib={name: _mib(before[name], [each[name] for each in samples], third) for name in nodes},
         ended=sorted(cluster.ended),
     )
+
+
+def _mib(before: int, among: Sequence[int], third: int) -> list[int]:
+    parts = [among[start : start + third] for start in (0, third, 2 * third)]
+    return [value >> 20 for value in (before, *(each for part in parts if part for each in (int(median(part)), max(part))))]
 
 
 def _child(module: str) -> subprocess.Popen[str]:
