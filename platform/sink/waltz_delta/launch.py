@@ -30,15 +30,12 @@ METASTORE = ("--conf", "spark.hadoop.javax.jdo.option.ConnectionURL=jdbc:derby:m
 def main(arguments: Sequence[str]) -> NoReturn:
     """Becomes the program. If that cannot start, exits after one sentence on stderr."""
     program, *given = arguments
-    problem = fault(given, os.environ)
-    if problem is None:
-        try:
-            environment = clean_environment()
-        except JavaMissing as error:
-            problem = str(error)
-    if problem is not None:
-        print(f"{program}: {problem}", file=sys.stderr)
-        sys.exit(LACKING)
+    if (problem := fault(given, os.environ)) is not None:
+        _refuse(program, problem)
+    try:
+        environment = clean_environment()
+    except JavaMissing as error:
+        _refuse(program, str(error))
     machine_faults.raise_file_limit()
     own: tuple[str, ...] = ()
     if program in WITH_CATALOG and metastore_used(Path.cwd()):
@@ -46,6 +43,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         own = METASTORE
     started = f"{environment['SPARK_HOME']}/bin/{program}"
     os.execve(started, [started, *own, *given], environment)
+
+
+def _refuse(program: str, problem: str) -> NoReturn:
+    print(f"{program}: {problem}", file=sys.stderr)
+    sys.exit(LACKING)
 
 
 def enter_environment() -> None:
