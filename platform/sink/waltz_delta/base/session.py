@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any  # py4j's objects have no types
 
 from pyspark.sql import SparkSession
 
@@ -18,8 +19,7 @@ def open_session(name: str) -> SparkSession:
     spark = SparkSession.builder.appName(name).getOrCreate()
     try:
         check_versions(spark)
-        jvm = spark._jvm
-        assert jvm is not None
+        jvm: Any = spark._jvm
         encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
         damaged = damaged_argument(sys.argv[1:], encoding)
         if damaged is not None:
