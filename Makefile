@@ -61,7 +61,7 @@ format: setup ## let ruff fix what it can
 
 test: setup ## all tests but those marked long, slow or install
 	@echo "test: 8,900 tests, about 40 minutes on two cores; make test-unit takes 6"
-	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) --durations=30 --durations-min=5
+	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
 	$(BIN)/pytest -q -m $(QUICK) -n 4 --dist worksteal tests/unit # few of them share anything, and some wait
@@ -73,7 +73,7 @@ test-sim: setup ## clusters under faults, disks that crash, planted bugs, checke
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
 test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, more seeds of the simulator
-	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) --durations=30 --durations-min=5 tests/sim tests/e2e tests/integration tests/unit
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 tests/sim tests/e2e tests/integration tests/unit
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow

@@ -105,6 +105,9 @@ class _Transport(asyncio.Transport):
         super().__init__()
         self.closing = False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def write(self, data: Any) -> None: ...
     def write_eof(self) -> None: ...

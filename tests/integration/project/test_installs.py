@@ -60,8 +60,9 @@ INSTALLS = [
 """An extra, the parts of the platform that it must be able to import, and those below them that need another extra."""
 IDS = [extra or "base" for extra, *_ in INSTALLS]
 
-OPTIONAL_INSIDE = {"spark": {"prometheus_client"}}
-"""What a part imports only when it is asked for, and works without: metrics of pipelines."""
+FRAMES = {"pyarrow"}
+OPTIONAL_INSIDE = {"spark": {"prometheus_client"}, "": FRAMES, "sql": FRAMES, "tracing": FRAMES, "server": FRAMES}
+"""What a part imports only when it is asked for, and works without: metrics of pipelines, and appends of data frames."""
 
 ONLY = """
 import importlib, json, sys

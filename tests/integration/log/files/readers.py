@@ -16,6 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jwt  # noqa: F401  # with the next, what is otherwise imported late: a case that runs as another user may not reach the folder of packages
+import structlog  # noqa: F401
+
 from waltz_delta.console.job_metrics import JobMetrics
 from waltz_delta.decode import decode
 from waltz_log.cli import main as waltz

@@ -82,7 +82,7 @@ async def test_the_log_says_when_a_clock_is_ahead_and_when_it_agrees_again(clust
     for ahead_ms, event in ((YEAR_MS, "clock is ahead of the storage nodes"), (0, "clock agrees with the storage nodes again")):
         clock.ahead_ms = ahead_ms
         async with asyncio.timeout(10):
-            while event not in capsys.readouterr().err:
+            while event not in "".join(capsys.readouterr()):
                 await asyncio.sleep(0.01)
 
 

@@ -27,6 +27,9 @@ class _Transport(asyncio.Transport):
         self.reading = True
         self.written = 0
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
