@@ -27,6 +27,7 @@ FAILED_ONCE = {
     134: "the answer for a part of a frame had come before the connection broke",
     136: "the last entry of the times of an open segment rotted, which nothing tells from a write that a crash tore",
     294: "a storage node met a full disk while it made room for more partitions, and nobody started it anew",
+    128749: "a disk failed while a compacted view was replaced, and the call ended with an error that no client knows",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
     222: "a replica that its session no longer had was asked for ever, because a read of it failed after it was removed",
     300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",

@@ -244,7 +244,7 @@ class Views:
         entry.view = None
         try:
             entry.view = await self._offload(self._open_view, partition, entry.of, 0)
-        except WaltzError as error:
+        except (OSError, WaltzError) as error:
             log.warning("compacted view does not open", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
 
     async def _fold_all(self, entry: _Entry, segments: SegmentLog) -> None:
@@ -355,6 +355,9 @@ class Views:
                 await self._offload(loading.close)
             entry.error = entry.damage = ""
             log.info("compacted view replaced by another replica's", topic=str(of.topic), partition=of.partition, bound=bound)
+        except OSError as error:
+            await self._reopen(entry, partition)
+            raise StorageFailed(partition=partition, reason=f"cannot replace the compacted view: {error}") from None
         except StorageFailed:
             await self._reopen(entry, partition)
             raise

@@ -68,7 +68,7 @@ async def _grant(cluster: MemoryCluster, who: str, resource: str) -> None:
 
 @asynccontextmanager
 async def _of(cluster: MemoryCluster, host: str) -> AsyncIterator[Subscribers]:
-    async with await Subscribers.connect_over(cluster.seeds, cluster.network.host(host), SETTINGS) as found:
+    async with await Subscribers.connect_over(cluster.seeds, cluster.network.host(host), SETTINGS, 3.0) as found:
         yield found
 
 
