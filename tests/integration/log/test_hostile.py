@@ -10,7 +10,7 @@ from verification.hostile.attacker import ATTACKS
 from verification.hostile.run import attack, grant
 from waltz_log.processes.local_cluster import LocalCluster
 
-SECONDS = 55.0
+SECONDS = 40.0
 
 
 @pytest.mark.timeout(280)
