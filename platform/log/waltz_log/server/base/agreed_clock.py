@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
+from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.ports import Clock, Network
 from waltz_log.core.recovery import majority
 from waltz_log.core.retention import agreed_now_ms
@@ -61,13 +62,23 @@ class AgreedClock:
     async def run(self, cluster_key: bytes, addresses: Callable[[], Collection[str]]) -> None:
         """Asks the storage nodes at the addresses again and again, until cancelled."""
         while True:
-            known = addresses()
-            found = await asyncio.gather(*(_now_ms(self._network, address, cluster_key) for address in known))
-            dates = [each for each in found if each]
-            if known and len(dates) >= majority(len(known)):
-                self._agree([self._own.now_ms(), *dates])
+            asking = [start_task(_now_ms(self._network, address, cluster_key)) for address in addresses()]
+            try:
+                await self._ask(asking)
+            finally:
+                await end_tasks(asking)
             self._asked.set()
             await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self, asking: Collection[asyncio.Task[int | None]]) -> None:
+        """A majority that answers is enough: partitions do not wait for a node that hangs."""
+        waiting, dates = set(asking), list[int]()
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            dates += [now_ms for each in done if (now_ms := outcome_of(each))]
+            if len(dates) >= majority(len(asking)):
+                self._agree([self._own.now_ms(), *dates])
+                return
 
     def _agree(self, dates: list[int]) -> None:
         self._agreed = (agreed_now_ms(dates), asyncio.get_running_loop().time())
