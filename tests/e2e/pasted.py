@@ -23,8 +23,8 @@ def blocks(page: str, marker: str = "session") -> dict[str, str]:
 
 
 def make_folder(path: Path) -> Path:
-    """The project's folder after `make setup`, with a `var` of its own."""
-    for name in ("conf", "jobs", ".cache"):
+    """The project's folder after `make setup`, with a `var` of its own. The environment names `platform` by paths relative to itself."""
+    for name in ("conf", "jobs", "platform", ".cache"):
         (path / name).symlink_to(ROOT / name)
     (path / ".venv").symlink_to(Path(sys.prefix))
     return path

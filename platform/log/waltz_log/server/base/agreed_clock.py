@@ -31,6 +31,9 @@ FIRST_S: Final = 2.0
 """For the answer of one storage node, and how long a server that starts waits for all of them. Without a majority of the nodes, no partition opens
 anyway."""
 
+AGAIN_S: Final = 0.1
+"""While no majority has answered: a server that starts before the storage nodes dates its first appends soon after they are there."""
+
 AHEAD_MAX_MS: Final = 60_000
 """Clocks that a time service keeps differ by milliseconds. This is far beyond them, and small enough to wait for."""
 
@@ -68,7 +71,7 @@ class AgreedClock:
             finally:
                 await end_tasks(asking)
             self._asked.set()
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(AGAIN_S if self._agreed is None else PAUSE_S)
 
     async def _ask(self, asking: Collection[asyncio.Task[int | None]]) -> None:
         """A majority that answers is enough: partitions do not wait for a node that hangs."""
