@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Final
 
 from waltz_log.background_tasks import end_tasks, outcome_of, start_task
@@ -28,8 +27,7 @@ log = get_logger(__name__)
 
 PAUSE_S: Final = 30.0
 FIRST_S: Final = 2.0
-"""For the answer of one storage node, and how long a server that starts waits for all of them. Without a majority of the nodes, no partition opens
-anyway."""
+"""For the answer of one storage node. No partition waits for it: its opening needs several answers of the same nodes, and this needs one."""
 
 AGAIN_S: Final = 0.1
 """While no majority has answered: a server that starts before the storage nodes dates its first appends soon after they are there."""
@@ -47,7 +45,6 @@ class AgreedClock:
         self._agreed: tuple[int, float] | None = None
         """The date, and the time of the event loop at which it was agreed on."""
         self._is_ahead = False
-        self._asked = asyncio.Event()
 
     def now_ms(self) -> int:
         own_ms = self._own.now_ms()
@@ -55,12 +52,6 @@ class AgreedClock:
             return own_ms
         expected_ms = self._agreed[0] + round(1000 * (asyncio.get_running_loop().time() - self._agreed[1]))
         return expected_ms if own_ms > expected_ms + AHEAD_MAX_MS else own_ms
-
-    async def wait_asked(self) -> None:
-        """Until the storage nodes were asked once, for at most `FIRST_S`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_S):
-                await self._asked.wait()
 
     async def run(self, cluster_key: bytes, addresses: Callable[[], Collection[str]]) -> None:
         """Asks the storage nodes at the addresses again and again, until cancelled."""
@@ -70,7 +61,6 @@ class AgreedClock:
                 await self._ask(asking)
             finally:
                 await end_tasks(asking)
-            self._asked.set()
             await asyncio.sleep(AGAIN_S if self._agreed is None else PAUSE_S)
 
     async def _ask(self, asking: Collection[asyncio.Task[int | None]]) -> None:

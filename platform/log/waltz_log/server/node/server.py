@@ -205,7 +205,6 @@ class LogServer:
 
     async def _follow(self) -> None:
         """Opens and closes partitions as the assignment says."""
-        await self._append_clock.wait_asked()
         while True:
             node = await self._known.get(self._coordinator, ASSIGNMENT)
             assignment = self._known.accept(ASSIGNMENT, node)
