@@ -57,9 +57,19 @@ def outcome_of(task: asyncio.Future[T]) -> T:
 
 
 async def result_of(task: asyncio.Future[T]) -> T:
-    """`outcome_of` the task once it is done. The task goes on if the caller is cancelled."""
-    await asyncio.wait([task])
+    """`outcome_of` the task once it is done. The task goes on if the caller is cancelled, and its error is for those that still wait."""
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.add_done_callback(_read_error)
+        raise
     return outcome_of(task)
+
+
+def _read_error(task: asyncio.Future[Any]) -> None:
+    """Python reports an error that is never read. All who waited may have left."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _name(task: asyncio.Future[Any]) -> str:

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self  # Any: a decorator of the application's functions
 
 import structlog  # noqa: F401  # loggers import it with the first line, which a busy event loop may write
@@ -72,7 +71,7 @@ class WaltzClient:
         self._owners = owners
         self._settings = settings
         self._rng = rng
-        self._fork, self._thread = fork.count(), get_ident()
+        self._fork = fork.count()
         self._belonging = Belonging()
         self._spread = owners.parameters.partitions
         self._topics = TopicDirectory(owners, settings, rng)
@@ -233,8 +232,8 @@ class WaltzClient:
         producer = self._producer_by_key.get(partition if topic is None else (partition, topic))
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition, topic)
-        elif producer.window.awaited_bytes != math.inf and (self._thread != get_ident() or not producer.loop.is_running()):
-            self._check_usable()  # only where the sender waits: its loop would be woken, and to ask for each append costs 2 % of it
+        elif producer.window.awaited_bytes != math.inf:
+            self._belonging.expect_here()  # only where the sender waits: its loop would be woken, and to ask for each append costs 2 % of it
         timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         loop = producer.loop
         future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)

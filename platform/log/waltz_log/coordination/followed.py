@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar, cast  # Any: values of all kinds
 
+from waltz_log.coordination.entries import UNREADABLE
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import Node, Values
 from waltz_log.core.retention import RETAINED, Retained
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber
-from waltz_log.errors import PermissionDenied, Unavailable, WaltzError
+from waltz_log.errors import PermissionDenied, Unavailable
 from waltz_log.loggers import get_logger
 from waltz_log.security.rules import ACCESS, AccessRules
 
@@ -156,7 +157,7 @@ class KnownValues:
         try:
             found = kind.parse(node.data)
             older = known is not None and kind.is_older(found, known)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, WaltzError) as error:
+        except UNREADABLE as error:
             self._judge(kind, path, f"cannot be read: {type(error).__name__}: {error}")
             return known
         if older:
@@ -186,7 +187,7 @@ class KnownValues:
             known = self._known.get(kind.path)
             if known is None or (kind.is_older(known[0], value) and not kind.is_older(value, known[0])):
                 self._remember(kind.path, value, data)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, WaltzError) as error:
+        except UNREADABLE as error:
             log.error("value of another process cannot be read", value=kind.name, reason=str(error)[:REASON_MAX])
 
     def expect_later(self, kind: FollowedValue[Any]) -> None:

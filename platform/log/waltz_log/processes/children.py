@@ -18,12 +18,17 @@ from waltz_log.errors import InvalidRequest
 from waltz_log.processes import launch
 from waltz_log.untrusted_files import LOG, make_private_directory, read_tail
 
-__all__ = ["Processes"]
+__all__ = ["Processes", "ended_with"]
 
 LOG_TAIL_BYTES = 2000
 
 UMASK = 0o077
 """Of children: only this user reads what they write."""
+
+
+def ended_with(code: int) -> str:
+    """An exit code in words; negative: the number of the signal that ended the process."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 class Processes:
@@ -112,9 +117,7 @@ class Processes:
     def how_ended(self, name: str) -> str:
         """Why a child that has ended did. Only its own exit with an error is explained by what it wrote last."""
         code = self._children[name].returncode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}" + (f": {self.last_words(name)}" if code else "")
+        return ended_with(code) + (f": {self.last_words(name)}" if code > 0 else "")
 
     def close(self) -> None:
         """Kills the children that still run."""

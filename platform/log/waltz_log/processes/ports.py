@@ -20,10 +20,9 @@ ATTEMPTS = 100
 
 
 class HeldPort:
-    """Holds `number` until `close`. Raises `OSError` if another process listens there."""
+    """Holds a port until `close`; 0: one that the system chooses. Raises `OSError` if another process listens there."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
         self._socket = socket.socket()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,6 +31,7 @@ class HeldPort:
         except OSError:
             self._socket.close()
             raise
+        self.number = int(self._socket.getsockname()[1])
 
     def close(self) -> None:
         self._socket.close()
@@ -41,16 +41,15 @@ def free_port() -> HeldPort:
     """A port that no process has bound. Below the ports that systems give to outgoing connections, because one of those can be gone before a process
     listens at it; one of those if 100 others are in use. Raises `OSError` if the system has none."""
     for number in random.sample(PORTS, ATTEMPTS):
-        if _unbound(number) is not None:
+        if _is_unbound(number):
             return HeldPort(number)
-    return HeldPort(_unbound(0) or 0)
+    return HeldPort(0)
 
 
-def _unbound(number: int) -> int | None:
-    """The port (0: one that the system chooses), or None if a socket is bound to it."""
+def _is_unbound(number: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind((HOST, number))
         except OSError:
-            return None
-        return int(probe.getsockname()[1])
+            return False
+        return True

@@ -25,6 +25,7 @@ from waltz_log.core.node_address import NodeAddress
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
 from waltz_log.loggers import get_logger
+from waltz_log.processes.children import ended_with
 from waltz_log.processes.socket_folder import SocketFolder
 from waltz_log.processes.worker_link import ALIVE, ALIVE_PAUSE_S, READY, Link, Orders
 from waltz_log.settings import Settings
@@ -215,7 +216,7 @@ class _Worker:
             code = await self._live()
             if self._workers.stopping.is_set():
                 return
-            ended = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+            ended = ended_with(code)
             pause = self._restarts.ended(loop.time() - began)
             if pause is None:
                 raise WorkerFailed(worker=self._orders.worker, lives=self._restarts.short_lives, ended=ended)

@@ -27,8 +27,7 @@ __all__ = ["backup_directory", "copy_one_partition", "correct_times", "migrate_d
 
 
 def migrate_directory(directory: Path, output: str) -> int:
-    if not (directory / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    _expect_directory(directory)
     _refuse_the_originals(directory / CONTROL_FILE)
     done = migrate(FileSystemDisk(directory))
     if output != "table":
@@ -45,6 +44,11 @@ def migrate_directory(directory: Path, output: str) -> int:
     return OK
 
 
+def _expect_directory(directory: Path) -> None:
+    if not (directory / CONTROL_FILE).is_file():
+        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+
+
 def _refuse_the_originals(control_file: Path) -> None:
     """The original locks its control file for as long as it runs, in the way of `fcntl`, which knows nothing of ours."""
     descriptor = os.open(control_file, os.O_RDWR | os.O_CLOEXEC)
@@ -57,9 +61,8 @@ def _refuse_the_originals(control_file: Path) -> None:
 
 
 def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: float) -> int:
-    for directory in (source, target):
-        if not (directory / CONTROL_FILE).is_file():
-            raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    _expect_directory(source)
+    _expect_directory(target)
     if os.path.samefile(source, target):
         raise InvalidSetting(name="target", reason=f"is the source itself: {target}", nearest=None)
     done = copy_partition(ReadOnlyFileSystemDisk(source), FileSystemDisk(target), partition, WallClock(), Pacer(mib_per_s))
@@ -71,8 +74,7 @@ def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: fl
 
 
 def correct_times(directory: Path, latest: str, partitions: set[int] | None, output: str) -> int:
-    if not (directory / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    _expect_directory(directory)
     found = correct_append_times(FileSystemDisk(directory), parse_time("--latest", latest, WallClock().now_ms()), partitions)
     if output != "table":
         print_data({"corrected_blocks": found}, output)
@@ -85,8 +87,7 @@ def correct_times(directory: Path, latest: str, partitions: set[int] | None, out
 
 
 def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) -> int:
-    if not (source / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {source}", nearest=None)
+    _expect_directory(source)
     with staged(target, source) as disk:
         making = target.absolute().with_name(target.name + SUFFIX)
 

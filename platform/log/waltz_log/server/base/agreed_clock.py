@@ -16,9 +16,8 @@ from waltz_log.background_tasks import end_tasks, outcome_of, start_task
 from waltz_log.core.ports import Clock, Network
 from waltz_log.core.recovery import majority
 from waltz_log.core.retention import agreed_now_ms
-from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
-from waltz_log.transport import methods
+from waltz_log.server.base.node_probes import ping
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AHEAD_MAX_MS", "PAUSE_S", "AgreedClock"]
@@ -26,7 +25,7 @@ __all__ = ["AHEAD_MAX_MS", "PAUSE_S", "AgreedClock"]
 log = get_logger(__name__)
 
 PAUSE_S: Final = 30.0
-FIRST_S: Final = 2.0
+ANSWER_S: Final = 2.0
 """For the answer of one storage node. No partition waits for it: its opening needs several answers of the same nodes, and this needs one."""
 
 AGAIN_S: Final = 0.1
@@ -56,19 +55,19 @@ class AgreedClock:
     async def run(self, cluster_key: bytes, addresses: Callable[[], Collection[str]]) -> None:
         """Asks the storage nodes at the addresses again and again, until cancelled."""
         while True:
-            asking = [start_task(_now_ms(self._network, address, cluster_key)) for address in addresses()]
+            asking = [start_task(ping(self._network, address, cluster_key, 0, ANSWER_S)) for address in addresses()]
             try:
                 await self._ask(asking)
             finally:
                 await end_tasks(asking)
             await asyncio.sleep(AGAIN_S if self._agreed is None else PAUSE_S)
 
-    async def _ask(self, asking: Collection[asyncio.Task[int | None]]) -> None:
+    async def _ask(self, asking: Collection[asyncio.Task[pb.PingResponse | None]]) -> None:
         """A majority that answers is enough: partitions do not wait for a node that hangs."""
         waiting, dates = set(asking), list[int]()
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            dates += [now_ms for each in done if (now_ms := outcome_of(each))]
+            dates += [answer.now_ms for each in done if (answer := outcome_of(each)) is not None and answer.now_ms]
             if len(dates) >= majority(len(asking)):
                 self._agree([self._own.now_ms(), *dates])
                 return
@@ -82,15 +81,3 @@ class AgreedClock:
                 log.error("clock is ahead of the storage nodes", ahead_s=ahead_ms // 1000, advice="correct it; until then appends have their time")
             else:
                 log.info("clock agrees with the storage nodes again", ahead_s=ahead_ms // 1000)
-
-
-async def _now_ms(network: Network, address: str, cluster_key: bytes) -> int | None:
-    """None if the node does not answer."""
-    channel = network.connect(address)
-    try:
-        async with asyncio.timeout(FIRST_S):
-            return (await channel.call(methods.PING, pb.PingRequest(cluster_key=cluster_key), timeout_s=FIRST_S)).now_ms
-    except (TimeoutError, WaltzError):
-        return None
-    finally:
-        await channel.close()

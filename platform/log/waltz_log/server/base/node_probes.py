@@ -18,7 +18,7 @@ from waltz_log.errors import WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["PROBE_PAUSE_MAX_S", "PROBE_TIMEOUT_S", "NodeProbes", "answers"]
+__all__ = ["PROBE_PAUSE_MAX_S", "PROBE_TIMEOUT_S", "NodeProbes", "answers", "ping"]
 
 PROBE_PAUSE_S = 0.05
 PROBE_PAUSE_MAX_S = 0.4
@@ -28,17 +28,21 @@ PROBE_TIMEOUT_S = 1.0
 """Of one ping. A node that cannot answer it in this time is of no use to a partition either."""
 
 
-async def answers(network: Network, address: str, cluster_key: bytes, partition: int) -> bool:
-    """Whether the storage node at the address answers a ping, over a separate connection."""
+async def ping(network: Network, address: str, cluster_key: bytes, partition: int, timeout_s: float = PROBE_TIMEOUT_S) -> pb.PingResponse | None:
+    """What the storage node at the address answers over a separate connection; None if it does not."""
     channel = network.connect(address)
     try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await channel.call(methods.PING, pb.PingRequest(cluster_key=cluster_key, partition=partition), timeout_s=PROBE_TIMEOUT_S)
+        async with asyncio.timeout(timeout_s):
+            return await channel.call(methods.PING, pb.PingRequest(cluster_key=cluster_key, partition=partition), timeout_s=timeout_s)
     except (TimeoutError, WaltzError):
-        return False
+        return None
     finally:
         await channel.close()
-    return True
+
+
+async def answers(network: Network, address: str, cluster_key: bytes, partition: int) -> bool:
+    """Whether the storage node at the address answers a ping, over a separate connection."""
+    return await ping(network, address, cluster_key, partition) is not None
 
 
 class _Watch:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final  # Any: values of both kinds
 
-from waltz_log.background_tasks import result_of, start_task
 from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
 from waltz_log.coordination.placement import PlacementChange, drain_node, move_owners, read_servers, readmit_node, release_owners
 from waltz_log.core import metadata as paths
@@ -21,6 +20,7 @@ from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import acted
 from waltz_log.security.callers import caller
 from waltz_log.security.rules import ACCESS
+from waltz_log.server.directory.shared_read import SharedRead
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ClusterCalls"]
@@ -44,14 +44,10 @@ class ClusterCalls:
         self._known = known
         self._values: dict[str, Node] = {}
         self._read_s = 0.0
-        self._reading: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._reads = SharedRead(self._read_in_time, PAUSE_S)
 
     async def close(self) -> None:
-        tasks = [task for task in (self._reading, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reads.close()
 
     # ---- seeing --------------------------------------------------------------------------------------------------------------------------------
 
@@ -86,20 +82,14 @@ class ClusterCalls:
 
     async def _is_read(self) -> bool:
         """Whether the values are as the coordinator had them at the call, or later."""
-        if self._next is None or self._next.done():
-            self._next = start_task(self._read_after(self._reading))
         try:
             async with asyncio.timeout(READ_S):
-                await result_of(self._next)
+                await self._reads.wait()
         except (TimeoutError, ClusterUnavailable, Unavailable):
             return False
         return True
 
-    async def _read_after(self, running: asyncio.Task[None] | None) -> None:
-        if running is not None:
-            await asyncio.wait([running])
-            await asyncio.sleep(PAUSE_S)
-        self._reading, self._next = self._next, None
+    async def _read_in_time(self) -> None:
         async with asyncio.timeout(READ_S):
             await self.read()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
-from waltz_log.background_tasks import TaskSet, end_tasks, result_of, start_task
+from waltz_log.background_tasks import TaskSet
 from waltz_log.coordination.followed import FOLLOWED, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.cluster_map import (
@@ -38,6 +38,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.identity import Identity
 from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.directory.shared_read import SharedRead
 
 __all__ = ["Directory", "View"]
 
@@ -106,8 +107,7 @@ class Directory:
         """By peer, as long as a follower uses it. None: of all who see everything."""
         self._follows: TaskSet | None = None
         self._watched: set[str] = set()
-        self._confirming: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._confirmations = SharedRead(lambda: self._confirm(paths.ASSIGNMENT, paths.REPLICAS, CATALOGUE), CONFIRM_PAUSE_S)
         self._confirmed_s = 0.0
         self._held_at: tuple[int, set[str]] = (-2, set())
         """The version of the replicas, and the sources of the storage nodes among them."""
@@ -285,21 +285,11 @@ class Directory:
     async def confirm(self) -> None:
         """Returns when owners, replicas and topics are known as the coordinator had them at the call, or later. All calls of the same moment share
         one read. Raises `ClusterUnavailable`."""
-        if self._next is None or self._next.done():
-            self._next = start_task(self._confirm_after(self._confirming))
-        await result_of(self._next)
-
-    async def _confirm_after(self, running: asyncio.Task[None] | None) -> None:
-        if running is not None:
-            await asyncio.wait([running])
-            await asyncio.sleep(CONFIRM_PAUSE_S)
-        self._confirming, self._next = self._next, None
-        await self._confirm(paths.ASSIGNMENT, paths.REPLICAS, CATALOGUE)
+        await self._confirmations.wait()
 
     async def close(self) -> None:
         """Ends confirmations in progress; `run` is ended by its caller."""
-        tasks = [task for task in (self._confirming, self._next) if task is not None]
-        await end_tasks(tasks)
+        await self._confirmations.close()
 
 
 _SOURCES: Final = frozenset(source for source, _ in _ITEMS.values())

@@ -13,6 +13,7 @@ from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import InvalidSetting, StorageFailed
 from waltz_log.storage.control.storage_directory import partition_directories, read_directory, segment_firsts
+from waltz_log.storage.offline.locked import locked
 from waltz_log.storage.segments.holes import skip_hole
 from waltz_log.storage.segments.segment import segment_path
 
@@ -26,16 +27,10 @@ def correct_append_times(disk: Disk, latest_ms: int, partitions: Collection[int]
     all. Raises `InvalidSetting` if it is no directory of ours or its node runs, `StorageFailed`."""
     if read_directory(disk).java is not None:
         raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)
-    try:
-        disk.lock()
-    except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
-    try:
+    with locked(disk):
         present = [each for each in partition_directories(disk) if partitions is None or each in partitions]
         found = {each: sum(_correct(disk, str(each), first, latest_ms) for first in segment_firsts(disk, str(each))) for each in present}
         return {partition: count for partition, count in found.items() if count}
-    finally:
-        disk.unlock()
 
 
 def _correct(disk: Disk, directory: str, first: int, latest_ms: int) -> int:

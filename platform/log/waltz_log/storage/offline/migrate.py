@@ -27,6 +27,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.storage.control.storage_directory import StorageDirectory, partition_directories, read_directory, read_file
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
+from waltz_log.storage.offline.locked import locked
 
 __all__ = ["JAVA_CONTROL_FILE", "Migration", "migrate"]
 
@@ -49,16 +50,11 @@ def _nothing(_bytes: int) -> None:
 
 def migrate(disk: Disk, on_bytes: Callable[[int], None] = _nothing) -> Migration:
     """Verifies all segments first; `on_bytes` receives the bytes of each step."""
-    try:
-        disk.lock()
-    except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
-    try:
-        return _migrate(disk, on_bytes)
-    except OSError as error:
-        raise StorageFailed(partition=-1, reason=f"cannot migrate: {error}") from None
-    finally:
-        disk.unlock()
+    with locked(disk):
+        try:
+            return _migrate(disk, on_bytes)
+        except OSError as error:
+            raise StorageFailed(partition=-1, reason=f"cannot migrate: {error}") from None
 
 
 def _migrate(disk: Disk, on_bytes: Callable[[int], None]) -> Migration:

@@ -17,6 +17,7 @@ from waltz_log.core.formats.control_format import CONTROL_FILE, SessionMark, enc
 from waltz_log.core.ports import Clock, Disk
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, OutOfRange, StorageFailed
 from waltz_log.storage.control.storage_directory import StorageDirectory, read_directory, segment_firsts
+from waltz_log.storage.offline.locked import locked
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.segments.reader import SegmentReader
 from waltz_log.storage.segments.segment import put_file
@@ -46,16 +47,11 @@ def copy_partition(source: Disk, target: Disk, partition: int, clock: Clock, on_
     """Raises `ClusterKeyMismatch`, `InvalidSetting` if a directory is none of ours or the target is in use, `OutOfRange` if the source begins above
     what the target needs, `CorruptData`, `StorageFull`, `StorageFailed`."""
     clean = _clean(read_directory(source), partition)
-    try:
-        target.lock()
-    except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
-    try:
-        return _copy(source, target, partition, clean, clock, on_bytes)
-    except OSError as error:
-        raise StorageFailed(partition=partition, reason=f"cannot copy: {error}") from None
-    finally:
-        target.unlock()
+    with locked(target):
+        try:
+            return _copy(source, target, partition, clean, clock, on_bytes)
+        except OSError as error:
+            raise StorageFailed(partition=partition, reason=f"cannot copy: {error}") from None
 
 
 def _clean(found: StorageDirectory, partition: int) -> int:
