@@ -327,7 +327,10 @@ def test_a_callback_of_a_future_appends_without_waiting_for_its_own_thread(scrip
                     refused.append(error)
             over.set()
 
+        added = threading.Event()
+        scripted.background.loop.call_soon_threadsafe(added.wait, 20)  # a callback of a future that is done already would run in this thread
         client.append_nowait(0, b"first").add_done_callback(append_more)
+        added.set()
         assert over.wait(20), "the client's thread waits for itself"
         assert len({each.result(60).transaction_id for each in outcomes}) == sync.INBOX_MAX
         assert {error.reason for error in refused} == {f"no room: a callback cannot wait for it, and {sync.INBOX_MAX} appends are handed over"}

@@ -5,7 +5,8 @@ the second waits until the first is in this client's state, so the log does not 
 otherwise after the transaction's first execution. This only avoids conflicts: the log checks every lock.
 
 If other clients want a lock too, the queue at the owner counts: waiting here first, after an execution, would only cost one more execution. Such
-locks are recognized by their conflicts, and forgotten after a number of commits without one.
+locks are recognized by their conflicts, and forgotten after a number of commits without one. When a line forms here for the first time, the owner is
+asked once: the client whose transactions follow each other quickest would be the last to meet a conflict, and would overtake all others until then.
 
 A transaction joins the queues of all its locks at once. So all queues have the same order, and there is no deadlock. Pure, except for the future of a
 turn.
@@ -102,7 +103,8 @@ class Admission:
     def __init__(self) -> None:
         self._lines: dict[bytes, dict[Ticket, None]] = {}
         self._newest: OrderedDict[bytes, int] = OrderedDict()
-        self._contested: dict[bytes, int] = {}
+        self._contested: OrderedDict[bytes, int] = OrderedDict()
+        """The locks that the owner was asked about, or that met a conflict: after how many commits they count as uncontested. 0: they do now."""
 
     def __len__(self) -> int:
         """Locks with a line."""
@@ -135,25 +137,37 @@ class Admission:
         for lock in ticket.sets:
             newest[lock] = max(transaction_id, newest.get(lock, -1))
             newest.move_to_end(lock)
-            left = self._contested.get(lock)
-            if left is not None:
+            left = self._contested.get(lock, 0)
+            if left:
                 self._contested[lock] = left - 1
-                if left <= 1:
-                    del self._contested[lock]
         while len(newest) > NEWEST_MAX:
             newest.popitem(last=False)
 
     def rejected(self, ticket: Ticket, winner: int) -> None:
         """A transaction of this client was rejected for `winner`, under one of these locks."""
-        if winner > self.newest(ticket) and len(self._contested) < NEWEST_MAX:
-            self._contested.update(dict.fromkeys(ticket.checks, CONTESTED_COMMITS))
+        if winner > self.newest(ticket):
+            self._record(ticket.checks, CONTESTED_COMMITS)
             for lock in ticket.checks:
                 for waiting in self._lines.get(lock, ()):
                     waiting._contest()
 
+    def given_turn(self, ticket: Ticket, last: int) -> None:
+        """The owner gave these locks their turn. `last`: their last writer."""
+        self._record(ticket.checks - self._contested.keys(), 0)
+        self.rejected(ticket, last)
+
+    def _record(self, locks: Iterable[bytes], commits: int) -> None:
+        self._contested.update(dict.fromkeys(locks, commits))
+        while len(self._contested) > NEWEST_MAX:
+            self._contested.popitem(last=False)
+
     def contested(self, ticket: Ticket) -> bool:
         """Whether other clients want one of these locks too, as far as known."""
-        return not self._contested.keys().isdisjoint(ticket.checks)
+        return any(self._contested.get(lock) for lock in ticket.checks)
+
+    def unknown(self, ticket: Ticket) -> bool:
+        """Whether the owner has not been asked yet about one of these locks."""
+        return not ticket.checks <= self._contested.keys()
 
     def newest(self, ticket: Ticket) -> int:
         """The last transaction of this client, as far as remembered, that set what the ticket checks; -1: none."""

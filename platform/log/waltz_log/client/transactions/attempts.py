@@ -162,7 +162,7 @@ class Attempts:
             executions += 1
             if following.error is not None:
                 raise following.error
-            if not answered and turns.contested and not self.closed():
+            if not answered and turns.wanted and not self.closed():
                 await self._await_turn(following, deadline, turns, progress)
             answered = False
             execution = await execute(executions)
@@ -215,9 +215,8 @@ class Attempts:
                 raise progress.gave_up("timeout_s", "deadline passed while others held its locks") from error
             return
         if last is not None:
-            conflict = LockConflict(partition=following.partition, winner=last)
-            turns.rejected(conflict)
-            await _see_winner(following, conflict, deadline, progress)
+            turns.given(last)
+            await _see_winner(following, LockConflict(partition=following.partition, winner=last), deadline, progress)
 
     def _limit_reached(self, sent: int, *, in_time: bool) -> Limit | None:
         """What ends the retries, apart from the budget."""
@@ -242,9 +241,10 @@ class _Turns:
         """Whether an execution was repeated, because it showed locks that others want, and had no turn at them."""
 
     @property
-    def contested(self) -> bool:
-        """Whether other clients want the locks that are known too."""
-        return self._ticket is not None and self._admission.contested(self._ticket)
+    def wanted(self) -> bool:
+        """Whether to ask the owner for a turn: other clients want the locks that are known too, or may do so, and a line has formed here."""
+        ticket, admission = self._ticket, self._admission
+        return ticket is not None and (admission.contested(ticket) or (ticket.waited and admission.unknown(ticket)))
 
     @property
     def checks(self) -> frozenset[bytes]:
@@ -282,6 +282,10 @@ class _Turns:
             return True
         await self._in_time(self._following.wait(newest))
         return False
+
+    def given(self, last: int) -> None:
+        if self._ticket is not None:
+            self._admission.given_turn(self._ticket, last)
 
     def rejected(self, conflict: LockConflict) -> None:
         if self._ticket is not None:

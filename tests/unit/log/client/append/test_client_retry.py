@@ -202,3 +202,13 @@ async def test_a_conflict_with_another_client_lets_those_who_wait_go_to_the_owne
     conflict = LockConflict(partition=0, winner=23)
     admission.rejected(first, conflict.winner)  # its own: no one else's
     assert not admission.contested(second)
+    admission.given_turn(first, conflict.winner)
+    assert not admission.contested(second)
+    admission.given_turn(first, conflict.winner + 1)
+    assert admission.contested(second)
+    both = Ticket.whole([Lock("a", 1), Lock("a", 2)])
+    assert admission.unknown(both)
+    admission.given_turn(both, conflict.winner)
+    assert not admission.unknown(both)
+    assert admission.contested(second), "what is known about one lock is not forgotten when another is asked about"
+    assert not admission.contested(Ticket.whole([Lock("a", 2)]))
