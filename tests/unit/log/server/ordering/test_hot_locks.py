@@ -15,6 +15,7 @@ import pytest
 
 from waltz_log.client import Lock, Transaction
 from waltz_log.client import client as client_module
+from waltz_log.client.append.turn_request import await_turn
 from waltz_log.client.transactions.admission import Admission
 from waltz_log.client.transactions.attempts import Attempts
 from waltz_log.errors import LockConflict, NotAppended
@@ -144,7 +145,6 @@ def test_a_sole_client_whose_locks_are_not_known_executes_some_twice_and_never_c
 @pytest.mark.parametrize("known", ["declared", "expected", "unknown"])
 def test_a_sole_client_asks_the_owner_once_about_each_lock_at_which_a_line_formed(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
-    await_turn = client_module.await_turn
 
     async def counted(producer: Any, checks: Any, deadline: float) -> int | None:
         asked.extend(checks)
