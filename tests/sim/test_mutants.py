@@ -36,6 +36,7 @@ NOTICED_BY = {
 COMPLAINTS = {
     "older_map_accepted": (8, "33: the map of"),
     "version_claimed_for_what_was_not_read": (0, "33: the map of"),
+    "number_given_again_believed": (666, "33: the map of"),
     "difference_lost": (0, "33: the map of"),
     "difference_lost_while_sending": (0, "33: the map of"),
     "progress_forgotten": (98, "sessions and kept nothing above"),

@@ -46,6 +46,12 @@ def version_claimed_for_what_was_not_read() -> None:
 
 
 @bug
+def number_given_again_believed() -> None:
+    """A server believes that a follower has what the server had at a version of the same number."""
+    change(Register, "knew", lambda self, version, fingerprint: 0 < version <= self.version)
+
+
+@bug
 def difference_lost() -> None:
     """The first of several changed items of a source is not sent."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from verification.simulation.clients import Actor, client_kind
 from verification.simulation.identities import PARTNER, PARTNER_TOPIC
 from verification.simulation.intruder_client import servers_of
+from waltz_log.client.owners.following import stated_versions
 from waltz_log.core.cluster_map import TOPICS_SOURCE, ClusterMap, MapPart
 from waltz_log.errors import WaltzError
 from waltz_log.transport import waltz_pb2 as pb
@@ -32,7 +33,7 @@ async def follow_with_one_right(actor: Actor) -> None:
         request = pb.FollowRequest(
             cluster_key=actor.world.key.bytes,
             epoch=max(0, map.epoch),
-            versions=[pb.MapVersion(source=source, version=version) for source, version in sorted(map.versions.items())],
+            versions=stated_versions(map),
         )
         stream = actor.process.host.connect(actor.rng.choice(servers)).read(FOLLOW, request)
         try:

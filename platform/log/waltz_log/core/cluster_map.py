@@ -14,14 +14,18 @@ server read it. Servers read their sources at different moments, so versions are
 | `rights` | `/access` | none: the version of the rules by which topics were chosen |
 
 A `Register` keeps a source as a server knows it, and the difference to each earlier version that it remembers. A `ClusterMap` is what a client knows;
-it never goes back. The epoch stands above all versions: it rises when the coordinator was restored from a backup, which turns its numbers back.
+it never goes back. The epoch stands above all versions: it rises when an operator has adopted a coordinator that was restored from a backup, which
+turns its numbers back. Until then, the coordinator may give a number again, to another change. A follower therefore states with each version the
+fingerprint of its items. A server that knew other items at this version, or does not know, sends the whole source.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Final
 
 from waltz_log.core.metadata import Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -41,6 +45,7 @@ __all__ = [
     "Register",
     "assignment_items",
     "chunks",
+    "fingerprint",
     "is_behind",
     "node_source",
     "parameters_items",
@@ -61,6 +66,9 @@ EVERYTHING: Final = -1
 REMOVED_MAX: Final = 4096
 """Removals that a register remembers: the topics and partitions of a large change. A follower that is further behind gets everything."""
 
+KNOWN_MAX: Final = 1024
+"""Versions of which a register remembers the fingerprint. A follower that is further behind gets everything."""
+
 ITEM_BYTES: Final = 16
 """What an item costs in a message besides its name and value."""
 
@@ -79,6 +87,19 @@ class MapPart:
 def node_source(name: str) -> str:
     """The source of a storage node's entry."""
     return NODE_SOURCE + name
+
+
+def fingerprint(items: Mapping[str, bytes]) -> int:
+    """64 bits, the same for the same items in any order."""
+    return sum(map(_fingerprint_of, items.items())) & _MASK
+
+
+_MASK: Final = (1 << 64) - 1
+
+
+def _fingerprint_of(item: tuple[str, bytes]) -> int:
+    name, value = item
+    return int.from_bytes(blake2b(name.encode() + b"\0" + value, digest_size=8).digest())
 
 
 def is_behind(own: Mapping[str, int], own_epoch: int, stated: Mapping[str, int], stated_epoch: int) -> bool:
@@ -102,6 +123,9 @@ class Register:
         self._removed: dict[str, int] = {}
         self._floor = 0
         """The first version to which the difference is known."""
+        self._fingerprint = 0
+        self._known: deque[tuple[int, int]] = deque(maxlen=KNOWN_MAX)
+        """Versions with their fingerprints, the newest last."""
 
     def update(self, version: int, items: Mapping[str, bytes]) -> bool:
         """The state that was read at this version. Returns whether it is newer than the known one; an older state changes nothing."""
@@ -110,15 +134,23 @@ class Register:
         if self.version < 0:
             self._floor = version
         for name in self.items.keys() - items.keys():
+            self._fingerprint -= _fingerprint_of((name, self.items[name]))
             self._changed.pop(name, None)
             self._removed[name] = version
         for name, value in items.items():
-            if self.items.get(name) != value:
+            before = self.items.get(name)
+            if before != value:
+                self._fingerprint += _fingerprint_of((name, value)) - (0 if before is None else _fingerprint_of((name, before)))
                 self._changed[name] = version
                 self._removed.pop(name, None)
         self.version, self.items = version, dict(items)
+        self._known.append((version, self._fingerprint & _MASK))
         self._forget()
         return True
+
+    def knew(self, version: int, fingerprint: int) -> bool:
+        """Whether the items with this fingerprint were the source's at this version. False also where that is not known any more."""
+        return (version, fingerprint) in self._known
 
     def reset(self, items: Mapping[str, bytes]) -> None:
         """Other items at the same version: what the follower may see changed. No earlier state is comparable."""
@@ -126,6 +158,9 @@ class Register:
         self._changed.clear()
         self._removed.clear()
         self._floor = self.version
+        self._fingerprint = fingerprint(items)
+        self._known.clear()
+        self._known.append((self.version, self._fingerprint))
 
     def _forget(self) -> None:
         while len(self._removed) > REMOVED_MAX:
@@ -202,6 +237,10 @@ class ClusterMap:
     def versions(self) -> Mapping[str, int]:
         """To state when following again. Those of storage nodes that hold no partition any more are not among them."""
         return self._versions
+
+    def fingerprints(self) -> dict[str, int]:
+        """Of each source, to state with its version."""
+        return {source: fingerprint(items) for source, items in self._items.items()}
 
     def holds(self, epoch: int, versions: Mapping[str, int]) -> bool:
         """Whether the map is as new as these versions."""

@@ -10,12 +10,14 @@ import pytest
 
 from waltz_log.core.cluster_map import (
     EVERYTHING,
+    KNOWN_MAX,
     REMOVED_MAX,
     ClusterMap,
     MapPart,
     Register,
     assignment_items,
     chunks,
+    fingerprint,
     is_behind,
     node_source,
     parameters_items,
@@ -88,6 +90,35 @@ def test_a_map_that_hears_servers_of_different_ages_never_goes_back(seed: int) -
             map.apply(0, [part])
             model = max(model, (register.version, register.items), key=lambda state: state[0])
         assert (map.versions.get("assignment", -1), map._items.get("assignment", {})) == model
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_register_knows_each_state_that_it_had_by_its_number_and_fingerprint(seed: int) -> None:
+    states = history(random.Random(seed), 10)
+    register = Register("assignment")
+    for at, (version, items) in enumerate(states):
+        register.update(version, items)
+        if seed % 5 == at:
+            register.reset(items)
+            states[:at] = [(-2, {})] * at
+    for version, items in states:
+        shuffled = dict(sorted(items.items(), reverse=True))
+        assert register.knew(version, fingerprint(shuffled)) is (version >= 0)
+        assert not register.knew(version, fingerprint({**items, "p/9": b"other"}))
+        assert not register.knew(version + 100, fingerprint(items))
+
+
+def test_two_values_that_changed_places_have_another_fingerprint() -> None:
+    assert fingerprint({"p/0": b"1", "p/1": b"2"}) != fingerprint({"p/0": b"2", "p/1": b"1"})
+    assert fingerprint({"a": b"bc"}) != fingerprint({"ab": b"c"})
+
+
+def test_a_register_forgets_the_oldest_fingerprints() -> None:
+    register = Register("assignment")
+    for version in range(KNOWN_MAX + 1):
+        register.update(version, {"p/0": b"%d" % version})
+    assert not register.knew(0, fingerprint({"p/0": b"0"}))
+    assert register.knew(1, fingerprint({"p/0": b"1"}))
 
 
 def test_an_older_state_changes_nothing() -> None:

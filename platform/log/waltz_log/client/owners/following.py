@@ -24,7 +24,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import FOLLOW
 
-__all__ = ["Following"]
+__all__ = ["Following", "stated_versions"]
 
 log = get_logger(__name__)
 
@@ -170,8 +170,7 @@ class Following:
 
     async def _follow(self, address: str, first: asyncio.Future[None], backoff: Backoff) -> None:
         """Returns when the server ended the stream in order."""
-        stated = {} if self._everything else self.map.versions
-        versions = [pb.MapVersion(source=source, version=version) for source, version in sorted(stated.items())]
+        versions = [] if self._everything else stated_versions(self.map)
         request = pb.FollowRequest(cluster_key=self.key, epoch=max(0, self.map.epoch), versions=versions)
         channel = self._network.connect(address)
         try:
@@ -243,6 +242,12 @@ class Following:
         self.age_s = message.age_ms / 1000
         if changed:
             self._changed(changed)
+
+
+def stated_versions(map: ClusterMap) -> list[pb.MapVersion]:
+    """What a follower with this map states that follows again."""
+    prints = map.fingerprints()
+    return [pb.MapVersion(source=source, version=version, fingerprint=prints[source]) for source, version in sorted(map.versions.items())]
 
 
 def _part(part: pb.MapPart) -> MapPart:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -39,6 +39,7 @@ from waltz_log.security.access import AccessControl
 from waltz_log.security.identity import Identity
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.directory.shared_read import SharedRead
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Directory", "View"]
 
@@ -245,6 +246,16 @@ class Directory:
         """Of every source as a follower of the view gets it."""
         found = {source: register.version for source, register in self._registers.items() if self._is_sent(source)}
         return found | {TOPICS_SOURCE: view.topics.version, RIGHTS_SOURCE: view.rights}
+
+    def known(self, view: View, stated: Iterable[pb.MapVersion]) -> dict[str, int]:
+        """Those of the stated versions at which the follower has what this server had at them. From all others there is no difference."""
+        registers = self._registers | {TOPICS_SOURCE: view.topics}
+        found = {each.source: each.version for each in stated if each.source == RIGHTS_SOURCE}
+        for each in stated:
+            register = registers.get(each.source)
+            if register is not None and register.knew(each.version, each.fingerprint):
+                found[each.source] = each.version
+        return found
 
     def parts_since(self, view: View, versions: Mapping[str, int]) -> list[MapPart]:
         """What a follower of the view lacks that has these versions of this epoch."""

@@ -81,11 +81,11 @@ class Followers:
         with self._counted("" if peer is None else peer.principal):
             stated = {each.source: each.version for each in request.versions}
             await self._catch_up(stated, request.epoch)
-            cursor = stated if request.epoch == self._directory.epoch else {}
-            epoch = self._directory.epoch
+            epoch, view = self._directory.epoch, await self._directory.view(peer)
+            cursor = self._directory.known(view, request.versions) if request.epoch == epoch else {}
             loop = asyncio.get_running_loop()
             ends_s = loop.time() + self._rng.uniform(*LIFE_S)
-            view: View | None = None
+            is_first = True
             revision, rights = -1, self._directory.rights
             while loop.time() < ends_s:
                 if revision != self._directory.revision:
@@ -94,11 +94,12 @@ class Followers:
                         rights = self._directory.rights
                         self._directory.expect_member()
                     before, view = view, await self._directory.view(peer)
-                    if before not in (None, view):
+                    if before is not view:
                         cursor.pop(TOPICS_SOURCE, None)
                     if epoch != self._directory.epoch:
                         epoch, cursor = self._directory.epoch, {}
-                    if before is None:
+                    if is_first:
+                        is_first = False
                         async with self._sending:
                             cursor = await self._send(stream, view, cursor)
                     else:

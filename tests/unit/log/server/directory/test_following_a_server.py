@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from waltz_log.client.owners.following import stated_versions
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
-from waltz_log.core.cluster_map import ClusterMap, MapPart
+from waltz_log.core.cluster_map import EVERYTHING, ClusterMap, MapPart
 from waltz_log.core.metadata import Assignment
 from waltz_log.core.status.server_statistics import FollowerStatistics
 from waltz_log.core.topics.catalogue import Catalogue, Topic
@@ -40,8 +41,8 @@ class Follower:
     async def receive(self, versions: Mapping[str, int] | None = None, *, epoch: int | None = None) -> set[str]:
         """Applies the next answer; returns which sources changed."""
         if self._stream is None:
-            stated = self.map.versions if versions is None else versions
-            about = [pb.MapVersion(source=source, version=version) for source, version in stated.items()]
+            foreign = [pb.MapVersion(source=source, version=version) for source, version in (versions or {}).items()]
+            about = stated_versions(self.map) if versions is None else foreign
             request = pb.FollowRequest(cluster_key=self._key, epoch=max(0, self.map.epoch) if epoch is None else epoch, versions=about)
             self._stream = self._channel.read(FOLLOW, request)
         parts: list[MapPart] = []
@@ -132,6 +133,21 @@ async def test_the_first_answer_holds_everything_and_changes_follow(make: Make) 
     await follower.until(lambda map: replicas_of(map, 0)[1] == cluster.storages["storage-1"][1].address)
     assert len([m for m in follower.messages if any(part.base < 0 for part in m.parts)]) == 1, "everything is sent once"
     await follower.close()
+
+
+async def test_a_follower_that_has_other_items_of_the_same_number_gets_the_whole_source(make: Make) -> None:
+    """A coordinator that was restored, and not adopted yet, gives numbers again."""
+    cluster = await make(servers=1)
+    first = Follower(cluster)
+    await first.until(_owned)
+    await first.close()
+    other = ClusterMap()
+    version = first.map.versions["assignment"]
+    other.apply(first.map.epoch, [MapPart("assignment", EVERYTHING, version, {"p/0": b"[9,9]", "p/77": b"[9,9]"})])
+    again = Follower(cluster, map=other)
+    await again.receive()
+    assert (again.map.versions["assignment"], again.map._items["assignment"]) == (version, first.map._items["assignment"])
+    await again.close()
 
 
 async def test_a_follower_that_returns_gets_what_changed_alone(make: Make) -> None:
