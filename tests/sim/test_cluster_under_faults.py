@@ -37,6 +37,9 @@ FAILED_ONCE = {
     510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",
     900817: "a replica was away while it was removed and assigned again, and kept what a vote without it had given to others",
     3400173: "a replica that a late call cut was filled beyond the mark before it was recorded, and its next owner took the metadata for old",
+    22127: "clients knew the addresses of servers that were gone, and not that of the only one that had run all the time",
+    666: "a coordinator that was set back gave a number again, and a client got differences to a state that it never had",
+    1233: "the same, in another order",
     1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""

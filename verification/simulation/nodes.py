@@ -40,7 +40,7 @@ CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 START_MS = 1_600_000_000_000
 
 SEEDS_MAX = 4
-"""Addresses of log servers that clients know, of which some are out of date."""
+"""Addresses of log servers that clients know, of which some are out of date. There are more only if more servers run."""
 
 
 class SkewedClock:
@@ -76,8 +76,8 @@ class Machines(Protocol):
     lives: dict[str, int]
     """By address: the life of the storage node that listens there."""
     maps_seen: MapsSeen
-    server_addresses: list[str]
-    """Where log servers listen, or listened a while ago; the newest last."""
+    named_servers: list[ServerProcess]
+    """Log servers that run, and some that ran a while ago; the newest last."""
 
     @property
     def log_partitions(self) -> int: ...
@@ -190,6 +190,8 @@ class ServerProcess(_Process):
     def __init__(self, world: Machines, name: str) -> None:
         super().__init__(world, name)
         self.server: LogServer | None = None
+        self.address = ""
+        self.is_gone = False
         self.clock = world.clock(name)
 
     async def start(self) -> None:
@@ -199,14 +201,23 @@ class ServerProcess(_Process):
         server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode(), access=access)
         self.server = server
         await server.start()
-        world.server_addresses[:] = [*world.server_addresses[1 - SEEDS_MAX :], server.address]
+        self.address = server.address
+        world.named_servers.append(self)
+        gone = [each for each in world.named_servers if each.is_gone]
+        for each in gone[: max(0, len(world.named_servers) - SEEDS_MAX)]:
+            world.named_servers.remove(each)
 
     async def wait_lost(self) -> None:
         assert self.server is not None
         await self.server.wait_lost()
 
+    def die(self) -> None:
+        self.is_gone = True
+        super().die()
+
     async def stop(self) -> None:
         """SIGTERM."""
+        self.is_gone = True
         if self.server is not None:
             await self.server.stop()
         for session in self._sessions:
@@ -225,8 +236,8 @@ class ClientProcess(_Process):
 
     @property
     def seeds(self) -> KnownServers:
-        """As DNS gives them: of every server that was started and not removed, also of one that was killed."""
-        return KnownServers(lambda: self._world.server_addresses)
+        """As DNS gives them: of every server that runs, and of some that were killed."""
+        return KnownServers(lambda: [each.address for each in self._world.named_servers])
 
     async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
         client = await WaltzClient.connect_over(self.seeds, self.host, settings, rng=rng)

@@ -63,7 +63,7 @@ class World:
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, StorageProcess] = {}
         self.servers: dict[str, ServerProcess] = {}
-        self.server_addresses: list[str] = []
+        self.named_servers: list[ServerProcess] = []
         self.clients: dict[str, ClientProcess] = {}
         self.clocks: dict[str, SkewedClock] = {}
         self.replicas: dict[int, tuple[str, ...]] = {}
