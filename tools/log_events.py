@@ -289,7 +289,8 @@ MEANINGS: dict[str, str] = {
     "worker stands still and is killed": "The event loop of a worker did not run for `worker_silence_s`, so the node restarts the worker. Search "
     "for a disk that does not answer, or for a signal that stopped it.",
     "connection not accepted": (
-        "The system refused to accept a connection at the direct port or the console, usually because the process has too many open files."
+        "The system accepts no connections at the direct port, the HTTP port or the console. If too many files are open, `reason` says what "
+        "to raise. Logged once, until connections are accepted again."
     ),
     "too many handshakes, the oldest ends": (
         "More connections than the limit have not finished their TLS handshake at this direct port or console. The oldest is closed. Keep strangers "

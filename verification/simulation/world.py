@@ -174,6 +174,9 @@ class World:
         return found
 
     async def stop(self) -> None:
+        for name, supervisor in list(self._supervisors.items()):
+            if name not in self.servers:
+                await supervisor  # it is starting the server again
         for name in list(self.servers):
             await self.kill_server(name)
         for name in list(self.storages):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import resource
@@ -11,7 +12,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FILES_MIN", "foreign_code", "java_temporary", "low_file_limit", "raise_file_limit", "undecodable", "unnamed_user", "unusable_folder"]
+__all__ = [
+    "FILES_MIN",
+    "foreign_code",
+    "java_temporary",
+    "low_file_limit",
+    "not_opened",
+    "raise_file_limit",
+    "undecodable",
+    "unnamed_user",
+    "unusable_folder",
+]
 
 FILES_MIN: Final = 1024
 """Files that a process may have open: Spark opens its 250 jars, a storage node the segments of its partitions."""
@@ -29,20 +40,30 @@ def unnamed_user(user: int | None = None) -> str | None:
     return None
 
 
-def low_file_limit(limits: tuple[int, int] | None = None) -> str | None:
+def low_file_limit(limits: tuple[int, int] | None = None, *, needed: int = FILES_MIN) -> str | None:
     """The hard limit: `raise_file_limit` raises the soft one to it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE) if limits is None else limits
-    if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
-        return f"a process may open only {hard} files, and {FILES_MIN} are needed; raise the hard limit (ulimit -Hn, or nofile in limits.conf)"
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        return f"a process may open only {hard} files, and {needed} are needed; raise the hard limit (ulimit -Hn, or nofile in limits.conf)"
     return None
 
 
-def raise_file_limit() -> None:
+def raise_file_limit(wanted: int = FILES_WANTED) -> None:
     """Raises the soft limit of open files as far as it is useful and allowed; child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def not_opened(error: OSError) -> str:
+    """Why the system opened no file or socket, and what to raise if there are too many."""
+    if error.errno == errno.EMFILE:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"the process has all {limit} files open that it may; raise its limit (LimitNOFILE of the unit, or nofile in limits.conf)"
+    if error.errno == errno.ENFILE:
+        return "all files are open that the machine may open; raise fs.file-max"
+    return error.strerror or str(error)
 
 
 def unusable_folder(project: Path) -> str | None:

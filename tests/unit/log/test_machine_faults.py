@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import tempfile
@@ -34,6 +35,13 @@ def test_a_hard_limit_of_few_files_is_refused_and_a_soft_one_is_raised() -> None
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_what_to_raise_is_said_where_no_more_files_can_be_opened() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert f"all {limit} files open" in machine_faults.not_opened(OSError(errno.EMFILE, "Too many open files"))
+    assert "fs.file-max" in machine_faults.not_opened(OSError(errno.ENFILE, "Too many open files in system"))
+    assert machine_faults.not_opened(OSError(errno.ECONNABORTED, "Software caused connection abort")) == "Software caused connection abort"
 
 
 def test_a_folder_with_a_colon_or_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

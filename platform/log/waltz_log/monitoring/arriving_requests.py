@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from waltz_log import machine_faults
 from waltz_log.loggers import get_logger
 
 __all__ = ["ARRIVING_MAX", "ARRIVING_S", "ArrivingRequests"]
@@ -75,6 +76,7 @@ class ArrivingRequests:
         self._selector = selectors.DefaultSelector()
         self._arriving: dict[_Arriving, None] = {}
         """The oldest first."""
+        self._refused = False
         self._stopping = threading.Event()
         self._wake, self._woken = socket.socketpair()
 
@@ -109,9 +111,12 @@ class ArrivingRequests:
         except BlockingIOError:
             return
         except OSError as error:
-            log.warning("connection not accepted", reason=error.strerror)
+            if not self._refused:
+                self._refused = True
+                log.warning("connection not accepted", port=self._listening.getsockname()[1], reason=machine_faults.not_opened(error))
             time.sleep(AGAIN_S)
             return
+        self._refused = False
         try:
             connection.setblocking(False)
             context = self._context()

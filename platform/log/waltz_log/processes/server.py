@@ -26,6 +26,7 @@ from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import access_control, auditing
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
+from waltz_log.processes.file_limit import prepare_open_files
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
@@ -54,6 +55,7 @@ AGAIN_PAUSE_S = 0.5
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
+    prepare_open_files(0)
     certificates = check_protection(settings)
     open_audit(settings.audit)
     monitored = Monitored("server")

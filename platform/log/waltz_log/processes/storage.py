@@ -27,6 +27,7 @@ from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
+from waltz_log.processes.file_limit import prepare_open_files
 from waltz_log.processes.health import health_handler
 from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
@@ -55,6 +56,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
+    prepare_open_files(settings.open_files_max)
     certificates = check_protection(settings)
     open_audit(settings.audit)
     monitored = Monitored("storage")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from waltz_log import machine_faults
 from waltz_log.background_tasks import BackgroundTask, end_tasks, start_task
 from waltz_log.loggers import get_logger
 
@@ -53,6 +54,7 @@ class TlsAcceptor:
         self._handshakes: dict[asyncio.Task[None], None] = {}
         """The oldest first."""
         self._crowded = False
+        self._refused = False
         self._accepting = BackgroundTask("accept connections", self._accept)
 
     @property
@@ -65,9 +67,12 @@ class TlsAcceptor:
             try:
                 accepted, _ = await loop.sock_accept(self._listening)
             except OSError as error:
-                log.warning("connection not accepted", reason=error.strerror)
+                if not self._refused:
+                    self._refused = True
+                    log.warning("connection not accepted", port=self.port, reason=machine_faults.not_opened(error))
                 await asyncio.sleep(AGAIN_S)
                 continue
+            self._refused = False
             self._make_room()
             task = start_task(self._shake_hands(accepted))
             self._handshakes[task] = None
