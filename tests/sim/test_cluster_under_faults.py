@@ -41,6 +41,7 @@ FAILED_ONCE = {
     666: "a coordinator that was set back gave a number again, and a client got differences to a state that it never had",
     1233: "the same, in another order",
     81165: "the run ended while a server was being started anew",
+    175959: "three lost answers cost a cut-off owner three rounds of pings, and its partition stayed",
     1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""

@@ -18,7 +18,7 @@ from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, s
 from waltz_log.core.metadata import Assignment
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.sharding import Shard
-from waltz_log.errors import WaltzError
+from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.server.base.node_probes import answers
 
@@ -28,6 +28,9 @@ log = get_logger(__name__)
 
 ROUNDS = 10
 """Rounds within `hand_over_after_s`, of a second at most."""
+
+TRIES = 3
+"""Of one write."""
 
 
 async def read_stranded(coordinator: Coordinator) -> dict[int, Stranded]:
@@ -165,7 +168,17 @@ class Reachability:
     # ---- publishing ------------------------------------------------------------------------------------------------------------------------------
 
     async def _publish(self, path: str, wanted: bytes | None, published: bytes | None) -> None:
-        """Written again each round while there is something: the node may be one of an earlier session of this process's place, which ends."""
+        """Written again each round while there is something: the node may be one of an earlier session of this process's place, which ends. A lost
+        answer is no reason to wait for the next round: where no ping is answered, a round takes a second."""
+        for tries_left in range(TRIES - 1, -1, -1):
+            try:
+                await self._write(path, wanted, published)
+                return
+            except ClusterUnavailable:
+                if not tries_left:
+                    raise
+
+    async def _write(self, path: str, wanted: bytes | None, published: bytes | None) -> None:
         if wanted is None:
             if published is not None:
                 await self._coordinator.delete(path)
