@@ -24,6 +24,7 @@ from typing import TypeVar
 from waltz_log.core.metadata import expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
+from waltz_log.testing.virtual_time import world_time_s
 
 __all__ = ["MemoryCoordinator", "MemoryEnsemble"]
 
@@ -154,7 +155,7 @@ class MemoryEnsemble:
     def _put(self, path: str, stored: _Stored | None) -> None:
         """None: removes it."""
         if self.follower_lag_s is not None:
-            self._changed_s.append(asyncio.get_running_loop().time())
+            self._changed_s.append(world_time_s())
             self._past.setdefault(path, [(0, self._nodes.get(path))]).append((self.changes, stored))
         if stored is None:
             del self._nodes[path]
@@ -247,7 +248,7 @@ class MemoryCoordinator:
         """The follower's: after how many changes it is now. None: it has all."""
         if not self._lag_s:
             return None
-        self._seen = max(self._seen, self._ensemble.changes_at(asyncio.get_running_loop().time() - self._lag_s))
+        self._seen = max(self._seen, self._ensemble.changes_at(world_time_s() - self._lag_s))
         return self._seen
 
     def _synced(self) -> None:
@@ -312,7 +313,7 @@ class MemoryCoordinator:
         if position is None or position >= self._ensemble.changes:
             await self._ensemble.next_change()
             return
-        visible_s = self._ensemble.changed_s(position) + self._lag_s - asyncio.get_running_loop().time()
+        visible_s = self._ensemble.changed_s(position) + self._lag_s - world_time_s()
         try:
             async with asyncio.timeout(max(visible_s, FOLLOWER_STEP_S)):
                 await self._ensemble.next_change()
