@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from verification.machines.__main__ import run
+from verification.machines.__main__ import in_its_place, run
 from verification.machines.conditions import CONDITIONS, Condition
 from verification.machines.judging import judge
 
@@ -54,3 +54,13 @@ def test_a_condition_counts_only_if_it_ends_as_documented() -> None:
     assert judge(session, 0, "12A\tZoë\n") is None
     assert judge(session, 0, "12A\tZo?\n") is not None
     assert judge(session, 1, "12A\tZoë\n") is not None
+
+
+@pytest.mark.parametrize(
+    "condition", [each for each in CONDITIONS if not each.fails and "two spark-sql" not in each.name], ids=lambda each: each.name
+)
+def test_another_command_stands_where_the_session_was(condition: Condition) -> None:
+    command = in_its_place(condition, "make demo")
+    assert "spark-submit" not in command
+    assert command.count("make demo") == (2 if "two" in condition.name else 1)
+    assert ("hostname" in command) == ("hostname" in condition.command)
