@@ -1,14 +1,16 @@
 """Refuses gRPC in a process that was forked while gRPC ran in its parent.
 
 gRPC's threads do not survive a fork, and the child's copy of its state still counts on them: a new channel hangs or ends the process. gRPC runs as
-long as one of its objects exists, and its calls are in reference cycles, so before a fork the cycles of closed clients are collected. If gRPC still
-runs then, because a client is open or the application itself uses it, the child is refused with the remedy.
+long as one of its objects exists, and its calls are in reference cycles, so before a fork the cycles of closed clients are collected. Its threads end
+a moment after the last object, which a fork waits for. If an object is left, because a client is open or the application itself uses gRPC, the child
+is refused with the remedy.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,12 @@ THREADS: Final = Path("/proc/self/task")
 
 NAMES: Final = ("event_engine", "grpc_", "lifeguard")
 """How the names of gRPC's own threads begin. One of them runs as long as gRPC does."""
+
+OBJECTS: Final = frozenset({"Channel", "AioChannel", "Server", "AioServer"})
+"""The types of gRPC's objects that its threads run for. They are not public."""
+
+ENDING_S: Final = 5.0
+"""How long a fork waits at most for threads that nothing needs any more. They need less than a millisecond on a machine that is not busy."""
 
 
 class _State:
@@ -62,9 +70,19 @@ def _runs() -> bool:
     return False
 
 
+def _needed() -> bool:
+    """Whether an object of gRPC is left, so that its threads stay."""
+    kinds = map(type, gc.get_objects())
+    return any(kind.__name__ in OBJECTS and str(kind.__module__).startswith("grpc") for kind in kinds)
+
+
 def _before_fork() -> None:
     if _runs():
         gc.collect()
+        if not _needed():
+            until_s = time.monotonic() + ENDING_S
+            while _runs() and time.monotonic() < until_s:
+                time.sleep(0.001)
     _State.used = _runs()
 
 
