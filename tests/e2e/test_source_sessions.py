@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ class Replica:
         served = [Served(each.method, self._held(each.handler)) if each.method is methods.READ else each for each in self.node.service()]
         return await GrpcNetwork().serve("127.0.0.1:0", served)
 
-    def _held(self, read: Callable[[Any, Any], Coroutine[Any, Any, None]]) -> Callable[[Any, Any], Coroutine[Any, Any, None]]:
+    def _held(self, read: Callable[..., Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[None]]:
         """After `hold_reads`, so many messages of a read are sent, and the next one when reads go on."""
 
         async def held(request: Any, stream: Any) -> None:
