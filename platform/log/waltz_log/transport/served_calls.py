@@ -44,9 +44,13 @@ __all__ = [
     "in_time",
 ]
 
-ARRIVALS_MAX: Final = 32
+ARRIVALS_MAX: Final = 4
 """Requests of one principal that arrive at the same time at one process; further calls wait. gRPC receives up to 16 MiB of each before their size
 can be checked. A request usually arrives together with its call."""
+
+TOO_LARGE_S: Final = 5.0
+"""How long no request of a principal is received after one that was too large: gRPC copies it in the event loop, for some 20 ms, while all others
+wait. No client of ours sends one."""
 
 ARRIVAL_S: Final = 5.0
 """How long a request may arrive after its call: some seconds on a slow link. So a principal cannot hold its places for long."""
@@ -141,10 +145,13 @@ async def in_time(method: AnyMethod, arriving: Awaitable[T], limit_s: float) -> 
 def decoded(method: AnyMethod, request: bytes) -> Any:
     """The request of a call, or the first message of a stream. Raises `ProtocolViolation` if it is too large, before it is decoded, or no message of
     the procedure."""
-    limit = request_bytes_max(method)
-    if len(request) > limit:
-        raise ProtocolViolation(reason=f"request of {method.name} too large: bytes={len(request)} limit={limit}")
+    if len(request) > request_bytes_max(method):
+        raise _too_large(method, len(request))
     return _decode(method, request)
+
+
+def _too_large(method: AnyMethod, size: int) -> ProtocolViolation:
+    return ProtocolViolation(reason=f"request of {method.name} too large: bytes={size} limit={request_bytes_max(method)}")
 
 
 def _decode(method: AnyMethod, message: bytes) -> Any:
@@ -194,14 +201,26 @@ class Arrivals:
         self._limit = limit
         self._arrival_s = arrival_s
         self._places: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        self._paused_s: dict[str, float] = {}
+        """By principal that sent a request which was too large: until when it waits."""
 
     async def receive(self, method: AnyMethod, context: Any) -> bytes | None:
-        """The request of a call of the caller. Raises `ProtocolViolation` if it does not arrive in time."""
+        """The request of a call of the caller. Raises `ProtocolViolation` if it does not arrive in time, or is too large."""
         principal = counted_principal(caller())
         if principal is None:
             return await ServedStream(context).receive()
         async with self._place(principal):
-            return await in_time(method, ServedStream(context).receive(), self._arrival_s)
+            await self._wait_for_pause(principal)
+            request: bytes | None = await in_time(method, ServedStream(context).receive(), self._arrival_s)
+            if request is not None and len(request) > request_bytes_max(method):
+                now_s = asyncio.get_running_loop().time()
+                self._paused_s = {each: until_s for each, until_s in self._paused_s.items() if until_s > now_s} | {principal: now_s + TOO_LARGE_S}
+                raise _too_large(method, len(request))
+            return request
+
+    async def _wait_for_pause(self, principal: str) -> None:
+        while (left_s := self._paused_s.get(principal, 0.0) - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left_s)
 
     @asynccontextmanager
     async def _place(self, principal: str) -> AsyncIterator[None]:

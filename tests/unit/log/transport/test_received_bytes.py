@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_frame, "BEGUN_BYTES_MAX", MIB)
+    monkeypatch.setattr(codec, "STEP_BYTES_MAX", 1 << 40)  # these tests are one step of the loop
 
 
 class _Transport(asyncio.Transport):
@@ -176,3 +178,32 @@ def test_the_memory_of_a_large_frame_is_what_is_announced_in_the_end() -> None:
             grown += frame.grow()
     assert grown == len(frame.whole) == frame.held_bytes == 3 * MIB
     assert bytes(frame.whole[:5]) == b"begin"
+
+
+async def test_one_step_of_the_loop_receives_a_mebibyte_of_a_large_frame_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libuv would read 8 MiB in one step, which takes 30 ms with TLS."""
+    monkeypatch.setattr(codec, "STEP_BYTES_MAX", MIB)
+    wire, transport = _connected(ReceivedBytes(4 * LIMIT_MIN).share("ada"))
+    steps: list[Any] = []
+    now_s = 1.0
+    wire._loop = SimpleNamespace(time=lambda: now_s, call_soon=steps.append, call_later=lambda *_: None)  # type: ignore[assignment]
+    frame = HEAD.pack(MESSAGE, 8 * MIB) + bytes(8 * MIB)
+    at = 0
+    while at < len(frame):
+        received = _receive_in_chunks(wire, transport, frame[at:], 256 * 1024)
+        assert 0 < received <= codec.STEP_BYTES_MAX + 512 * 1024
+        at += received
+        if at < len(frame):
+            assert not transport.reading
+            now_s += 0.001
+            steps.pop()()
+            assert transport.reading
+    assert len(wire._messages) == 1
+    assert not steps or not transport.reading
+
+
+def _receive_in_chunks(wire: Wire, transport: _Transport, data: bytes, chunk: int) -> int:
+    at = 0
+    while at < len(data) and transport.reading:
+        at += _receive(wire, transport, data[at : at + chunk])
+    return at
