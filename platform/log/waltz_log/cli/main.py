@@ -35,7 +35,7 @@ from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
-from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
+from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE
 from waltz_log.extras import missing_package
 from waltz_log.outside_text import printable
 
@@ -199,7 +199,7 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return DEFECT
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         reason = missing_package(error)
         if reason is None:

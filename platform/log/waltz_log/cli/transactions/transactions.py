@@ -1,18 +1,21 @@
-"""`waltz append`: single transactions by hand, to a partition of the log or to a topic. For experiments, not for speed."""
+"""`waltz append`: transactions from the command line or from standard input, to a partition of the log or to a topic."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from waltz_log.cli.printing import print_line
-from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.errors import InvalidSetting
-from waltz_log.exit_codes import OK
+from waltz_log.cli.transactions.piped_lines import BulkSink, InputLines, SingleSink, Sink, Tally, Unfit, append_lines
+from waltz_log.client import BulkColumns, ClientSettings, KeyedDraft, Receipt, TopicHandle, WaltzClient
+from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.errors import InvalidSetting, exit_code_of
+from waltz_log.exit_codes import FAILED, INTERRUPTED, OK
 
-__all__ = ["Place", "append", "client_settings"]
+__all__ = ["Appending", "Place", "append", "client_settings"]
 
 
 class Place(NamedTuple):
@@ -29,27 +32,107 @@ class Place(NamedTuple):
         if self.topic is None and self.partition is None:
             raise InvalidSetting(name="--topic or --partition", reason="is required", nearest=None)
 
+    @property
+    def key_bytes(self) -> bytes | None:
+        return None if self.key is None else os.fsencode(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Appending:
+    """How to append, as the options say. `delete`: a tombstone."""
+
+    header: int = 0
+    delete: bool = False
+
+    def check(self, place: Place, data: str | None) -> None:
+        """Raises `InvalidSetting`."""
+        if self.delete and (place.key is None or data is not None):
+            raise InvalidSetting(name="--delete", reason="needs --key, and cannot be combined with data", nearest=None)
+
 
 def client_settings(principal: str | None, timeout_s: float) -> ClientSettings:
     return ClientSettings(principal=principal, connect_timeout_s=timeout_s, append_timeout_s=timeout_s, request_timeout_s=timeout_s)
 
 
-async def append(address: str, data: str | None, place: Place, *, header: int, delete: bool, principal: str | None, timeout_s: float) -> int:
-    """Appends one transaction, or one for each line of standard input. Prints the partition of the log and the id of each."""
+async def append(address: str, data: str | None, place: Place, appending: Appending, settings: ClientSettings) -> int:
+    """Appends one transaction, or one for each line of standard input. Prints the partition of the log and the id of each, and for lines of a pipe
+    how many each partition got."""
     place.check()
-    if delete and (place.key is None or data is not None):
-        raise InvalidSetting(name="--delete", reason="wants --key, and no data", nearest=None)
-    lines: Iterable[bytes] = (line.removesuffix(b"\n") for line in sys.stdin.buffer) if data is None and not delete else [os.fsencode(data or "")]
-    async with WaltzClient.open(address, client_settings(principal, timeout_s)) as client:
+    appending.check(place, data)
+    async with WaltzClient.open(address, settings) as client:
         topic = None if place.topic is None else await client.topic(place.topic)
-        for line in lines:
-            if topic is None:
-                assert place.partition is not None
-                receipt = await client.append(place.partition, line, header)
-            elif delete:
-                receipt = await topic.delete(os.fsencode(place.key or ""), partition=place.partition, header=header)
-            else:
-                key = None if place.key is None else os.fsencode(place.key)
-                receipt = await topic.append(line, key=key, partition=place.partition, header=header)
-            print_line(f"partition={receipt.partition} transaction_id={receipt.transaction_id}")
-    return OK
+        if data is not None or appending.delete:
+            _report(await _one(client, topic, place, appending)(os.fsencode(data or "")))
+            return OK
+        return await _append_input(client, topic, place, appending)
+
+
+def _one(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> Callable[[bytes], Awaitable[Receipt]]:
+    """A function that appends one transaction and returns when it is committed."""
+
+    async def append_one(data: bytes) -> Receipt:
+        if topic is None:
+            assert place.partition is not None
+            return await client.append(place.partition, data, appending.header)
+        if appending.delete:
+            return await topic.delete(place.key_bytes or b"", partition=place.partition, header=appending.header)
+        return await topic.append(data, key=place.key_bytes, partition=place.partition, header=appending.header)
+
+    return append_one
+
+
+def _report(receipt: Receipt) -> None:
+    print_line(f"partition={receipt.partition} transaction_id={receipt.transaction_id}")
+
+
+# ---- standard input --------------------------------------------------------------------------------------------------------------------------------
+
+EMPTY_VALUE = Unfit("is empty, and an empty value would remove the key: use --delete")
+
+
+async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> int:
+    """One transaction for each line: in bulk, but one after the other where a person types the lines and waits for each."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise InvalidSetting(name="DATA", reason="is required: standard input is closed", nearest=None)
+    overhead = 0
+    if topic is not None:
+        topic.draft(b"-", key=place.key_bytes, partition=place.partition)  # raises what each line would raise, before any is read
+        overhead = len(pack_keyed(place.key_bytes, b"")) if place.key_bytes is not None else 0
+    typed = sys.stdin.isatty()
+    lines = InputLines(sys.stdin.fileno(), client.settings.record_bytes_max - overhead)
+    single = SingleSink(_one(client, topic, place, appending), _report, lambda: lines.stopped)
+    sink: Sink = single if typed else _bulk(client, topic, place, appending)
+    unfit = await append_lines(lines, sink, empty=EMPTY_VALUE if overhead else None)
+    if not typed:
+        _report_placed(sink.tally)
+    return _outcome(sink.tally, unfit)
+
+
+def _bulk(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> BulkSink:
+    if topic is None:
+        partition = place.partition
+        assert partition is not None
+        return BulkSink(lambda: client.bulk(partition), lambda lines: BulkColumns(lines, appending.header))
+    key = place.key_bytes
+    if key is not None:
+        return BulkSink(lambda: topic.bulk(), lambda lines: [KeyedDraft(key, line, appending.header) for line in lines])
+    return BulkSink(lambda: topic.bulk(partition=place.partition), lambda lines: BulkColumns(lines, appending.header))
+
+
+def _report_placed(tally: Tally) -> None:
+    for partition, placed in sorted(tally.partitions.items()):
+        print_line(f"partition={partition} lines={placed.lines} first_transaction_id={placed.first} last_transaction_id={placed.last}")
+
+
+def _outcome(tally: Tally, unfit: Unfit | None) -> int:
+    """The exit code. One sentence on stderr if not every line was appended."""
+    if tally.error is not None:
+        reason = " ".join(str(tally.error).split())
+        code = exit_code_of(tally.error)
+    elif unfit is None:
+        return OK
+    else:
+        reason = f"line {tally.read + 1} {unfit.reason}" if unfit.names_line else unfit.reason
+        code = FAILED if unfit.names_line else INTERRUPTED
+    print_line(f"waltz: {reason}: {tally.sentence()}", file=sys.stderr)
+    return code

@@ -38,11 +38,11 @@ def append(
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Append transactions, and print their partition and transaction id."""
+    """Append transactions, and print their partition and transaction id. Lines of a pipe are appended in bulk."""
     from waltz_log.cli.transactions import transactions as command
 
     place = command.Place(topic, key, partition)
-    return asyncio.run(command.append(cluster, data, place, header=header, delete=delete, principal=principal, timeout_s=timeout))
+    return asyncio.run(command.append(cluster, data, place, command.Appending(header, delete), command.client_settings(principal, timeout)))
 
 
 def read(

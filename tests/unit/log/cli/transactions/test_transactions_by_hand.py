@@ -38,7 +38,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
 
 
 async def append(data: str | None, place: Place, *, delete: bool = False) -> None:
-    assert await transactions.append("", data, place, header=0, delete=delete, **AS_USUAL) == 0
+    assert await transactions.append("", data, place, transactions.Appending(delete=delete), ClientSettings()) == 0
 
 
 async def read(place: Place, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
