@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from waltz_log.cli.printing import print_line
 from waltz_log.cli.transactions.piped_lines import BulkSink, InputLines, SingleSink, Sink, Tally, Unfit, append_lines
-from waltz_log.client import BulkColumns, ClientSettings, KeyedDraft, Receipt, TopicHandle, WaltzClient
+from waltz_log.client import BulkColumns, ClientSettings, KeyedDraft, Lock, Receipt, TopicHandle, WaltzClient
+from waltz_log.client.transactions.transaction import DraftOptions
 from waltz_log.core.formats.envelope import pack_keyed
-from waltz_log.errors import InvalidSetting, exit_code_of
+from waltz_log.errors import InvalidSetting, LockConflict, exit_code_of
 from waltz_log.exit_codes import FAILED, INTERRUPTED, OK
 
-__all__ = ["Appending", "Place", "append", "client_settings"]
+__all__ = ["Appending", "Place", "append", "client_settings", "parse_locks"]
 
 
 class Place(NamedTuple):
@@ -39,13 +40,32 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """How to append, as the options say. `delete`: a tombstone."""
+    """How to append, as the options say. `delete`: a tombstone. `mark`: the last transaction that the decision is based on; None: the end of the
+    partition when the client connects."""
 
     header: int = 0
     delete: bool = False
+    write_locks: Sequence[Lock] = ()
+    read_locks: Sequence[Lock] = ()
+    mark: int | None = None
+
+    @property
+    def locked(self) -> bool:
+        return bool(self.write_locks or self.read_locks)
+
+    @property
+    def options(self) -> DraftOptions:
+        return {
+            "header": self.header,
+            "write_locks": self.write_locks,
+            "read_locks": self.read_locks,
+            "high_water_mark": self.mark,
+        }
 
     def check(self, place: Place, data: str | None) -> None:
         """Raises `InvalidSetting`."""
+        if self.mark is not None and not self.locked:
+            raise InvalidSetting(name="--mark", reason="needs --write-lock or --read-lock", nearest=None)
         if self.delete and (place.key is None or data is not None):
             raise InvalidSetting(name="--delete", reason="needs --key, and cannot be combined with data", nearest=None)
 
@@ -62,7 +82,11 @@ async def append(address: str, data: str | None, place: Place, appending: Append
     async with WaltzClient.open(address, settings) as client:
         topic = None if place.topic is None else await client.topic(place.topic)
         if data is not None or appending.delete:
-            _report(await _one(client, topic, place, appending)(os.fsencode(data or "")))
+            try:
+                _report(await _one(client, topic, place, appending)(os.fsencode(data or "")))
+            except LockConflict as conflict:
+                print_line(f"waltz: {_conflict(conflict, appending)}", file=sys.stderr)
+                return conflict.exit_code
             return OK
         return await _append_input(client, topic, place, appending)
 
@@ -73,12 +97,32 @@ def _one(client: WaltzClient, topic: TopicHandle | None, place: Place, appending
     async def append_one(data: bytes) -> Receipt:
         if topic is None:
             assert place.partition is not None
-            return await client.append(place.partition, data, appending.header)
+            return await client.append(place.partition, data, **appending.options)
         if appending.delete:
-            return await topic.delete(place.key_bytes or b"", partition=place.partition, header=appending.header)
-        return await topic.append(data, key=place.key_bytes, partition=place.partition, header=appending.header)
+            return await topic.delete(place.key_bytes or b"", partition=place.partition, **appending.options)
+        return await topic.append(data, key=place.key_bytes, partition=place.partition, **appending.options)
 
     return append_one
+
+
+def parse_locks(option: str, texts: Sequence[str]) -> list[Lock]:
+    """Locks as `name:key`; the key is text and may contain colons. Raises `InvalidSetting`."""
+    found = []
+    for text in texts:
+        name, _, key = text.partition(":")
+        if not name or not key:
+            raise InvalidSetting(name=option, reason=f"must be name:key, not {text!r}", nearest=None)
+        found.append(Lock(name, key))
+    return found
+
+
+def _conflict(conflict: LockConflict, appending: Appending) -> str:
+    """Which lock, who won, and what to do. A server does not report which of several locks it was."""
+    names = [f"{lock.name}:{lock.key}" for lock in (*appending.write_locks, *appending.read_locks)]
+    wrote = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    above = "" if appending.mark is None else f", after the mark {appending.mark}"
+    todo = f"`waltz read` up to transaction {conflict.winner}, decide again, and repeat with --mark {conflict.winner}"
+    return f"lock conflict, nothing was appended: transaction {conflict.winner} of log partition {conflict.partition} wrote {wrote}{above}; {todo}"
 
 
 def _report(receipt: Receipt) -> None:
@@ -91,21 +135,21 @@ EMPTY_VALUE = Unfit("is empty, and an empty value would remove the key: use --de
 
 
 async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> int:
-    """One transaction for each line: in bulk, but one after the other where a person types the lines and waits for each."""
+    """One transaction for each line: in bulk, but one after the other where a person types the lines and waits for each, or where each has locks."""
     if sys.stdin is None or sys.stdin.closed:
         raise InvalidSetting(name="DATA", reason="is required: standard input is closed", nearest=None)
     overhead = 0
     if topic is not None:
-        topic.draft(b"-", key=place.key_bytes, partition=place.partition)  # raises what each line would raise, before any is read
+        topic.draft(b"-", key=place.key_bytes, partition=place.partition, **appending.options)  # raises what each line would, before any is read
         overhead = len(pack_keyed(place.key_bytes, b"")) if place.key_bytes is not None else 0
-    typed = sys.stdin.isatty()
+    one_by_one = appending.locked or sys.stdin.isatty()
     lines = InputLines(sys.stdin.fileno(), client.settings.record_bytes_max - overhead)
     single = SingleSink(_one(client, topic, place, appending), _report, lambda: lines.stopped)
-    sink: Sink = single if typed else _bulk(client, topic, place, appending)
+    sink: Sink = single if one_by_one else _bulk(client, topic, place, appending)
     unfit = await append_lines(lines, sink, empty=EMPTY_VALUE if overhead else None)
-    if not typed:
+    if not one_by_one:
         _report_placed(sink.tally)
-    return _outcome(sink.tally, unfit)
+    return _outcome(sink.tally, unfit, appending)
 
 
 def _bulk(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> BulkSink:
@@ -124,10 +168,10 @@ def _report_placed(tally: Tally) -> None:
         print_line(f"partition={partition} lines={placed.lines} first_transaction_id={placed.first} last_transaction_id={placed.last}")
 
 
-def _outcome(tally: Tally, unfit: Unfit | None) -> int:
+def _outcome(tally: Tally, unfit: Unfit | None, appending: Appending) -> int:
     """The exit code. One sentence on stderr if not every line was appended."""
     if tally.error is not None:
-        reason = " ".join(str(tally.error).split())
+        reason = _conflict(tally.error, appending) if isinstance(tally.error, LockConflict) else " ".join(str(tally.error).split())
         code = exit_code_of(tally.error)
     elif unfit is None:
         return OK

@@ -35,14 +35,22 @@ def append(
     partition: Partition = None,
     header: Annotated[int, typer.Option(help="Header of the transaction: a number that the application chooses.")] = 0,
     delete: Annotated[bool, typer.Option("--delete", help="Append a tombstone, which removes the key.")] = False,
+    write_locks: Annotated[
+        list[str] | None, typer.Option("--write-lock", metavar="name:key", help="Lock to check and to set. May be repeated.")
+    ] = None,
+    read_locks: Annotated[list[str] | None, typer.Option("--read-lock", metavar="name:key", help="Lock to check. May be repeated.")] = None,
+    mark: Annotated[
+        int | None, typer.Option("--mark", min=-1, help="Conflict if a lock was written after this transaction id. By default, after the connection.")
+    ] = None,
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Append transactions, and print their partition and transaction id. Lines of a pipe are appended in bulk."""
+    """Append transactions, and print their partition and transaction id. Lines of a pipe are appended in bulk. Exit code 7 if a lock conflicts."""
     from waltz_log.cli.transactions import transactions as command
 
-    place = command.Place(topic, key, partition)
-    return asyncio.run(command.append(cluster, data, place, command.Appending(header, delete), command.client_settings(principal, timeout)))
+    write, read = command.parse_locks("--write-lock", write_locks or ()), command.parse_locks("--read-lock", read_locks or ())
+    appending = command.Appending(header, delete, write, read, mark)
+    return asyncio.run(command.append(cluster, data, command.Place(topic, key, partition), appending, command.client_settings(principal, timeout)))
 
 
 def read(

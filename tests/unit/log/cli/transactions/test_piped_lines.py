@@ -9,15 +9,16 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from waltz_log.cli.transactions import piped_lines, transactions
 from waltz_log.cli.transactions.piped_lines import LineSplitter, Tally
 from waltz_log.cli.transactions.transactions import Appending, Place
-from waltz_log.client import Appended, BulkReceipt, ClientSettings, WaltzClient
+from waltz_log.client import Appended, BulkReceipt, ClientSettings, Lock, WaltzClient
 from waltz_log.errors import InvalidRequest, NotAppended, OutcomeUnknown
-from waltz_log.exit_codes import FAILED, INTERRUPTED, OK, UNAVAILABLE
+from waltz_log.exit_codes import CONFLICT, FAILED, INTERRUPTED, OK, UNAVAILABLE
 from waltz_log.testing import InMemoryCluster
 
 HERE = Place(None, None, 0)
@@ -261,6 +262,19 @@ async def test_a_failed_line_ends_the_input_with_the_code_of_its_error(
     assert await held(cluster) == [b"one", b"two"]
 
 
+async def test_lines_with_a_lock_are_appended_one_by_one_up_to_the_first_conflict(
+    cluster: InMemoryCluster, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe.write(b"one\ntwo\nthree\n")
+    pipe.end()
+    assert await append(appending=Appending(write_locks=[Lock("seat", "1")], mark=-1)) == CONFLICT
+    output = capsys.readouterr()
+    assert "partition=0 transaction_id=0\n" in output.out
+    assert "wrote seat:1, after the mark -1" in output.err
+    assert "--mark 0: 1 line is committed, 1 line is not appended; line 2 is the first that is not committed" in output.err
+    assert await held(cluster) == [b"one"]
+
+
 def test_a_tally_says_how_many_outcomes_are_unknown() -> None:
     tally = Tally(read=10)
     tally.add_placed(0, 5, 8, 4)
@@ -335,7 +349,8 @@ async def test_at_most_two_bulk_appends_are_open_and_they_are_decided_in_order(m
 
         def cancel(self) -> None: ...
 
-    sink = piped_lines.BulkSink(FakeBulk, list)
+    begin: Any = FakeBulk
+    sink = piped_lines.BulkSink(begin, list)
     for number in range(40):
         await sink.add([b"%d" % number])
     await sink.finish()
