@@ -19,6 +19,7 @@ import typer
 from typer.exceptions import TyperException
 
 from waltz_log.cli.access.access_app import access_app
+from waltz_log.cli.addressed_commands import add_addresses
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
 from waltz_log.cli.cluster.placement_app import add_placement
@@ -167,6 +168,7 @@ def doctor(
 
 
 add_examples(app)
+add_addresses(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
