@@ -16,7 +16,7 @@ from waltz_log.outside_text import printable, printable_lines
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_lines", "print_table"]
+__all__ = ["ROWS_LAID_OUT", "WIDTH", "cells", "plain_table", "print_data", "print_item", "print_line", "print_lines", "print_result", "print_table"]
 
 WIDTH = 200
 """Characters in a line of a table that is not printed on a terminal."""
@@ -33,6 +33,15 @@ def print_data(data: object, output: str) -> None:
 def print_item(item: object, output: str) -> None:
     """One of many: a line of JSON, or a document of a YAML stream."""
     print(json.dumps(item) if output == "json" else f"---\n{_yaml(item)}", end="\n" if output == "json" else "", flush=True)
+
+
+def print_result(data: object, lines: Iterable[str], output: str) -> None:
+    """What a command did: one document for programs, lines for people."""
+    if output != "table":
+        print_data(data, output)
+        return
+    for line in lines:
+        print_line(line)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:

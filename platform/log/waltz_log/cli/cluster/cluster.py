@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
-from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data, print_line
+from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data, print_line, print_result
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -40,7 +40,9 @@ HOT_LOCKS_SHOWN = 4
 """In the table; JSON has more."""
 
 
-async def create(address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, timeout_s: float) -> int:
+async def create(
+    address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, output: str, timeout_s: float
+) -> int:
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
         there = await coordinator.get(CLUSTER) if if_missing else None
@@ -52,7 +54,9 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
         await close_ensemble(coordinator)
     finally:
         await coordinator.close()
-    print_line(f"{done} coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
+    line = f"{done} coordinator={address} name={made.name} key={made.key} partitions={made.partitions}"
+    fields = {"coordinator": address, "name": made.name, "cluster_key": str(made.key), "partitions": made.partitions}
+    print_result({"created": done == "created"} | fields, [line], output)
     return OK
 
 

@@ -70,19 +70,20 @@ def import_lines(
     directory: Annotated[Path, typer.Argument(help="Directory of an empty journal, or of a new one.")],
     source: Annotated[Path | None, typer.Option("--from", help="Output of `waltz journal export`. Standard input by default.")] = None,
     config: Config = None,
+    output: Output = "table",
 ) -> int:
     """Fill an empty journal from the output of `waltz journal export`."""
     from waltz_log.cli.journal import journal as command
 
-    return command.import_lines(directory, source, config)
+    return command.import_lines(directory, source, config, output=checked_output(output))
 
 
 @journal_app.command()
-def compact(directory: Directory, config: Config = None) -> int:
+def compact(directory: Directory, config: Config = None, output: Output = "table") -> int:
     """Copy live records out of sparse files, and free these files."""
     from waltz_log.cli.journal import journal as command
 
-    return command.compact(directory, config)
+    return command.compact(directory, config, output=checked_output(output))
 
 
 @journal_app.command()

@@ -10,7 +10,7 @@ from typing import Any, Final  # Any: JSON values
 
 from waltz_log.cli.connecting import reached
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
-from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.client.owners.owners import Owners
@@ -42,6 +42,7 @@ async def create(
     existing: str | None,
     discards: int | None,
     dry_run: bool,
+    output: str,
     timeout_s: float,
 ) -> int:
     chosen = None if log_partitions is None else parse_ranges("--log-partitions", log_partitions)
@@ -58,13 +59,16 @@ async def create(
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(TopicName.parse(name)), policies=texts, plan=plan, dry_run=True)
     async with reached(address, timeout_s) as owners:
         answer = await _asked(owners, request, timeout_s)
-        if answer.contents and (dry_run or any(each.last >= each.first for each in answer.contents)):
-            _show_contents(_topic(answer.topics[0]), answer.contents, existing)
+        contents = list(answer.contents)
+        if output == "table" and contents and (dry_run or any(each.last >= each.first for each in contents)):
+            _show_contents(_topic(answer.topics[0]), contents, existing)
         if not dry_run:
             request.dry_run = False
             answer = await _asked(owners, request, timeout_s)
     topic = _topic(answer.topics[0])
-    print_line(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
+    line = f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}"
+    held = [{"log_partition": each.partition, "transactions": each.last + 1 - each.first} for each in contents]
+    print_result(_topic_fields(topic) | {"dry_run": dry_run, "contents": held}, [line], output)
     return OK
 
 
@@ -107,7 +111,7 @@ def _date(time_ms: int) -> str:
     return "" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, output: str, timeout_s: float) -> int:
     changes = _pairs("--policy", policies)
     if not changes:
         raise InvalidSetting(name="--policy", reason="is required: name=value", nearest=None)
@@ -115,18 +119,20 @@ async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_
     async with reached(address, timeout_s) as owners:
         answer = await _asked(owners, request, timeout_s)
     before, topic = _topic(answer.before), _topic(answer.topics[0])
-    for policy in changes:
-        was, becomes = getattr(before.policies, policy), getattr(topic.policies, policy)
-        print_line(f"{topic.name} {policy}: {was} {'would become' if dry_run else 'became'} {becomes}")
+    changed = {policy: {"from": getattr(before.policies, policy), "to": getattr(topic.policies, policy)} for policy in changes}
+    become = "would become" if dry_run else "became"
+    lines = [f"{topic.name} {policy}: {each['from']} {become} {each['to']}" for policy, each in changed.items()]
+    print_result({"topic": str(topic.name), "dry_run": dry_run, "policies": changed}, lines, output)
     return OK
 
 
-async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) -> int:
+async def delete(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_DELETE, topic=str(TopicName.parse(name)), dry_run=dry_run)
     async with reached(address, timeout_s) as owners:
         topic = _topic((await _asked(owners, request, timeout_s)).topics[0])
     freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
-    print_line(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
+    line = f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}"
+    print_result({"topic": str(topic.name), "dry_run": dry_run, "deleted": not dry_run, "log_partitions": list(topic.partitions)}, [line], output)
     return OK
 
 

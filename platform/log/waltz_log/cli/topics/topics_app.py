@@ -45,6 +45,7 @@ def create(
         int | None, typer.Option(min=0, help="Number of transactions that --existing-data discard may remove, as a confirmation; --dry-run shows it.")
     ] = None,
     dry_run: DryRun = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Create a topic on empty log partitions. Succeeds without a change if the same topic exists; fails if a different one does."""
@@ -63,6 +64,7 @@ def create(
             existing=existing_data,
             discards=discard_transactions,
             dry_run=dry_run,
+            output=checked_output(output),
             timeout_s=timeout,
         )
     )
@@ -85,16 +87,18 @@ def describe(cluster: Servers, name: Name, watch: Watch = False, every: Every = 
 
 
 @topics_app.command(name="alter-policy")
-def alter_policy(cluster: Servers, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def alter_policy(
+    cluster: Servers, name: Name, policies: Policies = None, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0
+) -> int:
     """Change policies of a topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
 
 
 @topics_app.command()
-def delete(cluster: Servers, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def delete(cluster: Servers, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Delete a topic. Its data is removed as soon as all subscribers have read it; then the log partitions are free for another topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

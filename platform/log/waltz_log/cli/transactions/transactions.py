@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from waltz_log.cli.printing import print_line
+from waltz_log.cli.printing import print_item, print_line, print_result
 from waltz_log.cli.transactions.piped_lines import BulkSink, InputLines, SingleSink, Sink, Tally, Unfit, append_lines
 from waltz_log.client import BulkColumns, ClientSettings, KeyedDraft, Lock, Receipt, TopicHandle, WaltzClient
 from waltz_log.client.transactions.transaction import DraftOptions
@@ -48,6 +48,7 @@ class Appending:
     write_locks: Sequence[Lock] = ()
     read_locks: Sequence[Lock] = ()
     mark: int | None = None
+    output: str = "table"
 
     @property
     def locked(self) -> bool:
@@ -83,7 +84,7 @@ async def append(address: str, data: str | None, place: Place, appending: Append
         topic = None if place.topic is None else await client.topic(place.topic)
         if data is not None or appending.delete:
             try:
-                _report(await _one(client, topic, place, appending)(os.fsencode(data or "")))
+                _report(await _one(client, topic, place, appending)(os.fsencode(data or "")), appending.output)
             except LockConflict as conflict:
                 print_line(f"waltz: {_conflict(conflict, appending)}", file=sys.stderr)
                 return conflict.exit_code
@@ -125,8 +126,11 @@ def _conflict(conflict: LockConflict, appending: Appending) -> str:
     return f"lock conflict, nothing was appended: transaction {conflict.winner} of log partition {conflict.partition} wrote {wrote}{above}; {todo}"
 
 
-def _report(receipt: Receipt) -> None:
-    print_line(f"partition={receipt.partition} transaction_id={receipt.transaction_id}")
+def _report(receipt: Receipt, output: str) -> None:
+    if output != "table":
+        print_item({"partition": receipt.partition, "transaction_id": receipt.transaction_id}, output)
+    else:
+        print_line(f"partition={receipt.partition} transaction_id={receipt.transaction_id}")
 
 
 # ---- standard input --------------------------------------------------------------------------------------------------------------------------------
@@ -144,11 +148,11 @@ async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: P
         overhead = len(pack_keyed(place.key_bytes, b"")) if place.key_bytes is not None else 0
     one_by_one = appending.locked or sys.stdin.isatty()
     lines = InputLines(sys.stdin.fileno(), client.settings.record_bytes_max - overhead)
-    single = SingleSink(_one(client, topic, place, appending), _report, lambda: lines.stopped)
+    single = SingleSink(_one(client, topic, place, appending), lambda receipt: _report(receipt, appending.output), lambda: lines.stopped)
     sink: Sink = single if one_by_one else _bulk(client, topic, place, appending)
     unfit = await append_lines(lines, sink, empty=EMPTY_VALUE if overhead else None)
     if not one_by_one:
-        _report_placed(sink.tally)
+        _report_placed(sink.tally, appending.output)
     return _outcome(sink.tally, unfit, appending)
 
 
@@ -163,9 +167,13 @@ def _bulk(client: WaltzClient, topic: TopicHandle | None, place: Place, appendin
     return BulkSink(lambda: topic.bulk(partition=place.partition), lambda lines: BulkColumns(lines, appending.header))
 
 
-def _report_placed(tally: Tally) -> None:
-    for partition, placed in sorted(tally.partitions.items()):
-        print_line(f"partition={partition} lines={placed.lines} first_transaction_id={placed.first} last_transaction_id={placed.last}")
+def _report_placed(tally: Tally, output: str) -> None:
+    rows = [
+        {"partition": partition, "lines": placed.lines, "first_transaction_id": placed.first, "last_transaction_id": placed.last}
+        for partition, placed in sorted(tally.partitions.items())
+    ]
+    lines = [" ".join(f"{name}={value}" for name, value in row.items()) for row in rows]
+    print_result({"committed": tally.committed, "partitions": rows}, lines, output)
 
 
 def _outcome(tally: Tally, unfit: Unfit | None, appending: Appending) -> int:

@@ -42,6 +42,7 @@ def append(
     mark: Annotated[
         int | None, typer.Option("--mark", min=-1, help="Conflict if a lock was written after this transaction id. By default, after the connection.")
     ] = None,
+    output: Output = "table",
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
@@ -49,7 +50,7 @@ def append(
     from waltz_log.cli.transactions import transactions as command
 
     write, read = command.parse_locks("--write-lock", write_locks or ()), command.parse_locks("--read-lock", read_locks or ())
-    appending = command.Appending(header, delete, write, read, mark)
+    appending = command.Appending(header, delete, write, read, mark, checked_output(output))
     return asyncio.run(command.append(cluster, data, command.Place(topic, key, partition), appending, command.client_settings(principal, timeout)))
 
 

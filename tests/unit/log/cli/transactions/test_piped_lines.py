@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import sys
@@ -356,3 +357,14 @@ async def test_at_most_two_bulk_appends_are_open_and_they_are_decided_in_order(m
     await sink.finish()
     assert most == 2
     assert sink.tally.partitions == {0: piped_lines.Placed(40, 0, 39)}
+
+
+async def test_a_pipe_and_a_text_have_a_document(cluster: InMemoryCluster, pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe.write(b"one\ntwo\n")
+    pipe.end()
+    assert await append(appending=Appending(output="json")) == OK
+    out = capsys.readouterr().out
+    found = json.JSONDecoder().raw_decode(out[out.index("{\n") :])[0]
+    assert found == {"committed": 2, "partitions": [{"partition": 0, "lines": 2, "first_transaction_id": 0, "last_transaction_id": 1}]}
+    assert await transactions.append("", "text", HERE, Appending(output="json"), ClientSettings()) == OK
+    assert '{"partition": 0, "transaction_id": 2}\n' in capsys.readouterr().out
