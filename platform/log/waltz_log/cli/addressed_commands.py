@@ -52,6 +52,8 @@ class AddressedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts the address before the arguments, where it was left out. Raises `InvalidSetting` if there is none."""
+        if ctx.resilient_parsing:  # a shell completes the line, in which it has not replaced variables
+            args = [os.path.expandvars(each) for each in args]
         found, rest, order = self.make_parser(ctx).parse_args(list(args))
         if not any(each.name == "help" for each in order):
             try:

@@ -48,6 +48,7 @@ app = typer.Typer(
     cls=PluginGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit them
 )
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(certificates_app, name="certificates")

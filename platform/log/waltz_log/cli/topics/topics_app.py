@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.shared_arguments import DryRun, Every, Output, Servers, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.topic_completion import complete_topics
 
 __all__ = ["topics_app"]
 
 topics_app = typer.Typer(help="Create, inspect and change topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="namespace/topic.")]
+Name = Annotated[str, typer.Argument(help="namespace/topic.", autocompletion=complete_topics)]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", metavar="name=value", help="A policy to set; `waltz topic describe` lists them. May be repeated.")
 ]

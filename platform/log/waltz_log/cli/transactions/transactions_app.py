@@ -9,11 +9,15 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.shared_arguments import Output, Servers, checked_output
+from waltz_log.cli.topic_completion import complete_topics
 from waltz_log.cli.transactions.printed_rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
 
-TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.")]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.", autocompletion=complete_topics),
+]
 Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
 Principal = Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")]
