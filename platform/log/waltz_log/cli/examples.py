@@ -6,7 +6,7 @@ from typing import Any, Final  # Any: click's commands
 
 import typer
 
-__all__ = ["EXAMPLES", "add_examples"]
+__all__ = ["EXAMPLES", "HELP_NAMES", "add_examples"]
 
 EXAMPLES: Final = {
     "zookeeper": "waltz zookeeper --directory var/zookeeper --listen 127.0.0.1:2181",
@@ -79,11 +79,15 @@ EXAMPLES: Final = {
 }
 
 
+HELP_NAMES: Final = ["-h", "--help"]
+
+
 def add_examples(app: typer.Typer, name: str = "") -> None:
-    """Shows each command's example at the end of its help."""
+    """Shows each command's example at the end of its help, which `-h` shows like `--help`."""
     for command in app.registered_commands:
         own = command.name or str(getattr(command.callback, "__name__", "")).replace("_", "-")
         _add(command, f"{name} {own}".strip())
+        command.context_settings = {**(command.context_settings or {}), "help_option_names": HELP_NAMES}
     for group in app.registered_groups:
         if group.typer_instance is not None:
             below = f"{name} {group.name}".strip()

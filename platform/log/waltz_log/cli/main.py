@@ -23,7 +23,7 @@ from waltz_log.cli.addressed_commands import add_addresses
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
 from waltz_log.cli.cluster.placement_app import add_placement
-from waltz_log.cli.examples import add_examples
+from waltz_log.cli.examples import HELP_NAMES, add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
@@ -48,7 +48,7 @@ app = typer.Typer(
     cls=PluginGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit them
+    context_settings={"help_option_names": HELP_NAMES},  # groups inherit them
 )
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(certificates_app, name="certificates")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final  # Any: keyword arguments that a settings model checks
 
-from waltz_log.cli.printing import cells, print_data, print_item, print_line, print_result
+from waltz_log.cli.printing import print_data, print_item, print_line, print_result, print_table
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
@@ -125,16 +125,11 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
         f"transactions in doubt {len(found.prepared)}, open and lost {len(found.failed_transactions)}, lacking records "
         f"{len(found.broken_transactions)}; unhealthy places {found.unhealthy}; files set aside {found.set_aside}"
     )
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "file", "role", "used", "of bytes", "records", "living", box=None)
+    rows = []
     for file in found.files:
         records = sum(count for kind, count in file.records.items() if kind != KIND_NAMES[UNHEALTHY])
-        table.add_row(
-            *cells(str(file.file_id), file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}")
-        )
-    Console().print(table)
+        rows.append((file.file_id, file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}"))
+    print_table(("id", "file", "role", "used", "of bytes", "records", "living"), rows)
     return OK
 
 
