@@ -73,6 +73,7 @@ EXAMPLES: Final = {
     "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
     "quota list": "waltz quota list $COORDINATOR",
     "subscribers list": "waltz subscribers list $CLUSTER",
+    "subscribers set": "waltz subscribers set $CLUSTER billing --partition 0 --to 15m --dry-run",
     "subscribers remove": "waltz subscribers remove $CLUSTER billing --dry-run",
     "pipeline check": "waltz pipeline check conf/pipelines",
     "pipeline schema": "waltz pipeline schema > pipeline.schema.json",

@@ -97,7 +97,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def test_a_closed_reader_ends_each_command_silently() -> None:
-    """All commands in one process, with an output that nobody reads."""
+    """All commands in one process, whose output has no reader."""
     lines = [f"{name} --help" for name in NAMES]
     lines += [
         "--help",
