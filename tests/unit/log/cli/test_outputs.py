@@ -123,6 +123,18 @@ async def test_topics_are_created_altered_and_deleted_with_a_document(cluster: I
     assert document(capsys) == {"topic": "shop/orders", "dry_run": False, "deleted": True, "log_partitions": made["log_partitions"]}
 
 
+async def test_a_topic_without_a_number_of_partitions_says_what_it_got(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four log partitions: two, then one. Creating the first again changes nothing."""
+    wanted = CREATED | {"partitions": None, "dry_run": False, "output": "table", "timeout_s": 10.0}
+    for name, line in (
+        ("shop/orders", "partitions=2: half of the 4 log partitions that no topic uses; --partitions sets another number"),
+        ("shop/returns", "partitions=1: half of the 2 log partitions that no topic uses"),
+        ("shop/orders", "partitions=2: as the topic has, which exists"),
+    ):
+        assert await topics.create("", name, **wanted) == OK
+        assert line in capsys.readouterr().out
+
+
 async def test_rules_are_granted_revoked_and_reset_with_a_document(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
     usual: dict[str, Any] = {"output": "json", "timeout_s": 10.0}
     who = "spiffe://waltz/application/orders"

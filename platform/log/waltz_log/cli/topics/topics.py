@@ -23,7 +23,7 @@ from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import TOPICS
 
-__all__ = ["alter_policy", "create", "delete", "describe", "listing"]
+__all__ = ["alter_policy", "create", "default_partitions", "delete", "describe", "listing"]
 
 CONFIRM_S: Final = 3.0
 """For the servers to confirm a topic with the coordinator. While it is away, the map says what the topic is."""
@@ -48,16 +48,19 @@ async def create(
     chosen = None if log_partitions is None else parse_ranges("--log-partitions", log_partitions)
     if existing not in (None, "keep", "discard"):
         raise InvalidSetting.unknown(str(existing), ("keep", "discard"), what="choice of --existing-data")
-    count = partitions if partitions is not None else 16 if chosen is None else len(chosen)
+    topic_name = TopicName.parse(name)
     texts = _pairs("--policy", policies)
     plan = pb.TopicPlan(type=type, keyed=keyed, properties=_pairs("--property", properties), existing=existing or "")
     try:
-        plan.partitions, plan.discards = count, 0 if discards is None else discards + 1
+        plan.partitions, plan.discards = partitions or len(chosen or ()), 0 if discards is None else discards + 1
         plan.log_partitions.extend(chosen or ())
     except ValueError:
         raise InvalidSetting(name="--partitions", reason="is more than a log can have", nearest=None) from None
-    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(TopicName.parse(name)), policies=texts, plan=plan, dry_run=True)
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(topic_name), policies=texts, plan=plan, dry_run=True)
     async with reached(address, timeout_s) as owners:
+        reason = None
+        if not request.plan.partitions:
+            request.plan.partitions, reason = default_partitions(owners.catalogue, topic_name, owners.parameters.partitions)
         answer = await _asked(owners, request, timeout_s)
         contents = list(answer.contents)
         if output == "table" and contents and (dry_run or any(each.last >= each.first for each in contents)):
@@ -68,8 +71,20 @@ async def create(
     topic = _topic(answer.topics[0])
     line = f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}"
     held = [{"log_partition": each.partition, "transactions": each.last + 1 - each.first} for each in contents]
-    print_result(_topic_fields(topic) | {"dry_run": dry_run, "contents": held}, [line], output)
+    chose = [] if reason is None else [f"partitions={len(topic.partitions)}: {reason}; --partitions sets another number, which cannot change later"]
+    print_result(_topic_fields(topic) | {"dry_run": dry_run, "contents": held}, [line, *chose], output)
     return OK
+
+
+def default_partitions(catalogue: Catalogue, name: TopicName, log_partitions: int) -> tuple[int, str]:
+    """The number of partitions of a topic for which none is given, and the reason: half of the log partitions that are free, so that other topics
+    find some too. Of a topic that exists, as many as it has: to create it again changes nothing. Topics that this principal does not see are
+    not known here; if too few partitions are left, the servers say so."""
+    there = catalogue.topics.get(name)
+    if there is not None:
+        return len(there.partitions), "as the topic has, which exists"
+    free = log_partitions - sum(len(each.partitions) for each in catalogue.topics.values())
+    return max(1, free // 2), f"half of the {max(0, free)} log partitions that no topic uses"
 
 
 async def _asked(owners: Owners, request: pb.TopicsRequest, timeout_s: float) -> pb.TopicsResponse:

@@ -28,7 +28,7 @@ def create(
     cluster: Servers,
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Number of partitions; cannot change later. 16 unless --log-partitions is given.")
+        int | None, typer.Option(min=1, help="Number of partitions; cannot change later. By default half of those that no topic uses.")
     ] = None,
     type: Annotated[str, typer.Option(help="regular or compaction (keeps the newest value of each key).")] = "regular",
     keyed: Annotated[bool, typer.Option("--keyed", help="Transactions start with a key. Always so in a compaction topic.")] = False,
