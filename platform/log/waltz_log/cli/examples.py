@@ -71,6 +71,7 @@ EXAMPLES: Final = {
     "topic describe": "waltz topic describe $CLUSTER shop/orders",
     "topic alter-policy": "waltz topic alter-policy $CLUSTER shop/orders --policy durability=quorum_sync",
     "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
+    "lock list": "waltz lock list $CLUSTER --partition 0 --lock seat:12A",
     "quota list": "waltz quota list $COORDINATOR",
     "subscribers list": "waltz subscribers list $CLUSTER",
     "subscribers set": "waltz subscribers set $CLUSTER billing --partition 0 --to 15m --dry-run",

@@ -34,6 +34,7 @@ from waltz_log.cli.topics.lag_app import add_lag
 from waltz_log.cli.topics.quotas_app import quotas_app
 from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
+from waltz_log.cli.transactions.locks_app import locks_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
 from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE
@@ -59,6 +60,7 @@ app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
 add_transactions(app)
 app.add_typer(subscribers_app, name="subscribers")
+app.add_typer(locks_app, name="lock")
 app.add_typer(quotas_app, name="quota")
 add_placement(app)
 add_lag(app)
