@@ -44,7 +44,7 @@ MISUSES = {
     "topic alter-policy {here} a/b": "--policy is required: name=value",
     "topic create {here} a/b --policy retention": "--policy wants name=value, each name once, got 'retention'",
     "cluster adopt {here} x --name y": "node must be NAME=DIRECTORY or NAME=FILE, not 'x'",
-    "cluster replicas replace {here} 0 a a": "a replica cannot replace itself: a",
+    "cluster replica replace {here} 0 a a": "a replica cannot replace itself: a",
 }
 
 

@@ -153,7 +153,7 @@ async def test_rules_are_granted_revoked_and_reset_with_a_document(cluster: InMe
 
 
 def test_certificates_are_made_with_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["certificates", "create", str(tmp_path / "ca"), "node/storage-0", "--output", "json"]) == OK
+    assert run(["certificate", "create", str(tmp_path / "ca"), "node/storage-0", "--output", "json"]) == OK
     made = document(capsys)
     (certificate,) = made["certificates"]
     assert (certificate["role"], certificate["name"]) == ("node", "storage-0")

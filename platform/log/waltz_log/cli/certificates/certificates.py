@@ -1,4 +1,4 @@
-"""`waltz certificates create`: a development authority in a directory, and certificates that it signs."""
+"""`waltz certificate create`: a development authority in a directory, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: Final = [*(str(each) for each in Role), "zookeeper"]
 def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float, serve: bool, output: str = "table") -> int:
     """Prints the files. Raises `InvalidSetting` for a name that is not ROLE/NAME, before anything is written."""
     wanted = [_parse(name) for name in names]
-    with explain_missing("`waltz certificates`", "server"):
+    with explain_missing("`waltz certificate`", "server"):
         from waltz_log.security.authority import LOCAL_HOSTS, DevelopmentAuthority
 
     authority = DevelopmentAuthority(directory)

@@ -1,4 +1,4 @@
-"""The arguments of `waltz certificates`."""
+"""The arguments of `waltz certificate`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from waltz_log.cli.shared_arguments import Coordinator, DryRun, Every, Output, T
 __all__ = ["cluster_app"]
 
 cluster_app = typer.Typer(help="Create, grow and inspect a cluster.", no_args_is_help=True)
-cluster_app.add_typer(replicas_app, name="replicas")
+cluster_app.add_typer(replicas_app, name="replica")
 
 
 @cluster_app.command()

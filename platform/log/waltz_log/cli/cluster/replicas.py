@@ -1,4 +1,4 @@
-"""`waltz cluster replicas`: add, remove or replace replicas of partitions while they are in use. Asks, writes the assignment by compare-and-set,
+"""`waltz cluster replica`: add, remove or replace replicas of partitions while they are in use. Asks, writes the assignment by compare-and-set,
 waits. What is safe is decided by the rules (`core.replica_change`) and held by the owner, which goes on in a new session for each step. Interrupted,
 the step that was begun goes on in the cluster, and the same command goes on from there.
 """

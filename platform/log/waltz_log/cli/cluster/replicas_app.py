@@ -1,4 +1,4 @@
-"""The arguments of `waltz cluster replicas`. `replicas` does the work; imports next to nothing, like `main`."""
+"""The arguments of `waltz cluster replica`. `replicas` does the work; imports next to nothing, like `main`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from waltz_log.journal.measure import measure as measure_disk
 from waltz_log.journal.record_codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
 from waltz_log.untrusted_files import EXPORT, open_lines, open_regular
 
-__all__ = ["compact", "export", "import_lines", "measure", "print_records", "stats", "verify"]
+__all__ = ["compact", "export", "import_lines", "measure", "print_records", "statistics", "verify"]
 
 BODY_SHOWN_BYTES = 40
 LINE_CHARACTERS: Final = 1_000_000
@@ -111,7 +111,7 @@ def _row(seen: Seen, safe: bool) -> str:
 # ---- stats, verify -----------------------------------------------------------------------------------------------------------------------------
 
 
-def stats(directory: Path, config: Path | None, *, output: str) -> int:
+def statistics(directory: Path, config: Path | None, *, output: str) -> int:
     settings = _settings(config)
     with _locked_read_only(directory) as disk:
         found = figures(disk, settings)

@@ -1,4 +1,4 @@
-"""`waltz subscribers`: which subscribers are registered, how far behind each is, and what is kept for it; removes one that is gone permanently."""
+"""`waltz subscriber`: which subscribers are registered, how far behind each is, and what is kept for it; removes one that is gone permanently."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def listing(address: str, *, output: str, every_s: float | None, timeout_s
             known, unreadable = await subscriber_entries(owners, timeout_s)
             show(await subscriber_facts(owners, known, now_ms=WallClock().now_ms()), output)
             for each in unreadable:
-                advice = "`waltz subscribers remove` removes the entry"
+                advice = "`waltz subscriber remove` removes the entry"
                 print(f"waltz: {printable(each.name)} is not shown and holds nothing: {each.reason}; {advice}", file=sys.stderr)
             return OK
 

@@ -1,4 +1,4 @@
-"""The arguments of `waltz subscribers`. `subscribers` does the work; imports next to nothing, like `main`."""
+"""The arguments of `waltz subscriber`. `subscribers` does the work; imports next to nothing, like `main`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["subscribers_app"]
 
 subscribers_app = typer.Typer(help="List, set and remove subscribers of the log.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz subscribers list` shows it.")]
+Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz subscriber list` shows it.")]
 
 
 @subscribers_app.command(name="list")

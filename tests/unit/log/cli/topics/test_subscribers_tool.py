@@ -1,4 +1,4 @@
-"""`waltz subscribers`: what it shows, and that a dry run changes nothing."""
+"""`waltz subscriber`: what it shows, and that a dry run changes nothing."""
 
 from __future__ import annotations
 
