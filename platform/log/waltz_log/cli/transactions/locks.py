@@ -6,24 +6,19 @@ with the transaction that won. A lock without a conflict is not reported. The lo
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any  # JSON values
 
 from waltz_log.cli.connecting import reached
+from waltz_log.cli.lock_tables import lock_tables
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_table
 from waltz_log.cli.watching import watched
-from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Lock, lock_hash
-from waltz_log.core.status.server_statistics import LockTableStatistics, OpenPartitionStatistics, ServerStatistics
-from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.core.status.server_statistics import LockTableStatistics
+from waltz_log.errors import Unavailable
 from waltz_log.exit_codes import OK
-from waltz_log.statistics import from_json
-from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import SERVER_STATUS
 
 __all__ = ["described", "listing"]
 
@@ -37,7 +32,7 @@ async def listing(address: str, partitions: str | None, locks: Sequence[Lock], *
         async def once() -> int:
             chosen = range(owners.parameters.partitions) if wanted is None else wanted
             await owners.bound(min(chosen), timeout_s)  # returns when an owner is known, which is later than the first map in a young cluster
-            tables = await _tables(owners, timeout_s)
+            tables = await lock_tables(owners, timeout_s)
             facts = [described(each, tables[each], names) for each in chosen if each in tables]
             _show(facts, names, output)
             silent = sorted(set(chosen) - tables.keys())
@@ -46,22 +41,6 @@ async def listing(address: str, partitions: str | None, locks: Sequence[Lock], *
             return OK
 
         return await watched(once, every_s=every_s, output=output)
-
-
-async def _tables(owners: Owners, timeout_s: float) -> dict[int, LockTableStatistics]:
-    """By partition; those of servers that do not answer are missing."""
-    answers = await asyncio.gather(*(_asked(owners, address, timeout_s) for address in owners.server_addresses()))
-    return {number: each.locks for answer in answers for number, each in answer.partitions.items() if isinstance(each, OpenPartitionStatistics)}
-
-
-async def _asked(owners: Owners, address: str, timeout_s: float) -> ServerStatistics:
-    found: dict[str, Any] = {}
-    try:
-        found = json.loads((await owners.call_channel(address).call(SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=timeout_s)).json)
-    except WaltzError as error:
-        if not error.retriable:
-            raise
-    return from_json(ServerStatistics, found, unknown="ignore", missing="empty")
 
 
 def described(partition: int, table: LockTableStatistics, names: dict[str, str]) -> dict[str, Any]:

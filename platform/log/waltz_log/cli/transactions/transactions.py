@@ -6,17 +6,23 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from waltz_log.cli.connecting import reached
+from waltz_log.cli.lock_tables import lock_tables
 from waltz_log.cli.printing import print_item, print_line, print_result
 from waltz_log.cli.transactions.piped_lines import BulkSink, InputLines, SingleSink, Sink, Tally, Unfit, append_lines
 from waltz_log.client import BulkColumns, ClientSettings, KeyedDraft, Lock, Receipt, TopicHandle, WaltzClient
-from waltz_log.client.transactions.transaction import DraftOptions
+from waltz_log.client.transactions.transaction import DraftOptions, lock_hash
 from waltz_log.core.formats.envelope import pack_keyed
-from waltz_log.errors import InvalidSetting, LockConflict, exit_code_of
+from waltz_log.errors import InvalidSetting, LockConflict, WaltzError, exit_code_of
 from waltz_log.exit_codes import FAILED, INTERRUPTED, OK
 
 __all__ = ["Appending", "Place", "append", "client_settings", "parse_locks"]
+
+
+CONTENDED_S: Final = 2.0
+"""For the question which of several locks conflicted. Without an answer, all of them are named."""
 
 
 class Place(NamedTuple):
@@ -86,10 +92,10 @@ async def append(address: str, data: str | None, place: Place, appending: Append
             try:
                 _report(await _one(client, topic, place, appending)(os.fsencode(data or "")), appending.output)
             except LockConflict as conflict:
-                print_line(f"waltz: {_conflict(conflict, appending)}", file=sys.stderr)
+                print_line(f"waltz: {_conflict(conflict, appending, await _contended(address, conflict, appending))}", file=sys.stderr)
                 return conflict.exit_code
             return OK
-        return await _append_input(client, topic, place, appending)
+        return await _append_input(client, topic, place, appending, address)
 
 
 def _one(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> Callable[[bytes], Awaitable[Receipt]]:
@@ -117,9 +123,25 @@ def parse_locks(option: str, texts: Sequence[str]) -> list[Lock]:
     return found
 
 
-def _conflict(conflict: LockConflict, appending: Appending) -> str:
-    """Which lock, who won, and what to do. A server does not report which of several locks it was."""
-    names = [f"{lock.name}:{lock.key}" for lock in (*appending.write_locks, *appending.read_locks)]
+async def _contended(address: str, conflict: LockConflict, appending: Appending) -> list[Lock]:
+    """The locks that the winner can have written: one if it is known. The answer to an append does not say it, and the statistics of the owner do, to
+    those who may administer."""
+    locks = [*appending.write_locks, *appending.read_locks]
+    if len(locks) == 1:
+        return locks
+    hashes = {lock_hash(lock).hex(): lock for lock in locks}
+    try:
+        async with reached(address, CONTENDED_S) as owners:
+            tables = await lock_tables(owners, CONTENDED_S)
+    except WaltzError:
+        return locks
+    recent = tables[conflict.partition].recent if conflict.partition in tables else ()
+    return next(([hashes[each.lock]] for each in reversed(recent) if each.winner == conflict.winner and each.lock in hashes), locks)
+
+
+def _conflict(conflict: LockConflict, appending: Appending, locks: Sequence[Lock]) -> str:
+    """Which lock, who won, and what to do."""
+    names = [f"{lock.name}:{lock.key}" for lock in locks]
     wrote = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
     above = "" if appending.mark is None else f", after the mark {appending.mark}"
     todo = f"`waltz read` up to transaction {conflict.winner}, decide again, and repeat with --mark {conflict.winner}"
@@ -138,7 +160,7 @@ def _report(receipt: Receipt, output: str) -> None:
 EMPTY_VALUE = Unfit("is empty, and an empty value would remove the key: use --delete")
 
 
-async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> int:
+async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending, address: str) -> int:
     """One transaction for each line: in bulk, but one after the other where a person types the lines and waits for each, or where each has locks."""
     if sys.stdin is None or sys.stdin.closed:
         raise InvalidSetting(name="DATA", reason="is required: standard input is closed", nearest=None)
@@ -153,7 +175,8 @@ async def _append_input(client: WaltzClient, topic: TopicHandle | None, place: P
     unfit = await append_lines(lines, sink, empty=EMPTY_VALUE if overhead else None)
     if not one_by_one:
         _report_placed(sink.tally, appending.output)
-    return _outcome(sink.tally, unfit, appending)
+    contended = await _contended(address, sink.tally.error, appending) if isinstance(sink.tally.error, LockConflict) else ()
+    return _outcome(sink.tally, unfit, appending, contended)
 
 
 def _bulk(client: WaltzClient, topic: TopicHandle | None, place: Place, appending: Appending) -> BulkSink:
@@ -176,10 +199,10 @@ def _report_placed(tally: Tally, output: str) -> None:
     print_result({"committed": tally.committed, "partitions": rows}, lines, output)
 
 
-def _outcome(tally: Tally, unfit: Unfit | None, appending: Appending) -> int:
-    """The exit code. One sentence on stderr if not every line was appended."""
+def _outcome(tally: Tally, unfit: Unfit | None, appending: Appending, contended: Sequence[Lock]) -> int:
+    """The exit code. `contended`: the locks of a conflict. One sentence on stderr if not every line was appended."""
     if tally.error is not None:
-        reason = _conflict(tally.error, appending) if isinstance(tally.error, LockConflict) else " ".join(str(tally.error).split())
+        reason = _conflict(tally.error, appending, contended) if isinstance(tally.error, LockConflict) else " ".join(str(tally.error).split())
         code = exit_code_of(tally.error)
     elif unfit is None:
         return OK

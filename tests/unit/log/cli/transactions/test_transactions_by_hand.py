@@ -13,6 +13,7 @@ import pytest
 from waltz_log.cli.transactions import reading, transactions
 from waltz_log.cli.transactions.transactions import Place
 from waltz_log.client import ClientSettings, Lock, Transaction, WaltzClient
+from waltz_log.client.owners.owners import Owners
 from waltz_log.errors import InvalidSetting, OutOfRange
 from waltz_log.exit_codes import CONFLICT, OK
 from waltz_log.testing import InMemoryCluster
@@ -67,6 +68,23 @@ async def test_a_lock_that_moved_is_a_conflict_with_its_own_exit_code(cluster: I
     assert await append_locked("fifth", transactions.Appending(read_locks=[seat], mark=0)) == OK
     assert await append_locked("sixth", transactions.Appending(write_locks=[seat])) == OK, "without a mark, only what comes later conflicts"
     assert [line[-5:] for line in await read(here, capsys)] == ["first", "fifth", "sixth"]
+
+
+async def test_an_operator_learns_which_of_several_locks_it_was(
+    cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
+        async with await cluster.client(ClientSettings()) as client:
+            yield client._owners
+
+    monkeypatch.setattr(transactions, "reached", reached)
+    calm, seat = Lock("seat", "calm"), Lock("seat", "12A")
+    here = Place(None, None, 0)
+    assert await transactions.append("", "x", here, transactions.Appending(write_locks=[seat]), ClientSettings()) == OK
+    appending = transactions.Appending(write_locks=[calm], read_locks=[seat], mark=-1)
+    assert await transactions.append("", "y", here, appending, ClientSettings()) == CONFLICT
+    assert "transaction 0 of log partition 0 wrote seat:12A, after the mark -1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "seat", "seat:", ":12A"])
