@@ -122,7 +122,7 @@ MEANINGS: dict[str, str] = {
     ),
     "coordinator entry unreadable": (
         "An entry in the coordinator cannot be parsed. It is skipped as if it were missing, and the rest goes on. Run `waltz cluster "
-        "repair`; for a subscriber, `waltz subscribers remove`."
+        "repair`; for a subscriber, `waltz subscriber remove`."
     ),
     "closing partition": "The partition moves to another owner, or the server stops.",
     "partition closed": "The owner ended its work on the partition because of an error. The partition opens again, here or elsewhere.",

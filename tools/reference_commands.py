@@ -5,11 +5,13 @@ Help, arguments and options are read from the commands, examples from `waltz_log
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import typer
 
@@ -18,6 +20,9 @@ from waltz_log.cli.main import root_command
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 COLUMNS = 150
+CLUSTER, COORDINATOR = "log1:5101", "zk1:2181/waltz/main"
+VARIABLES = {"$CLUSTER": CLUSTER, "$COORDINATOR": COORDINATOR, "$WALTZ_CLUSTER": CLUSTER, "$WALTZ_COORDINATOR": COORDINATOR}
+"""What shell variables of examples stand for."""
 
 INTRODUCTION = """\
 # Commands
@@ -26,6 +31,7 @@ Generated from the commands by `make reference`. `waltz COMMAND --help` shows th
 
 In the examples, the variable `CLUSTER` has the addresses of log servers, `log1:5101,log2:5101`, and `COORDINATOR`, which is for operators, the
 addresses of ZooKeeper and the path of the cluster, `zk1:2181,zk2:2181/waltz/main`. The tables say which of the two a command needs.
+The argument may be left out: an option, a variable or a profile [names the cluster](../guides/command_line.md#name-the-cluster-once) too.
 Storage nodes and log servers also read [settings](settings.md) from files and the environment. A command that fails prints one line on stderr
 and ends with an [exit code](errors.md#exit-codes). With `--output json` or `--output yaml`, commands
 print for programs.
@@ -46,14 +52,17 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def parse(words: list[str]) -> None:
-    """Raises `TyperException` where the words after `waltz` are no command, or not its arguments and options. Runs nothing."""
+    """Raises `TyperException` where the words after `waltz` are no command, or not its arguments and options. Runs nothing. An address that is left
+    out counts as given by its variable."""
     command, name = root_command(), "waltz"
+    words = [VARIABLES.get(word, word) for word in words]
     while isinstance(command, typer.core.TyperGroup) and words:
         below = command.get_command(typer.Context(command), words[0])
         if below is None:
             break
         command, name, words = below, f"{name} {words[0]}", words[1:]
-    context = command.make_context(name, list(words))
+    with patch.dict(os.environ, {"WALTZ_CLUSTER": CLUSTER, "WALTZ_COORDINATOR": COORDINATOR}):
+        context = command.make_context(name, list(words))
     if isinstance(command, typer.core.TyperGroup) and (context.args or not command.invoke_without_command):
         raise typer.BadParameter(f"{name} has no command {' '.join(words)!r}")
 

@@ -89,6 +89,7 @@ SECTIONS = [
 INTERNAL = {
     "AccessRules": "the coordinator keeps them, and `waltz access` changes them",
     "Rule": "one of the rules of access, which `waltz access` changes",
+    "Profiles": "the addresses of clusters that a user of the command line knows; the guide of the command line shows the file",
     "_Stored": "the rules of access, which the coordinator keeps and `waltz access` changes",
     "CompactionSettings": "a storage node makes them from its own settings and from the policies of a topic",
 }

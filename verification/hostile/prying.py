@@ -74,7 +74,7 @@ async def write_foreign_entries(hostile: Hostile) -> list[str]:
         request.record.epoch, request.record.nonce = 1 << 20, "hostile"
         if not await hostile.refused(OUTBOX, request):
             found.append(f"the outbox record of client {hostile.target.victim} was served: action={action}")
-    for remove in (pb.SubscribersRequest.ACTION_REPORT, pb.SubscribersRequest.ACTION_REMOVE):
+    for remove in (pb.SubscribersRequest.ACTION_REPORT, pb.SubscribersRequest.ACTION_SET, pb.SubscribersRequest.ACTION_REMOVE):
         subscriber = pb.SubscribersRequest(cluster_key=hostile.key, action=remove, name=SUBSCRIBER, partitions=bytes(4), marks=(9).to_bytes(8, "big"))
         if not await hostile.refused(SUBSCRIBERS, subscriber):
             found.append(f"a subscriber of another principal was changed: action={remove}")

@@ -200,7 +200,7 @@ async def grow_and_shrink(world: World, rng: Random) -> None:
 
 
 async def _change(world: World, change: ReplicaChange) -> None:
-    """As `waltz cluster replicas` does it. If the caller gives up, the cluster completes the change."""
+    """As `waltz cluster replica` does it. If the caller gives up, the cluster completes the change."""
     world.trace.add("operator", f"changes the replicas of {change.partition}: adds {change.add}, removes {change.remove}")
     network = world.network.host("operator")
     try:

@@ -9,6 +9,8 @@
 | 4 | refused: another cluster or owner, a newer session, a topic's partition, a restored coordinator, not allowed | check which one is current |
 | 5 | a disk failed, is full or holds corrupt data; an address cannot be bound; a worker process does not stay up | repair this machine |
 | 6 | the machine lacks something, such as Java | run `waltz doctor` |
+| 7 | a lock conflict: another transaction wrote the lock first | read up to it, and decide again |
+| 130 | interrupted by Ctrl-C | |
 | 141 | the reader of the output closed it, as with `| head` | |
 
 Each error class declares its code, or inherits it (`WaltzError.exit_code`). docs/reference/errors.md lists them all.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CLOSED_PIPE", "DEFECT", "FAILED", "LACKING", "MACHINE", "OK", "REFUSED", "UNAVAILABLE", "USAGE"]
+__all__ = ["CLOSED_PIPE", "CONFLICT", "DEFECT", "FAILED", "INTERRUPTED", "LACKING", "MACHINE", "OK", "REFUSED", "UNAVAILABLE", "USAGE"]
 
 OK: Final = 0
 DEFECT: Final = 1
@@ -28,5 +30,8 @@ UNAVAILABLE: Final = 3
 REFUSED: Final = 4
 MACHINE: Final = 5
 LACKING: Final = 6
+CONFLICT: Final = 7
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells report it of other programs."""
 CLOSED_PIPE: Final = 141
 """128 + SIGPIPE, as shells report it of other programs."""

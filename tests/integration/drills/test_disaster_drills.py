@@ -176,7 +176,7 @@ def test_two_of_three_nodes_that_are_gone_for_good_are_replaced_from_the_third(c
     assert log_of(cluster.cluster) == data
     with replaced(cluster, "storage-1"), replaced(cluster, "storage-2"):
         for name in ("storage-1", "storage-2"):
-            waltz("cluster", "replicas", "add", cluster.coordinator, "0", name)
+            waltz("cluster", "replica", "add", cluster.coordinator, "0", name)
         waltz("cluster", "status", cluster.coordinator, "--wait", "60", "--complete")
         data += append(cluster, "afterwards")
         cluster.kill("storage-0")  # the new ones are enough
@@ -277,10 +277,10 @@ def _created(cluster: LocalCluster) -> bool:
 
 def test_a_replica_that_was_removed_by_mistake_is_added_again_while_clients_append(cluster: LocalCluster) -> None:
     data = append(cluster, "before")
-    assert "repeat the command with --force" in refused("cluster", "replicas", "remove", cluster.coordinator, "0", "storage-2")
-    waltz("cluster", "replicas", "remove", cluster.coordinator, "0", "storage-2", "--force")
+    assert "repeat the command with --force" in refused("cluster", "replica", "remove", cluster.coordinator, "0", "storage-2")
+    waltz("cluster", "replica", "remove", cluster.coordinator, "0", "storage-2", "--force")
     data += append(cluster, "with two replicas")
-    waltz("cluster", "replicas", "add", cluster.coordinator, "0", "storage-2")
+    waltz("cluster", "replica", "add", cluster.coordinator, "0", "storage-2")
     cluster.kill("storage-0")
     data += append(cluster, "the returned replica is in the majority")
     assert log_of(cluster.cluster) == data

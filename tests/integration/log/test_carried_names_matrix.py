@@ -83,6 +83,7 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
     },
     methods.SUBSCRIBERS: {
         "reports": _subscriber(pb.SubscribersRequest.ACTION_REPORT),
+        "sets": _subscriber(pb.SubscribersRequest.ACTION_SET),
         "removes": _subscriber(pb.SubscribersRequest.ACTION_REMOVE),
     },
 }
@@ -94,7 +95,7 @@ ELSEWHERE: dict[AnyMethod, str] = {
 }
 """Procedures whose requests can carry one, and whose rows are in other tables."""
 
-PERMITTED = {(methods.RESOLVE, ""), (methods.MOUNT, "appends nothing"), (methods.SUBSCRIBERS, "reports"), (methods.SUBSCRIBERS, "removes")}
+PERMITTED = {(methods.RESOLVE, ""), (methods.MOUNT, "appends nothing"), *((methods.SUBSCRIBERS, each) for each in ("reports", "sets", "removes"))}
 """To operators, whatever principal it belongs to."""
 
 CASES = [

@@ -97,11 +97,11 @@ def test_a_storage_node_and_a_server_are_drained_while_clients_append(tmp_path: 
             assert len(planned["moves"]) == 3
             with _killed_after_a_move("drain", address, "storage-0", "--at-once", "1") as code:
                 assert code == -signal.SIGKILL
-            listed = _waltz("cluster", "replicas", "list", address)
+            listed = _waltz("cluster", "replica", "list", address)
             assert 0 < listed["nodes"]["storage-0"] < len(planned["moves"])
             result = _waltz("drain", address, "storage-0")
             assert (result["drained"], result["left"]) == (True, [])
-            listed = _waltz("cluster", "replicas", "list", address)
+            listed = _waltz("cluster", "replica", "list", address)
             assert listed["nodes"]["storage-0"] == 0
             assert {len(each["replicas"]) for each in listed["partitions"]} == {3}
             cluster.kill("storage-0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -264,7 +263,7 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     assert address in refused.stderr
 
 
-def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def reported_by(*arguments: str) -> tuple[int, str]:
         address = {"cluster": cluster.coordinator, "topic": cluster.cluster}.get(arguments[0])
         done = waltz(*arguments) if address is None else waltz(*arguments[:2], address, *arguments[2:])
@@ -295,8 +294,10 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalClu
     assert [(row["key"], row["data"]) for row in rows] == [("a", "of a"), ("a", "by hand"), ("a", "")]
     assert len(reported_by("read", at, "--topic", "shop/tea")[1].splitlines()) == 8
     assert len(reported_by("read", at, "--topic", "shop/tea", "-n", "2")[1].splitlines()) == 2
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xfftwo\n")))
-    assert len(reported_by("append", at, "--partition", "1")[1].splitlines()) == 2
+    (tmp_path / "lines").write_bytes(b"one\n\xfftwo\n")
+    with (tmp_path / "lines").open() as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        assert reported_by("append", at, "--partition", "1")[1].startswith("partition=1 lines=2 ")
     code, reported = reported_by("read", at, "--partition", "1", "--after", str(int(topic_id(reported_by("read", at, "-p", "1")[1])) - 2))
     assert [line.split()[-1] for line in reported.splitlines()] == ["one", "\\xfftwo"]
     for wrong in (("append", at, "x"), ("append", at, "x", "--key", "k"), ("append", at, "x", "--topic", "shop/tea"), ("read", at)):

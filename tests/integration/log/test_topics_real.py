@@ -54,7 +54,7 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
             place = described()
             assert (place["first_retained"], place["held_by"]) == (0, "subscriber reports")
             assert place["subscribers"]["reports"]["lag_transactions"] == VALUES
-            (reported,) = json.loads(waltz("subscribers", "list", cluster.cluster, "--output", "json"))
+            (reported,) = json.loads(waltz("subscriber", "list", cluster.cluster, "--output", "json"))
             assert reported["partitions"][0]["lag_transactions"] == VALUES
             assert "reports" in waltz("topic", "describe", cluster.cluster, "shop/prices")
             subscribers.report("reports", {0: VALUES - 1})
@@ -70,7 +70,7 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
                 if record.transaction_id == VALUES - 1:
                     break
             assert latest == {b"k%d" % (n % KEYS): b"%d" % n for n in range(VALUES - KEYS, VALUES)}
-        assert "removed: reports" in waltz("subscribers", "remove", cluster.cluster, "reports")
+        assert "removed: reports" in waltz("subscriber", "remove", cluster.cluster, "reports")
         assert (tmp_path / "storage-0" / "shop" / "prices" / "0" / "metadata").exists()
     for name in ("storage-0", "storage-1", "storage-2"):
         assert "compacted view shop/prices/0 up to 300" in waltz("storage", "verify", tmp_path / name)

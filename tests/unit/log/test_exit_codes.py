@@ -14,7 +14,7 @@ from waltz_log.cli.main import run
 from waltz_log.coordination.embedded import ZooKeeperJarsMissing
 from waltz_log.coordination.java import JavaMissing
 from waltz_log.errors import WaltzError, exit_code_of
-from waltz_log.exit_codes import LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE
+from waltz_log.exit_codes import CONFLICT, LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ from waltz_log.exit_codes import LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE
         (errors.ClusterUnavailable(address="a", reason="b"), UNAVAILABLE),
         (errors.GaveUp(partition=1, reason="b", attempts=2, elapsed_s=1, winner=None, limit="attempts"), UNAVAILABLE),
         (errors.ClusterKeyMismatch(where="a:1"), REFUSED),
+        (errors.LockConflict(partition=0, winner=3), CONFLICT),
         (errors.StorageFailed(partition=0, reason="full"), MACHINE),
         (OSError("cannot listen"), MACHINE),
         (JavaMissing(reason="none"), LACKING),

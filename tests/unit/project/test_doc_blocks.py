@@ -21,6 +21,7 @@ from tools.plain_english import pages
 from tools.reference_commands import parse
 from waltz_delta.pipelines.pipeline_file import check_pipeline_file
 from waltz_delta.settings import DecodeSettings
+from waltz_log.cli.profile_settings import Profiles
 from waltz_log.client import Subscribers
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.coordination.topics import change_catalogue
@@ -180,6 +181,12 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
         except WaltzError as error:
             return [error]
         return []
+    if "profiles" in given:
+        try:
+            Profiles(**given)
+        except WaltzError as error:
+            return [error]
+        return []
     if "listen" in given or set(given) == {"tracing"}:
         try:
             ConsoleSettings(**given) if "cluster" in given else ServerSettings(**{"coordinator": "127.0.0.1:2181/waltz", **given})
@@ -194,6 +201,7 @@ def yaml_problems(text: str, folder: Path) -> list[Any]:
 def test_a_wrong_setting_is_found(tmp_path: Path) -> None:
     assert yaml_problems("decode: {format: jsn}", tmp_path)
     assert yaml_problems("outputs: []", tmp_path)
+    assert yaml_problems("profiles: {test: {clustr: 'a:1'}}", tmp_path)
 
 
 def programs(page: str) -> list[str]:

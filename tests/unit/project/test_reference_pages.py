@@ -61,7 +61,7 @@ def test_every_command_has_help_and_an_example_that_it_accepts() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["cluster statuss", "cluster", "cluster status", "read c --nowhere", "topic create c n --partitions many", "doctor x"]
+    "typed", ["cluster statuss", "cluster", "topic describe", "read c --nowhere", "topic create c n --partitions many", "doctor x"]
 )
 def test_a_command_that_would_be_refused_is_found(typed: str) -> None:
     with pytest.raises(TyperException):

@@ -6,7 +6,7 @@ from typing import Any, Final  # Any: click's commands
 
 import typer
 
-__all__ = ["EXAMPLES", "add_examples"]
+__all__ = ["EXAMPLES", "HELP_NAMES", "add_examples"]
 
 EXAMPLES: Final = {
     "zookeeper": "waltz zookeeper --directory var/zookeeper --listen 127.0.0.1:2181",
@@ -17,7 +17,7 @@ EXAMPLES: Final = {
     "access list": "waltz access list $COORDINATOR",
     "access test": "waltz access test $COORDINATOR spiffe://waltz/application/orders append shop/orders:0",
     "access reset": "waltz access reset $COORDINATOR --yes",
-    "certificates create": "waltz certificates create var/certificates node/storage-0 application/orders --host 10.0.0.5",
+    "certificate create": "waltz certificate create var/certificates node/storage-0 application/orders --host 10.0.0.5",
     "console": "waltz console $CLUSTER --hide 'payments/*'",
     "doctor": "waltz doctor",
     "append": 'waltz append $CLUSTER --topic shop/orders --key order-7 "2 x tea"',
@@ -29,7 +29,7 @@ EXAMPLES: Final = {
     "cluster adopt": "waltz cluster adopt $COORDINATOR storage-0=var/storage-0 storage-1=storage-1.json --name main --missing storage-2",
     "cluster repair": "waltz cluster repair $COORDINATOR --dry-run",
     "cluster status": "waltz cluster status $COORDINATOR --watch --every 5",
-    "cluster replicas list": "waltz cluster replicas list $COORDINATOR",
+    "cluster replica list": "waltz cluster replica list $COORDINATOR",
     "drain": "waltz drain $COORDINATOR storage-0 --dry-run",
     "rebalance": "waltz rebalance $COORDINATOR --dry-run",
     "config show": "waltz config show server --config conf/server.yaml --changed",
@@ -39,9 +39,9 @@ EXAMPLES: Final = {
     "lag": "waltz lag $CLUSTER --checkpoint var/checkpoints/orders --table var/tables/orders --watch",
     "owner move": "waltz owner move $COORDINATOR 3,5-7 10.0.0.5:5101",
     "owner release": "waltz owner release $COORDINATOR all",
-    "cluster replicas add": "waltz cluster replicas add $COORDINATOR 7 storage-3",
-    "cluster replicas remove": "waltz cluster replicas remove $COORDINATOR 7 storage-0",
-    "cluster replicas replace": "waltz cluster replicas replace $COORDINATOR 0-15 storage-0 storage-3",
+    "cluster replica add": "waltz cluster replica add $COORDINATOR 7 storage-3",
+    "cluster replica remove": "waltz cluster replica remove $COORDINATOR 7 storage-0",
+    "cluster replica replace": "waltz cluster replica replace $COORDINATOR 0-15 storage-0 storage-3",
     "outbox status": "waltz outbox status var/outbox",
     "outbox list": "waltz outbox list var/outbox",
     "outbox retry": """waltz outbox retry var/outbox 17 --arguments '{"seat": "12B", "passenger": "Ada"}'""",
@@ -60,7 +60,7 @@ EXAMPLES: Final = {
     "storage restore": "waltz storage restore /mnt/backup/storage-0 var/storage-0",
     "storage forget": "waltz storage forget $COORDINATOR storage-0 --dry-run",
     "journal print": "waltz journal print var/outbox --safe",
-    "journal stats": "waltz journal stats var/outbox",
+    "journal statistics": "waltz journal statistics var/outbox",
     "journal verify": "waltz journal verify var/outbox",
     "journal export": "waltz journal export var/outbox --to outbox.jsonl",
     "journal import": "waltz journal import var/outbox-new --from outbox.jsonl",
@@ -71,19 +71,25 @@ EXAMPLES: Final = {
     "topic describe": "waltz topic describe $CLUSTER shop/orders",
     "topic alter-policy": "waltz topic alter-policy $CLUSTER shop/orders --policy durability=quorum_sync",
     "topic delete": "waltz topic delete $CLUSTER shop/orders --dry-run",
+    "lock list": "waltz lock list $CLUSTER --partition 0 --lock seat:12A",
     "quota list": "waltz quota list $COORDINATOR",
-    "subscribers list": "waltz subscribers list $CLUSTER",
-    "subscribers remove": "waltz subscribers remove $CLUSTER billing --dry-run",
+    "subscriber list": "waltz subscriber list $CLUSTER",
+    "subscriber set": "waltz subscriber set $CLUSTER billing --partition 0 --to 15m --dry-run",
+    "subscriber remove": "waltz subscriber remove $CLUSTER billing --dry-run",
     "pipeline check": "waltz pipeline check conf/pipelines",
     "pipeline schema": "waltz pipeline schema > pipeline.schema.json",
 }
 
 
+HELP_NAMES: Final = ["-h", "--help"]
+
+
 def add_examples(app: typer.Typer, name: str = "") -> None:
-    """Shows each command's example at the end of its help."""
+    """Shows each command's example at the end of its help, which `-h` shows like `--help`."""
     for command in app.registered_commands:
         own = command.name or str(getattr(command.callback, "__name__", "")).replace("_", "-")
         _add(command, f"{name} {own}".strip())
+        command.context_settings = {**(command.context_settings or {}), "help_option_names": HELP_NAMES}
     for group in app.registered_groups:
         if group.typer_instance is not None:
             below = f"{name} {group.name}".strip()

@@ -19,10 +19,11 @@ import typer
 from typer.exceptions import TyperException
 
 from waltz_log.cli.access.access_app import access_app
+from waltz_log.cli.addressed_commands import add_addresses
 from waltz_log.cli.certificates.certificates_app import certificates_app
 from waltz_log.cli.cluster.cluster_app import cluster_app
 from waltz_log.cli.cluster.placement_app import add_placement
-from waltz_log.cli.examples import add_examples
+from waltz_log.cli.examples import HELP_NAMES, add_examples
 from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outbox.outbox_app import outbox_app
 from waltz_log.cli.plugins import PluginGroup
@@ -33,9 +34,10 @@ from waltz_log.cli.topics.lag_app import add_lag
 from waltz_log.cli.topics.quotas_app import quotas_app
 from waltz_log.cli.topics.subscribers_app import subscribers_app
 from waltz_log.cli.topics.topics_app import topics_app
+from waltz_log.cli.transactions.locks_app import locks_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
-from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
+from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE
 from waltz_log.extras import missing_package
 from waltz_log.outside_text import printable
 
@@ -47,16 +49,18 @@ app = typer.Typer(
     cls=PluginGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": HELP_NAMES},  # groups inherit them
 )
 app.add_typer(cluster_app, name="cluster")
-app.add_typer(certificates_app, name="certificates")
+app.add_typer(certificates_app, name="certificate")
 app.add_typer(access_app, name="access")
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
 add_transactions(app)
-app.add_typer(subscribers_app, name="subscribers")
+app.add_typer(subscribers_app, name="subscriber")
+app.add_typer(locks_app, name="lock")
 app.add_typer(quotas_app, name="quota")
 add_placement(app)
 add_lag(app)
@@ -167,6 +171,7 @@ def doctor(
 
 
 add_examples(app)
+add_addresses(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -199,7 +204,7 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return DEFECT
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         reason = missing_package(error)
         if reason is None:

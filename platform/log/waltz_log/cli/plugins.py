@@ -14,6 +14,7 @@ from typing import Any  # click's context and commands
 import typer
 from typer.core import TyperGroup
 
+from waltz_log.cli.addressed_commands import add_addresses
 from waltz_log.cli.examples import add_examples
 from waltz_log.extras import missing_package
 
@@ -44,6 +45,7 @@ class PluginGroup(TyperGroup):
         try:
             app = _declared()[cmd_name].load()
             add_examples(app, cmd_name)
+            add_addresses(app)
         except ImportError as error:
             app = _missing(f"{cmd_name} needs {missing_package(error) or f'a package that is not installed: {error}'}")
         command = typer.main.get_command(app)

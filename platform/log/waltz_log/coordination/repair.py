@@ -34,7 +34,7 @@ ADVICE: Final[Mapping[str, str]] = {
     PARAMETERS.path: "restore the coordinator, or adopt the storage directories (`waltz cluster adopt`)",
     REPLICA_ASSIGNMENT.path: "restore the coordinator, or adopt the storage directories (`waltz cluster adopt`)",
     SERVER_ENTRIES.path: "restart that log server",
-    SUBSCRIBER_ENTRIES.path: "remove it with `waltz subscribers remove`, and let the subscriber register again",
+    SUBSCRIBER_ENTRIES.path: "remove it with `waltz subscriber remove`, and let the subscriber register again",
     STORAGE_ENTRIES.path: "restart that storage node",
 }
 """What to do where no node knows the value."""

@@ -28,6 +28,7 @@ __all__ = [
     "register_subscriber",
     "remove_subscriber",
     "report_marks",
+    "set_marks",
     "settle_retained",
     "withdraw_proposal",
 ]
@@ -128,6 +129,29 @@ async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, 
         wanted = _of_caller(name, node, held).reported(marks, now_ms)
         if await coordinator.set(path, wanted.to_bytes(), node.version) is not None:
             return wanted
+
+
+async def set_marks(coordinator: Coordinator, name: str, marks: Mapping[int, int], held: Held | None = None) -> Subscriber:
+    """Marks that an operator chose, also lower ones. Raises `OutOfRange`, and changes nothing, if something above a mark is trimmed or proposed
+    already: it writes first and then reads the proposals, as `register_subscriber` does. Raises `InvalidRequest` as `report_marks` does."""
+    path = subscriber_path(name)
+    while True:
+        node = await coordinator.get(path, latest=True)
+        if node is None:
+            raise _no_such(name)
+        before = _of_caller(name, node, held)
+        after = before.placed(marks)
+        version = await coordinator.set(path, after.to_bytes(), node.version)
+        if version is None:
+            continue
+        try:
+            for partition, mark in marks.items():
+                if mark < before.marks[partition]:
+                    await _expect_retained(coordinator, partition, mark)
+        except OutOfRange:
+            await coordinator.set(path, before.to_bytes(), version)  # unless another client has changed it since
+            raise
+        return after
 
 
 async def remove_subscriber(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from waltz_log.errors.base import WaltzError
-from waltz_log.exit_codes import REFUSED, UNAVAILABLE
+from waltz_log.exit_codes import CONFLICT, UNAVAILABLE
 
 __all__ = ["GaveUp", "GaveUpOnConflict", "LockConflict", "NotAppended", "OutcomeUnknown", "QuotaExceeded"]
 
@@ -16,7 +16,7 @@ class LockConflict(WaltzError):
     To do: read the feed up to `winner`, and decide again. The same call, with the same mark, meets the same conflict."""
 
     text = "lock conflict: a newer transaction wrote one of the locks; read up to the winner and decide again"
-    exit_code = REFUSED
+    exit_code = CONFLICT
     partition: int
     winner: int
 

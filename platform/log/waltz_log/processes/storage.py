@@ -317,5 +317,5 @@ async def _warn_unassigned(coordinator: Coordinator, name: str) -> None:
     assigned = await coordinator.get(REPLICAS)
     names = sorted({each for held in (ReplicaAssignment.from_bytes(assigned.data).replicas if assigned else {}).values() for each in held})
     if name not in names:
-        advice = "if the node is new, assign replicas to it with `waltz cluster replicas`; if the name is wrong, stop the node and correct --name"
+        advice = "if the node is new, assign replicas to it with `waltz cluster replica`; if the name is wrong, stop the node and correct --name"
         log.warning("no replica is assigned to this storage node", name=name, assigned=",".join(names), advice=advice)

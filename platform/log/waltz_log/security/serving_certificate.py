@@ -16,7 +16,7 @@ def expect_serving_certificate(certificates: Certificates, what: str) -> None:
     if own is not None and not own.serves:
         reason = (
             f"{certificates.settings.certificate} may not serve, and {what} does: issue a certificate with the extended key usages serverAuth and "
-            "clientAuth (`waltz certificates create --serve`)"
+            "clientAuth (`waltz certificate create --serve`)"
         )
         raise InvalidSetting(name="tls.certificate", reason=reason, nearest=None)
 

@@ -108,7 +108,7 @@ def tls_environment(settings: TlsSettings) -> dict[str, str]:
 def expect_protected(listen: str, tls: TlsSettings | None, *, insecure: bool) -> None:
     """Raises `InvalidSetting` for a node without TLS that listens at an address that other machines reach."""
     if tls is None:
-        remedy = "set `tls` (`waltz certificates create` makes certificates), listen at 127.0.0.1, or set `insecure: true`"
+        remedy = "set `tls` (`waltz certificate create` makes certificates), listen at 127.0.0.1, or set `insecure: true`"
         expect_plain_allowed(listen, setting="tls", remedy=remedy, insecure=insecure)
 
 

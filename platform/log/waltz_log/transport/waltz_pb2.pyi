@@ -981,6 +981,8 @@ class SubscribersRequest(_message.Message):
         ACTION_REPORT: SubscribersRequest._Action.ValueType  # 3
         ACTION_REMOVE: SubscribersRequest._Action.ValueType  # 4
         ACTION_LIST: SubscribersRequest._Action.ValueType  # 5
+        ACTION_SET: SubscribersRequest._Action.ValueType  # 6
+        """to these marks, also to lower ones; never below what is retained"""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
     ACTION_UNSPECIFIED: SubscribersRequest.Action.ValueType  # 0
@@ -990,6 +992,8 @@ class SubscribersRequest(_message.Message):
     ACTION_REPORT: SubscribersRequest.Action.ValueType  # 3
     ACTION_REMOVE: SubscribersRequest.Action.ValueType  # 4
     ACTION_LIST: SubscribersRequest.Action.ValueType  # 5
+    ACTION_SET: SubscribersRequest.Action.ValueType  # 6
+    """to these marks, also to lower ones; never below what is retained"""
 
     @_typing.final
     class LabelsEntry(_message.Message):

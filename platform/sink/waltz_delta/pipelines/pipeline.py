@@ -99,7 +99,7 @@ class PipelineSettings(LandingSettings):
     subscriber: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
-        description="Name under which the log keeps what the tables do not hold yet, from the first batch on and until `waltz subscribers remove`. "
+        description="Name under which the log keeps what the tables do not hold yet, from the first batch on and until `waltz subscriber remove`. "
         "One for each pipeline of a cluster; needed where topics are trimmed and the tables may fall behind.",
     )
 

@@ -1,7 +1,7 @@
 """Reports to the log how far pipelines have landed, so that retention keeps what their tables do not hold yet (docs/guides/topics.md, Subscribers).
 
 A pipeline with a `subscriber` registers under that name with its first progress, and then reports after batches, at most every few seconds. What it
-reports is landed: its tables' own marks are at least as high. The registration remains when the job ends; `waltz subscribers remove` removes one that
+reports is landed: its tables' own marks are at least as high. The registration remains when the job ends; `waltz subscriber remove` removes one that
 is no longer needed. Reports never delay a batch; if the cluster does not answer, they are retried.
 """
 

@@ -17,7 +17,7 @@ DUMPED = re.compile(r"\b(reason|name|nearest)=(?!value|NAME|DIRECTORY)")
 MISUSES = {
     "read {here}": "--topic or --partition is required",
     "append {here} x --key k": "--key is for topics: --topic namespace/name",
-    "append {here} x --partition 0 --delete": "--delete wants --key, and no data",
+    "append {here} x --partition 0 --delete": "--delete needs --key, and cannot be combined with data",
     "read nowhere --partition 0": "cluster has no host and port: 'nowhere', wanted host:port[,host:port] of log servers",
     "read zk:2181/waltz --partition 0": "cluster is the address of a coordinator: 'zk:2181/waltz', clients need log servers, host:port[,host:port]; "
     "only nodes and operators use `coordinator`",
@@ -44,7 +44,7 @@ MISUSES = {
     "topic alter-policy {here} a/b": "--policy is required: name=value",
     "topic create {here} a/b --policy retention": "--policy wants name=value, each name once, got 'retention'",
     "cluster adopt {here} x --name y": "node must be NAME=DIRECTORY or NAME=FILE, not 'x'",
-    "cluster replicas replace {here} 0 a a": "a replica cannot replace itself: a",
+    "cluster replica replace {here} 0 a a": "a replica cannot replace itself: a",
 }
 
 

@@ -29,8 +29,8 @@ COMMANDS = [
     "owner move {} 0-3 1",
     "owner release {} all",
     "cluster status {}",
-    "cluster replicas list {}",
-    "cluster replicas add {} all storage-0",
+    "cluster replica list {}",
+    "cluster replica add {} all storage-0",
     "selftest {}",
 ]
 

@@ -67,5 +67,5 @@ async def test_a_node_that_no_partition_is_assigned_to_warns_at_its_start(name: 
     for line in logs:
         assert (line["log_level"], line["event"]) == ("warning", "no replica is assigned to this storage node")
         assert (line["name"], line["assigned"]) == ("storag-1", "storage-0,storage-1")
-        assert "waltz cluster replicas" in line["advice"]
+        assert "waltz cluster replica" in line["advice"]
         assert "--name" in line["advice"]

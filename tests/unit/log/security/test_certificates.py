@@ -227,7 +227,7 @@ def test_a_node_does_not_start_with_a_certificate_that_may_not_serve(authority: 
 
 def test_the_console_needs_a_certificate_that_may_serve(authority: DevelopmentAuthority) -> None:
     expect_serving_certificate(Certificates(authority.issue("operator", "console", serve=True)), "the console")
-    with pytest.raises(InvalidSetting, match=r"operator-console.pem may not serve, and the console does: .*`waltz certificates create --serve`"):
+    with pytest.raises(InvalidSetting, match=r"operator-console.pem may not serve, and the console does: .*`waltz certificate create --serve`"):
         expect_serving_certificate(Certificates(authority.issue("operator", "console")), "the console")
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from waltz_log.cli.connecting import connected
-from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.coordination.access import change_rules, expect_topics, read_rules, replace_rules
 from waltz_log.coordination.asked_nodes import ask_nodes, newest_revision, wait_enforced
 from waltz_log.core.ports import Coordinator, Network
@@ -20,7 +20,7 @@ from waltz_log.security.rules import AccessRules, Operation, Rule, decide, parse
 __all__ = ["check", "grant", "listing", "reset", "revoke"]
 
 
-async def grant(address: str, principal: str, operations: str, resources: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+async def grant(address: str, principal: str, operations: str, resources: Sequence[str], *, dry_run: bool, output: str, timeout_s: float) -> int:
     """Raises `InvalidSetting` for a rule that is none, and `NoSuchTopic` for a topic that does not exist, before anything is written."""
     rules = [Rule(principal=principal, operations=parse_operations(operations), resource=each) for each in resources]
 
@@ -37,14 +37,26 @@ async def grant(address: str, principal: str, operations: str, resources: Sequen
         before = await read_rules(coordinator)
         after = await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
         confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
-    for rule in rules:
-        print_line(f"{'would be' if dry_run else 'is'} granted: {_described(rule)}")
-    if before is None or not before.enforced:
-        print_line(f"{'this would be' if dry_run else 'this is'} the first rule: whatever no rule permits is denied to applications and readers")
+    first = before is None or not before.enforced
+    lines = [f"{'would be' if dry_run else 'is'} granted: {_described(rule)}" for rule in rules]
+    if first:
+        lines.append(f"{'this would be' if dry_run else 'this is'} the first rule: whatever no rule permits is denied to applications and readers")
+    print_result(_change(after, dry_run, confirmed) | {"granted": _rows(rules), "first_rule": first}, lines, output)
     return OK if confirmed else UNAVAILABLE
 
 
-async def revoke(address: str, principal: str, operations: str | None, resources: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+def _change(after: AccessRules, dry_run: bool, confirmed: bool) -> dict[str, object]:
+    """Of each command that changes rules. `confirmed`: every node enforces them."""
+    return {"dry_run": dry_run, "confirmed": confirmed and not dry_run, "revision": after.revision}
+
+
+def _rows(rules: Sequence[Rule]) -> list[dict[str, object]]:
+    return [{"principal": rule.principal, "operations": list(rule.operations), "resource": rule.resource} for rule in rules]
+
+
+async def revoke(
+    address: str, principal: str, operations: str | None, resources: Sequence[str], *, dry_run: bool, output: str, timeout_s: float
+) -> int:
     """Raises `InvalidRequest` if no rule is like that."""
     wanted = () if operations is None else parse_operations(operations)
     async with connected(address, timeout_s) as (coordinator, network):
@@ -52,8 +64,9 @@ async def revoke(address: str, principal: str, operations: str | None, resources
         after = await change_rules(coordinator, lambda found: found.revoked(principal, wanted, resources), changed_by=_user(), dry_run=dry_run)
         confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
     what, where = ",".join(wanted) or "everything", " ".join(resources) or "all resources of its rules"
-    if confirmed:
-        print_line(f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}")
+    done = [f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}"] if confirmed else []
+    revoked = {"principal": principal, "operations": list(wanted) or None, "resources": list(resources) or None}
+    print_result(_change(after, dry_run, confirmed) | {"revoked": revoked}, done, output)
     return OK if confirmed else UNAVAILABLE
 
 
@@ -90,7 +103,7 @@ async def listing(address: str, *, output: str, timeout_s: float) -> int:
     return OK
 
 
-async def check(address: str, principal: str, operation: str, resource: str, *, role: str | None, timeout_s: float) -> int:
+async def check(address: str, principal: str, operation: str, resource: str, *, role: str | None, output: str, timeout_s: float) -> int:
     """Ends with `FAILED` if the principal may not do it."""
     asked, where = parse_operations(operation), parse_resource(resource)
     if len(asked) != 1:
@@ -100,7 +113,9 @@ async def check(address: str, principal: str, operation: str, resource: str, *, 
         rules = await read_rules(coordinator)
     permitted = decide(rules, identity, asked[0], where)
     reason = _reason(rules, identity, asked[0], permitted, resource)
-    print_line(f"{'permitted' if permitted else 'denied'}: {principal} {asked[0]} {resource}: {reason}: role={', '.join(identity.roles)}")
+    line = f"{'permitted' if permitted else 'denied'}: {principal} {asked[0]} {resource}: {reason}: role={', '.join(identity.roles)}"
+    fields = {"principal": principal, "operation": asked[0], "resource": resource, "roles": sorted(identity.roles)}
+    print_result({"permitted": permitted} | fields | {"reason": reason}, [line], output)
     return OK if permitted else FAILED
 
 
@@ -123,7 +138,7 @@ def _role(principal: str, given: str | None) -> Role:
     return Role(parts[1]) if len(parts) == 3 and parts[1] in tuple(Role) else Role.APPLICATION
 
 
-async def reset(address: str, *, confirmed: bool, timeout_s: float) -> int:
+async def reset(address: str, *, confirmed: bool, output: str, timeout_s: float) -> int:
     """Raises `InvalidRequest` if it is not confirmed."""
     if not confirmed:
         raise InvalidRequest(reason="every application could append to and read everything afterwards: repeat with --yes if that is intended")
@@ -132,8 +147,7 @@ async def reset(address: str, *, confirmed: bool, timeout_s: float) -> int:
         known = AccessRules(revision=max(0, newest_revision(answers)[0]))
         after = await replace_rules(coordinator, AccessRules(enforced=False, changed_by=_user()), [known])
         done = await _confirmed(coordinator, network, after, timeout_s)
-    if done:
-        print_line("all rules are removed: roles alone decide")
+    print_result(_change(after, False, done) | {"removed": "all"}, ["all rules are removed: roles alone decide"] if done else [], output)
     return OK if done else UNAVAILABLE
 
 

@@ -23,12 +23,20 @@ Resources = Annotated[
 
 @access_app.command()
 def grant(
-    coordinator: Coordinator, principal: Principal, operations: Operations, resources: Resources, dry_run: DryRun = False, timeout: Timeout = 10.0
+    coordinator: Coordinator,
+    principal: Principal,
+    operations: Operations,
+    resources: Resources,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    timeout: Timeout = 10.0,
 ) -> int:
     """Permit operations on resources. The first grant denies everything else to applications and readers. Exit code 3 if a node has not confirmed."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.grant(coordinator, principal, operations, resources, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(
+        command.grant(coordinator, principal, operations, resources, dry_run=dry_run, output=checked_output(output), timeout_s=timeout)
+    )
 
 
 @access_app.command()
@@ -38,12 +46,15 @@ def revoke(
     operations: Annotated[str | None, typer.Argument(help="Operations to revoke, with commas (default: all).")] = None,
     resources: Annotated[list[str] | None, typer.Argument(help="Resources of the rules, as `waltz access list` shows them (default: all).")] = None,
     dry_run: DryRun = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Revoke permissions. Open mounts, feeds and reads that need them end. Exit code 3 if a node has not confirmed that."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.revoke(coordinator, principal, operations, resources or (), dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(
+        command.revoke(coordinator, principal, operations, resources or (), dry_run=dry_run, output=checked_output(output), timeout_s=timeout)
+    )
 
 
 @access_app.command(name="list")
@@ -61,21 +72,23 @@ def check(
     operation: Annotated[str, typer.Argument(help="append, read, resolve, manage or administer.")],
     resource: Annotated[str, typer.Argument(help="NAMESPACE/TOPIC, NAMESPACE/TOPIC:PARTITION, log:PARTITION, or * for the whole cluster.")],
     role: Annotated[str | None, typer.Option(help="Role of the principal (default: as in spiffe://DOMAIN/ROLE/NAME).")] = None,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Say whether a principal may do something, and which rule permits it. Ends with 1 if it may not."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.check(coordinator, principal, operation, resource, role=role, timeout_s=timeout))
+    return asyncio.run(command.check(coordinator, principal, operation, resource, role=role, output=checked_output(output), timeout_s=timeout))
 
 
 @access_app.command()
 def reset(
     coordinator: Coordinator,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm that every application may append to and read everything afterwards.")] = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Remove all rules, also where they are gone or cannot be read. From then on roles alone decide, as in a new cluster."""
     from waltz_log.cli.access import access as command
 
-    return asyncio.run(command.reset(coordinator, confirmed=yes, timeout_s=timeout))
+    return asyncio.run(command.reset(coordinator, confirmed=yes, output=checked_output(output), timeout_s=timeout))

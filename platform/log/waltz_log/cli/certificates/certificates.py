@@ -1,4 +1,4 @@
-"""`waltz certificates create`: a development authority in a directory, and certificates that it signs."""
+"""`waltz certificate create`: a development authority in a directory, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from waltz_log.cli.printing import print_line
+from waltz_log.cli.printing import print_result
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import OK
 from waltz_log.extras import explain_missing
 from waltz_log.security.identity import Role
 
@@ -18,19 +19,20 @@ KINDS: Final = [*(str(each) for each in Role), "zookeeper"]
 """What a certificate can be for."""
 
 
-def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float, serve: bool) -> int:
+def create(directory: Path, names: Sequence[str], *, hosts: Sequence[str] | None, days: float, serve: bool, output: str = "table") -> int:
     """Prints the files. Raises `InvalidSetting` for a name that is not ROLE/NAME, before anything is written."""
     wanted = [_parse(name) for name in names]
-    with explain_missing("`waltz certificates`", "server"):
+    with explain_missing("`waltz certificate`", "server"):
         from waltz_log.security.authority import LOCAL_HOSTS, DevelopmentAuthority
 
     authority = DevelopmentAuthority(directory)
-    print_line(f"authorities  {authority.certificate}")
+    lines, made = [f"authorities  {authority.certificate}"], []
     for role, name in wanted:
         issued = authority.issue(role, name, hosts=tuple(hosts or LOCAL_HOSTS), days=days, serve=serve or None)
-        print_line(f"certificate  {issued.certificate}")
-        print_line(f"key          {issued.key}")
-    return 0
+        lines += [f"certificate  {issued.certificate}", f"key          {issued.key}"]
+        made.append({"role": role, "name": name, "certificate": str(issued.certificate), "key": str(issued.key)})
+    print_result({"authorities": str(authority.certificate), "certificates": made}, lines, output)
+    return OK
 
 
 def _parse(text: str) -> tuple[str, str]:

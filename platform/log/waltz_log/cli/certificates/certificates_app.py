@@ -1,4 +1,4 @@
-"""The arguments of `waltz certificates`."""
+"""The arguments of `waltz certificate`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from waltz_log.cli.shared_arguments import Output, checked_output
 
 __all__ = ["certificates_app"]
 
@@ -31,8 +33,9 @@ def create(
         typer.Option("--serve", help="The certificates may also serve, as those of the console and of a job with metrics must."),
     ] = False,
     days: Annotated[float, typer.Option(min=0.001, help="Days until the certificate expires.")] = 365,
+    output: Output = "table",
 ) -> int:
     """Issue certificates from a development authority. It is created by the first call, and its key stays in the directory."""
     from waltz_log.cli.certificates import certificates as command
 
-    return command.create(directory, names, hosts=host, days=days, serve=serve)
+    return command.create(directory, names, hosts=host, days=days, serve=serve, output=checked_output(output))

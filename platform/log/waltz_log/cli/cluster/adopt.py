@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from waltz_log.cli.printing import print_line
+from waltz_log.cli.printing import print_result
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.ensemble_root import close_ensemble
@@ -21,7 +21,7 @@ from waltz_log.untrusted_files import FACTS, read_text
 __all__ = ["read_nodes", "run"]
 
 
-async def run(address: str, *, name: str, nodes: list[str], missing: list[str], restored: bool = False, timeout_s: float) -> int:
+async def run(address: str, *, name: str, nodes: list[str], missing: list[str], restored: bool = False, output: str, timeout_s: float) -> int:
     found = adopt(read_nodes(nodes), missing)
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
@@ -29,10 +29,14 @@ async def run(address: str, *, name: str, nodes: list[str], missing: list[str], 
         await close_ensemble(coordinator)
     finally:
         await coordinator.close()
+    lines = []
     for partition, metadata in found.metadata.items():
         members = ", ".join(f"{node} (session {state.session})" for node, state in metadata.replicas.items()) or "empty"
-        print_line(f"partition {partition}: {members}")
-    print_line(f"adopted coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
+        lines.append(f"partition {partition}: {members}")
+    lines.append(f"adopted coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
+    sessions = {str(each): {node: state.session for node, state in metadata.replicas.items()} for each, metadata in found.metadata.items()}
+    fields = {"coordinator": address, "name": made.name, "cluster_key": str(made.key), "partitions": made.partitions}
+    print_result(fields | {"sessions": sessions}, lines, output)
     return OK
 
 

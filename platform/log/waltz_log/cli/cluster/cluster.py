@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
-from waltz_log.cli.printing import ROWS_LAID_OUT, WIDTH, cells, plain_table, print_data, print_line
+from waltz_log.cli.printing import WIDTH, cells, laid_out, print_data, print_line, print_result
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
@@ -40,7 +40,9 @@ HOT_LOCKS_SHOWN = 4
 """In the table; JSON has more."""
 
 
-async def create(address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, timeout_s: float) -> int:
+async def create(
+    address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, output: str, timeout_s: float
+) -> int:
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
         there = await coordinator.get(CLUSTER) if if_missing else None
@@ -52,7 +54,9 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
         await close_ensemble(coordinator)
     finally:
         await coordinator.close()
-    print_line(f"{done} coordinator={address} name={made.name} key={made.key} partitions={made.partitions}")
+    line = f"{done} coordinator={address} name={made.name} key={made.key} partitions={made.partitions}"
+    fields = {"coordinator": address, "name": made.name, "cluster_key": str(made.key), "partitions": made.partitions}
+    print_result({"created": done == "created"} | fields, [line], output)
     return OK
 
 
@@ -98,19 +102,14 @@ async def _survey(coordinator: Coordinator, network: Network, address: str, wait
 
 def show(found: Survey, console: Console) -> None:
     """The survey as tables, for people."""
-    from rich.table import Table
-
     console.print(*cells(f"cluster {found.name}, key {found.key}"))
     _show_partitions(console, found)
     _show_errors(console, found)
     _show_fills(console, found)
     _show_locks(console, found)
-    table = Table("node", "address", "answers", box=None)
-    for server in found.servers:
-        table.add_row(*cells(f"server {server.server_id}", server.address, _answers(server, found.drained)))
-    for storage in found.storages:
-        table.add_row(*cells(storage.name, storage.address or "never started", _answers(storage, found.drained)))
-    console.print(table)
+    nodes = [(f"server {server.server_id}", server.address, _answers(server, found.drained)) for server in found.servers]
+    nodes += [(storage.name, storage.address or "never started", _answers(storage, found.drained)) for storage in found.storages]
+    _print_rows(console, ("node", "address", "answers"), nodes)
     _show_workers(console, found)
     _show_refused(console, found)
     if found.missing:
@@ -128,15 +127,7 @@ def _show_partitions(console: Console, found: Survey) -> None:
 
 
 def _print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.table import Table
-
-    if len(rows) > ROWS_LAID_OUT:
-        console.file.write(plain_table(columns, rows))
-        return
-    table = Table(*columns, box=None)
-    for row in rows:
-        table.add_row(*cells(*row))
-    console.print(table)
+    console.file.write(laid_out(columns, rows, console.width, terminal=console.is_terminal))
 
 
 def _answers(node: ServerState | StorageState, drained: Collection[str]) -> str:
@@ -147,9 +138,7 @@ def _answers(node: ServerState | StorageState, drained: Collection[str]) -> str:
 
 def _show_workers(console: Console, found: Survey) -> None:
     """One line for each worker process; nothing if all nodes are one process."""
-    from rich.table import Table
-
-    table = Table("worker", "process", "restarts", "processor time", "memory at most", "calls passed on", box=None)
+    columns, rows = ("worker", "process", "restarts", "processor time", "memory at most", "calls passed on"), []
     servers = [(f"server {server.server_id}", server.statistics.workers) for server in found.servers]
     for name, workers in [*servers, *((storage.name, storage.statistics.workers) for storage in found.storages)]:
         for each in workers:
@@ -158,22 +147,20 @@ def _show_workers(console: Console, found: Survey) -> None:
                 passed_on = 0 if each.passed_on is None else each.passed_on.calls
                 memory = f"{(each.memory_max_kib or 0) / 1024:,.0f} MiB"
                 shown = [str(each.pid), str(each.restarts), f"{each.cpu_s or 0:,.1f} s", memory, f"{passed_on:,}"]
-            table.add_row(*cells(f"{name}/{each.worker}", *shown))
-    if table.row_count:
-        console.print(table)
+            rows.append((f"{name}/{each.worker}", *shown))
+    if rows:
+        _print_rows(console, columns, rows)
 
 
 def _show_refused(console: Console, found: Survey) -> None:
     """One line for each value of the coordinator that a node does not use; nothing if all use all."""
-    from rich.table import Table
-
-    table = Table("node", "value of the coordinator that it refuses", "why", box=None)
+    columns, rows = ("node", "value of the coordinator that it refuses", "why"), []
     servers = [(f"server {server.server_id}", server.statistics.refused_values) for server in found.servers]
     for name, refused in [*servers, *((storage.name, storage.statistics.refused_values) for storage in found.storages)]:
         for path, why in (refused or {}).items():
-            table.add_row(*cells(name, path, why))
-    if table.row_count:
-        console.print(table)
+            rows.append((name, path, why))
+    if rows:
+        _print_rows(console, columns, rows)
         console.print(*cells("the nodes use what they knew before; `waltz cluster repair` writes it back"))
 
 
@@ -197,29 +184,25 @@ def _show_errors(console: Console, found: Survey) -> None:
 
 def _show_fills(console: Console, found: Survey) -> None:
     """One line for each replica that is being filled; nothing if none is."""
-    from rich.table import Table
-
-    table = Table("partition", "replica", "being filled", box=None)
+    columns, rows = ("partition", "replica", "being filled"), []
     for each in found.partitions:
         for replica in each.replicas:
             fill = fill_of(_owner_statistics(each, found), replica.name)
             if fill is not None:
-                table.add_row(*cells(str(each.partition), replica.name, describe_fill(fill)))
-    if table.row_count:
-        console.print(table)
+                rows.append((str(each.partition), replica.name, describe_fill(fill)))
+    if rows:
+        _print_rows(console, columns, rows)
 
 
 def _show_locks(console: Console, found: Survey) -> None:
     """One line for each partition where transactions met; nothing if none did."""
-    from rich.table import Table
-
-    table = Table("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)", box=None)
+    columns, rows = ("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)"), []
     for each in found.partitions:
         partition = _owner_statistics(each, found)
         if not isinstance(partition, OpenPartitionStatistics) or not partition.locks.conflicts:
             continue
         locks = partition.locks
         hottest = ", ".join(f"{hot.lock} ({hot.conflicts:,})" for hot in locks.hottest[:HOT_LOCKS_SHOWN])
-        table.add_row(*cells(str(each.partition), f"{locks.conflicts:,}", f"{locks.floor_conflicts:,}", f"{locks.entries:,}", hottest))
-    if table.row_count:
-        console.print(table)
+        rows.append((str(each.partition), f"{locks.conflicts:,}", f"{locks.floor_conflicts:,}", f"{locks.entries:,}", hottest))
+    if rows:
+        _print_rows(console, columns, rows)

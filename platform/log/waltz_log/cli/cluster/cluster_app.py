@@ -13,7 +13,7 @@ from waltz_log.cli.shared_arguments import Coordinator, DryRun, Every, Output, T
 __all__ = ["cluster_app"]
 
 cluster_app = typer.Typer(help="Create, grow and inspect a cluster.", no_args_is_help=True)
-cluster_app.add_typer(replicas_app, name="replicas")
+cluster_app.add_typer(replicas_app, name="replica")
 
 
 @cluster_app.command()
@@ -24,15 +24,23 @@ def create(
     storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if the cluster exists already.")] = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Create a cluster. Fails if the cluster exists already."""
     from waltz_log.cli.cluster import cluster as command
 
-    names = [each.strip() for each in storages.split(",")]
+    names, shown = [each.strip() for each in storages.split(",")], checked_output(output)
     return asyncio.run(
         command.create(
-            coordinator, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout
+            coordinator,
+            name=name,
+            partitions=partitions,
+            storages=names,
+            replication=replication,
+            if_missing=if_missing,
+            output=shown,
+            timeout_s=timeout,
         )
     )
 
@@ -46,13 +54,17 @@ def grow(
         int | None, typer.Option(min=1, help="Replicas of each new partition. By default as many as the existing partitions have.")
     ] = None,
     dry_run: DryRun = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Add partitions to a log while the cluster runs. The number of partitions cannot decrease."""
     from waltz_log.cli.cluster import grow as command
 
     names = None if storages is None else [each.strip() for each in storages.split(",")]
-    return asyncio.run(command.run(coordinator, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
+    shown = checked_output(output)
+    return asyncio.run(
+        command.run(coordinator, partitions, storages=names, replication=replication, dry_run=dry_run, output=shown, timeout_s=timeout)
+    )
 
 
 @cluster_app.command()
@@ -70,20 +82,22 @@ def adopt(
     restored: Annotated[
         bool, typer.Option("--restored", help="The coordinator was restored to an older state: keep its topics and replace the rest of its metadata.")
     ] = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Create the metadata of a cluster for storage directories that hold data, such as migrated ones. Start nodes and servers afterwards."""
     from waltz_log.cli.cluster import adopt as command
 
-    return asyncio.run(command.run(coordinator, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
+    shown = checked_output(output)
+    return asyncio.run(command.run(coordinator, name=name, nodes=nodes, missing=missing or [], restored=restored, output=shown, timeout_s=timeout))
 
 
 @cluster_app.command()
-def repair(coordinator: Coordinator, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def repair(coordinator: Coordinator, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Write back what nodes know, where the coordinator lost a value or holds one that cannot be read or is older. Exit code 1 if a fault is left."""
     from waltz_log.cli.cluster import repair as command
 
-    return asyncio.run(command.run(coordinator, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.run(coordinator, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
 
 
 @cluster_app.command()

@@ -1,4 +1,4 @@
-"""The progress, rate and remaining time of replicas that are being filled, for `waltz cluster status` and `waltz cluster replicas`."""
+"""The progress, rate and remaining time of replicas that are being filled, for `waltz cluster status` and `waltz cluster replica`."""
 
 from __future__ import annotations
 

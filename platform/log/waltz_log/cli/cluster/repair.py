@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from waltz_log.cli.printing import print_line
+from waltz_log.cli.printing import print_line, print_result
 from waltz_log.coordination.asked_nodes import ask_nodes
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.entries import read_entry
@@ -20,7 +20,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 __all__ = ["run"]
 
 
-async def run(address: str, *, dry_run: bool, timeout_s: float) -> int:
+async def run(address: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
     """Ends with `FAILED` if a fault is left."""
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
@@ -29,13 +29,20 @@ async def run(address: str, *, dry_run: bool, timeout_s: float) -> int:
             if answer.failed is not None:
                 print_line(f"waltz: {name} {answer.failed}", file=sys.stderr)
         found = await find_faults(coordinator, {name: each.known for name, each in answers.items() if each.known is not None})
-        left = [each for each in found if not await _repaired(coordinator, each, dry_run=dry_run)]
+        faults = []
+        for each in found:
+            done, line = await _repaired(coordinator, each, dry_run=dry_run)
+            faults.append({"path": each.path, "fault": each.fault, "known_by": each.source, "repaired": done and not dry_run, "left": not done})
+            if output == "table":
+                print_line(line)  # at once: what was written stays written if a later value fails
         identities = await _repaired_identities(coordinator, dry_run=dry_run)
     finally:
         await coordinator.close()
+    lines = [f"{'would be' if dry_run else 'is'} repaired: {printable(each)}" for each in identities]
     if not found and not identities:
-        print_line("nothing to repair")
-    return FAILED if left else OK
+        lines = ["nothing to repair"]
+    print_result({"dry_run": dry_run, "faults": faults, "identities": identities}, lines, output)
+    return FAILED if any(each["left"] for each in faults) else OK
 
 
 async def _repaired_identities(coordinator: ZooKeeperCoordinator, *, dry_run: bool) -> list[str]:
@@ -43,21 +50,15 @@ async def _repaired_identities(coordinator: ZooKeeperCoordinator, *, dry_run: bo
     parameters = await read_entry(coordinator, CLUSTER, ClusterParameters.from_bytes)
     if parameters is None:
         return []
-    found = await repair_identities(coordinator, GrpcNetwork(), parameters.key.bytes, os.urandom(KEY_BYTES), dry_run=dry_run)
-    for each in found:
-        print_line(f"{'would be' if dry_run else 'is'} repaired: {printable(each)}")
-    return found
+    return await repair_identities(coordinator, GrpcNetwork(), parameters.key.bytes, os.urandom(KEY_BYTES), dry_run=dry_run)
 
 
-async def _repaired(coordinator: ZooKeeperCoordinator, finding: Finding, *, dry_run: bool) -> bool:
+async def _repaired(coordinator: ZooKeeperCoordinator, finding: Finding, *, dry_run: bool) -> tuple[bool, str]:
+    """Whether it is repaired, or would be, and a line that says it."""
     if finding.source is None:
-        print_line(f"left: {finding.path} {finding.fault}, and no node that answers knows it; {finding.advice}")
-        return False
+        return False, f"left: {finding.path} {finding.fault}, and no node that answers knows it; {finding.advice}"
     if dry_run:
-        print_line(f"would be restored: {finding.path} {finding.fault}; known by {finding.source}")
-        return True
+        return True, f"would be restored: {finding.path} {finding.fault}; known by {finding.source}"
     if not await apply_repair(coordinator, finding):
-        print_line(f"left: {finding.path} was changed meanwhile; repeat the command")
-        return False
-    print_line(f"restored: {finding.path} {finding.fault}; from {finding.source}")
-    return True
+        return False, f"left: {finding.path} was changed meanwhile; repeat the command"
+    return True, f"restored: {finding.path} {finding.fault}; from {finding.source}"

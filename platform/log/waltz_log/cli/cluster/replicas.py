@@ -1,4 +1,4 @@
-"""`waltz cluster replicas`: add, remove or replace replicas of partitions while they are in use. Asks, writes the assignment by compare-and-set,
+"""`waltz cluster replica`: add, remove or replace replicas of partitions while they are in use. Asks, writes the assignment by compare-and-set,
 waits. What is safe is decided by the rules (`core.replica_change`) and held by the owner, which goes on in a new session for each step. Interrupted,
 the step that was begun goes on in the cluster, and the same command goes on from there.
 """
@@ -6,13 +6,14 @@ the step that was begun goes on in the cluster, and the same command goes on fro
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from collections.abc import Callable
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.cli.connecting import connected
 from waltz_log.cli.partition_ranges import parse_ranges
-from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey
@@ -34,7 +35,7 @@ RENEWAL_PATIENCE_S = 3.0
 
 
 async def run(
-    address: str, partitions: str, *, add: str | None, remove: str | None, force: bool, at_once: int, wait_s: float, timeout_s: float
+    address: str, partitions: str, *, add: str | None, remove: str | None, force: bool, at_once: int, wait_s: float, output: str, timeout_s: float
 ) -> int:
     """Of one partition, of ranges, or of all whose replicas the change concerns. Where some cannot be changed, the others are all the same; then the
     first error is raised."""
@@ -45,27 +46,34 @@ async def run(
             node = await coordinator.get(REPLICAS, latest=True)
             held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
             wanted = tuple(p for p, names in sorted(held.items()) if (remove is None or remove in names) and (add is None or add not in names))
-        errors: list[WaltzError] = []
+        errors: dict[int, WaltzError] = {}
+        report = print_line if output == "table" else _progress_on_stderr
         waiting = deque(wanted)
 
         async def work() -> None:
             while waiting:
                 change = ReplicaChange(waiting.popleft(), add, remove, force)
                 try:
-                    await change_replicas(coordinator, network, address, change, wait_s=wait_s, report=print_line)
+                    await change_replicas(coordinator, network, address, change, wait_s=wait_s, report=report)
                 except WaltzError as error:
                     if len(wanted) > 1:
-                        print_line(f"partition {change.partition}: {error}")
-                    errors.append(error)
+                        report(f"partition {change.partition}: {error}")
+                    errors[change.partition] = error
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, len(wanted))):
                 group.create_task(work())
-    if len(wanted) != 1:
-        print_line(f"{len(wanted) - len(errors)} of {len(wanted)} partitions done")
-    if errors:
-        raise errors[0]
+    summary = [] if len(wanted) == 1 else [f"{len(wanted) - len(errors)} of {len(wanted)} partitions done"]
+    failed = {str(partition): str(error) for partition, error in sorted(errors.items())}
+    print_result({"added": add, "removed": remove, "done": [each for each in wanted if each not in errors], "failed": failed}, summary, output)
+    for error in errors.values():
+        raise error
     return OK
+
+
+def _progress_on_stderr(text: str) -> None:
+    """For programs, which read one document on standard output."""
+    print_line(text, file=sys.stderr)
 
 
 async def listing(address: str, *, output: str, every_s: float | None, timeout_s: float) -> int:

@@ -1,4 +1,4 @@
-"""The arguments of `waltz cluster replicas`. `replicas` does the work; imports next to nothing, like `main`."""
+"""The arguments of `waltz cluster replica`. `replicas` does the work; imports next to nothing, like `main`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,17 @@ def listing(coordinator: Coordinator, watch: Watch = False, every: Every = 2.0, 
 
 
 @replicas_app.command()
-def add(coordinator: Coordinator, partitions: Partitions, node: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+def add(
+    coordinator: Coordinator,
+    partitions: Partitions,
+    node: Added,
+    at_once: AtOnce = 2,
+    wait: Wait = 3600.0,
+    output: Output = "table",
+    timeout: Timeout = 10.0,
+) -> int:
     """Add a replica to partitions. Returns when each holds the whole log and votes."""
-    return _change(coordinator, partitions, node, None, at_once, wait, timeout)
+    return _change(coordinator, partitions, node, None, output, at_once=at_once, wait_s=wait, timeout_s=timeout)
 
 
 @replicas_app.command()
@@ -43,25 +51,52 @@ def remove(
     force: Force = False,
     at_once: AtOnce = 2,
     wait: Wait = 3600.0,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Remove a replica of partitions. Its data stays on its disk. Fewer than three put acknowledged transactions at risk and need --force."""
-    return _change(coordinator, partitions, None, node, at_once, wait, timeout, force=force)
+    return _change(coordinator, partitions, None, node, output, at_once=at_once, wait_s=wait, timeout_s=timeout, force=force)
 
 
 @replicas_app.command()
 def replace(
-    coordinator: Coordinator, partitions: Partitions, old: Removed, new: Added, at_once: AtOnce = 2, wait: Wait = 3600.0, timeout: Timeout = 10.0
+    coordinator: Coordinator,
+    partitions: Partitions,
+    old: Removed,
+    new: Added,
+    at_once: AtOnce = 2,
+    wait: Wait = 3600.0,
+    output: Output = "table",
+    timeout: Timeout = 10.0,
 ) -> int:
     """Replace a replica of partitions. The new one is added before the old one is removed, unless the old one is gone already."""
-    return _change(coordinator, partitions, new, old, at_once, wait, timeout)
+    return _change(coordinator, partitions, new, old, output, at_once=at_once, wait_s=wait, timeout_s=timeout)
 
 
 def _change(
-    coordinator: str, partitions: str, added: str | None, removed: str | None, at_once: int, wait_s: float, timeout_s: float, *, force: bool = False
+    coordinator: str,
+    partitions: str,
+    added: str | None,
+    removed: str | None,
+    output: str,
+    *,
+    at_once: int,
+    wait_s: float,
+    timeout_s: float,
+    force: bool = False,
 ) -> int:
     from waltz_log.cli.cluster import replicas as command
 
     return asyncio.run(
-        command.run(coordinator, partitions, add=added, remove=removed, force=force, at_once=at_once, wait_s=wait_s, timeout_s=timeout_s)
+        command.run(
+            coordinator,
+            partitions,
+            add=added,
+            remove=removed,
+            force=force,
+            at_once=at_once,
+            wait_s=wait_s,
+            output=checked_output(output),
+            timeout_s=timeout_s,
+        )
     )

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final  # Any: keyword arguments that a settings model checks
 
-from waltz_log.cli.printing import cells, print_data, print_item, print_line
+from waltz_log.cli.printing import print_data, print_item, print_line, print_result, print_table
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
@@ -27,7 +27,7 @@ from waltz_log.journal.measure import measure as measure_disk
 from waltz_log.journal.record_codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
 from waltz_log.untrusted_files import EXPORT, open_lines, open_regular
 
-__all__ = ["compact", "export", "import_lines", "measure", "print_records", "stats", "verify"]
+__all__ = ["compact", "export", "import_lines", "measure", "print_records", "statistics", "verify"]
 
 BODY_SHOWN_BYTES = 40
 LINE_CHARACTERS: Final = 1_000_000
@@ -111,7 +111,7 @@ def _row(seen: Seen, safe: bool) -> str:
 # ---- stats, verify -----------------------------------------------------------------------------------------------------------------------------
 
 
-def stats(directory: Path, config: Path | None, *, output: str) -> int:
+def statistics(directory: Path, config: Path | None, *, output: str) -> int:
     settings = _settings(config)
     with _locked_read_only(directory) as disk:
         found = figures(disk, settings)
@@ -125,16 +125,11 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
         f"transactions in doubt {len(found.prepared)}, open and lost {len(found.failed_transactions)}, lacking records "
         f"{len(found.broken_transactions)}; unhealthy places {found.unhealthy}; files set aside {found.set_aside}"
     )
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "file", "role", "used", "of bytes", "records", "living", box=None)
+    rows = []
     for file in found.files:
         records = sum(count for kind, count in file.records.items() if kind != KIND_NAMES[UNHEALTHY])
-        table.add_row(
-            *cells(str(file.file_id), file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}")
-        )
-    Console().print(table)
+        rows.append((file.file_id, file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}"))
+    print_table(("id", "file", "role", "used", "of bytes", "records", "living"), rows)
     return OK
 
 
@@ -183,7 +178,7 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
     return OK
 
 
-def import_lines(directory: Path, source: Path | None, config: Path | None) -> int:
+def import_lines(directory: Path, source: Path | None, config: Path | None, *, output: str) -> int:
     settings = _settings(config)
     try:
         file = sys.stdin if source is None else open_lines(source, EXPORT)
@@ -191,7 +186,8 @@ def import_lines(directory: Path, source: Path | None, config: Path | None) -> i
         raise InvalidRequest(reason=f"cannot read {source}: {error.strerror}") from None
     with file, Journal.open(FileSystemDisk(directory), settings) as journal:
         records, transactions = fill(journal, _lines(file, LINE_CHARACTERS + 4 * settings.file_bytes // 3))
-    print_line(f"imported records={records} transactions={transactions} to={directory}")
+    line = f"imported records={records} transactions={transactions} to={directory}"
+    print_result({"records": records, "transactions": transactions, "directory": str(directory)}, [line], output)
     return OK
 
 
@@ -208,7 +204,7 @@ def _lines(file: IO[str], characters_max: int) -> Iterator[str]:
         raise InvalidRequest(reason=f"the export is not text in UTF-8 after line {number}") from None
 
 
-def compact(directory: Path, config: Path | None) -> int:
+def compact(directory: Path, config: Path | None, *, output: str) -> int:
     """Without settings, new files have the size of the existing ones, and there may be twice as many."""
     with _locked_read_only(directory) as disk:  # checks that it is a journal and that no process writes to it
         sizes = Counter(file.size for file in survey(disk).files)
@@ -220,7 +216,9 @@ def compact(directory: Path, config: Path | None) -> int:
         before = journal.statistics()
         freed = journal.compact()
         after = journal.statistics()
-    print_line(f"freed files={freed} data_files={before.files_data}->{after.files_data} records={after.records} copied={after.records_compacted}")
+    line = f"freed files={freed} data_files={before.files_data}->{after.files_data} records={after.records} copied={after.records_compacted}"
+    files = {"freed_files": freed, "data_files_before": before.files_data, "data_files": after.files_data}
+    print_result(files | {"records": after.records, "copied": after.records_compacted}, [line], output)
     return OK
 
 

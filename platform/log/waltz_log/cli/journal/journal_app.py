@@ -1,6 +1,6 @@
 """`waltz journal`: inspects the directory of a circular journal, copies it, and measures a disk for one.
 
-`print`, `stats`, `export` and `verify` change nothing; `import` and `compact` write. All of them are refused while a process has the journal open.
+`print`, `statistics`, `export` and `verify` change nothing; `import` and `compact` write. All are refused while a process has the journal open.
 Imports next to nothing, like `main`.
 """
 
@@ -38,11 +38,11 @@ def print_records(
 
 
 @journal_app.command()
-def stats(directory: Directory, config: Config = None, output: Output = "table") -> int:
+def statistics(directory: Directory, config: Config = None, output: Output = "table") -> int:
     """Count live records, and show what each file holds."""
     from waltz_log.cli.journal import journal as command
 
-    return command.stats(directory, config, output=checked_output(output))
+    return command.statistics(directory, config, output=checked_output(output))
 
 
 @journal_app.command()
@@ -70,19 +70,20 @@ def import_lines(
     directory: Annotated[Path, typer.Argument(help="Directory of an empty journal, or of a new one.")],
     source: Annotated[Path | None, typer.Option("--from", help="Output of `waltz journal export`. Standard input by default.")] = None,
     config: Config = None,
+    output: Output = "table",
 ) -> int:
     """Fill an empty journal from the output of `waltz journal export`."""
     from waltz_log.cli.journal import journal as command
 
-    return command.import_lines(directory, source, config)
+    return command.import_lines(directory, source, config, output=checked_output(output))
 
 
 @journal_app.command()
-def compact(directory: Directory, config: Config = None) -> int:
+def compact(directory: Directory, config: Config = None, output: Output = "table") -> int:
     """Copy live records out of sparse files, and free these files."""
     from waltz_log.cli.journal import journal as command
 
-    return command.compact(directory, config)
+    return command.compact(directory, config, output=checked_output(output))
 
 
 @journal_app.command()

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.client import DeadLetter, Intent, OutboxStatistics
 from waltz_log.errors import InvalidRequest
 from waltz_log.exit_codes import FAILED, OK
@@ -138,14 +138,14 @@ def _cells(row: dict[str, object]) -> tuple[object, ...]:
     return (row["id"], row["state"], row.get("partition"), row.get("key", ""), row["tries"], shown, row["reason"])
 
 
-def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None) -> int:
+def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None, output: str) -> int:
     """Makes dead letters intents again, one of them with other data or arguments where they are given."""
     with OutboxDirectory(_writable(directory), WallClock().now_ms()) as outbox:
         chosen = _chosen(outbox, dead_ids, everything)
         if (data is not None or arguments is not None) and len(chosen) != 1:
             raise InvalidRequest(reason="other data or arguments are given to one dead letter at a time")
-        for dead in chosen:
-            print_line(f"dead={dead.dead_id} intent={outbox.retry(dead.dead_id, _edited(dead, data, arguments))}")
+        rows = [{"dead": dead.dead_id, "intent": outbox.retry(dead.dead_id, _edited(dead, data, arguments))} for dead in chosen]
+    print_result({"retried": rows}, [f"dead={row['dead']} intent={row['intent']}" for row in rows], output)
     return OK
 
 
@@ -167,11 +167,12 @@ def _edited(dead: DeadLetter, data: str | None, arguments: str | None) -> Intent
     return Intent.data(dead.intent.partition, data.encode(), dead.intent.header, dead.intent.key)
 
 
-def drop(directory: Path, dead_ids: list[int], *, everything: bool) -> int:
+def drop(directory: Path, dead_ids: list[int], *, everything: bool, output: str) -> int:
     with OutboxDirectory(_writable(directory), WallClock().now_ms()) as outbox:
-        for dead in _chosen(outbox, dead_ids, everything):
-            outbox.drop(dead.dead_id)
-            print_line(f"dropped dead={dead.dead_id}")
+        dropped = [dead.dead_id for dead in _chosen(outbox, dead_ids, everything)]
+        for dead_id in dropped:
+            outbox.drop(dead_id)
+    print_result({"dropped": dropped}, [f"dropped dead={dead_id}" for dead_id in dropped], output)
     return OK
 
 

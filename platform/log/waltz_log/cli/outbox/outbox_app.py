@@ -44,11 +44,12 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     data: Annotated[str | None, typer.Option(help="Append this data instead.")] = None,
     arguments: Annotated[str | None, typer.Option(help="Call the handler with these arguments instead, as JSON.")] = None,
+    output: Output = "table",
 ) -> int:
     """Turn dead letters back into intents. The service must be stopped; it forwards them after its next start."""
     from waltz_log.cli.outbox import outbox as command
 
-    return command.retry(directory, dead or [], everything=everything, data=data, arguments=arguments)
+    return command.retry(directory, dead or [], everything=everything, data=data, arguments=arguments, output=checked_output(output))
 
 
 @outbox_app.command()
@@ -56,8 +57,9 @@ def drop(
     directory: Directory,
     dead: DeadIds = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    output: Output = "table",
 ) -> int:
     """Delete dead letters permanently. The service must be stopped."""
     from waltz_log.cli.outbox import outbox as command
 
-    return command.drop(directory, dead or [], everything=everything)
+    return command.drop(directory, dead or [], everything=everything, output=checked_output(output))

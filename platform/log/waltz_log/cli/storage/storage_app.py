@@ -125,11 +125,12 @@ def copy_partition(
     target: Annotated[Path, typer.Argument(help="The storage directory to copy into. Its node must be stopped.")],
     partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition to copy.")],
     pace: Pace = 0.0,
+    output: Output = "table",
 ) -> int:
     """Copy a partition from another node's directory, up to its low-water mark. The target's node copies the rest from its peers when it starts."""
     from waltz_log.cli.storage import storage_copies
 
-    return storage_copies.copy_one_partition(source, target, partition, pace)
+    return storage_copies.copy_one_partition(source, target, partition, pace, checked_output(output))
 
 
 @storage_app.command("describe")

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from waltz_log.cli.printing import print_data, print_line
+from waltz_log.cli.printing import print_data, print_line, print_result
 from waltz_log.cli.storage.storage_tools import Pacer
 from waltz_log.cli.times import parse_time
 from waltz_log.core.formats.backup_manifest import BackupManifest
@@ -60,16 +60,16 @@ def _refuse_the_originals(control_file: Path) -> None:
         os.close(descriptor)
 
 
-def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: float) -> int:
+def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: float, output: str = "table") -> int:
     _expect_directory(source)
     _expect_directory(target)
     if os.path.samefile(source, target):
         raise InvalidSetting(name="target", reason=f"is the source itself: {target}", nearest=None)
     done = copy_partition(ReadOnlyFileSystemDisk(source), FileSystemDisk(target), partition, WallClock(), Pacer(mib_per_s))
+    line = f"partition {partition}: kept up to {done.kept}, copied up to {done.last}"
     if done.last == done.kept:
-        print_line(f"partition {partition}: nothing to copy, the target stays as it is, clean up to {done.kept}, the source not beyond that")
-    else:
-        print_line(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
+        line = f"partition {partition}: nothing to copy, the target stays as it is, clean up to {done.kept}, the source not beyond that"
+    print_result({"partition": partition, "kept_up_to": done.kept, "copied_up_to": done.last}, [line], output)
     return OK
 
 

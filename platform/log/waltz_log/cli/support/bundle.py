@@ -23,7 +23,7 @@ import yaml
 
 from waltz_log.cli import checks
 from waltz_log.cli.connecting import connected
-from waltz_log.cli.printing import print_line
+from waltz_log.cli.printing import print_result
 from waltz_log.cli.support.config import plain
 from waltz_log.cli.support.redaction import redacted, redacted_text
 from waltz_log.coordination.subscribers import read_subscribers
@@ -42,7 +42,7 @@ LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log."""
 
 
-def run(address: str, to: Path, *, configs: Sequence[Path], logs: Sequence[Path], timeout_s: float) -> int:
+def run(address: str, to: Path, *, configs: Sequence[Path], logs: Sequence[Path], timeout_s: float, output: str = "table") -> int:
     """Raises `InvalidSetting` if the archive exists already, `OSError` if it cannot be written."""
     if to.exists():
         raise InvalidSetting(name="--to", reason=f"exists already: {to}", nearest=None)
@@ -55,9 +55,10 @@ def run(address: str, to: Path, *, configs: Sequence[Path], logs: Sequence[Path]
     files |= _machine() | _settings(configs, problems) | _logs(logs, problems)
     files["problems.json"] = json.dumps(problems, indent=2)
     write(to, files, WallClock().now_ms())
-    print_line(f"{to} has {len(files)} files, {to.stat().st_size:,} bytes; read it before you pass it on")
-    for what, reason in problems.items():
-        print_line(f"without {what}: {reason}")
+    size = to.stat().st_size
+    lines = [f"{to} has {len(files)} files, {size:,} bytes; read it before you pass it on"]
+    lines += [f"without {what}: {reason}" for what, reason in problems.items()]
+    print_result({"archive": str(to), "files": sorted(files), "bytes": size, "problems": problems}, lines, output)
     return OK
 
 

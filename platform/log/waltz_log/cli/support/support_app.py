@@ -55,12 +55,13 @@ def bundle(
     to: Annotated[Path, typer.Option("--to", help="The archive, a new file.")] = Path("waltz-bundle.tar.gz"),
     config: Annotated[list[Path] | None, typer.Option("--config", "-c", help="File of settings to add, without secrets. May be repeated.")] = None,
     log: Annotated[list[Path] | None, typer.Option("--log", help="Log file whose end is added, without secrets. May be repeated.")] = None,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Collect what support needs in one archive: state, topics, versions, settings and logs; no payloads, no secrets."""
     from waltz_log.cli.support import bundle as command
 
-    return command.run(coordinator, to, configs=config or (), logs=log or (), timeout_s=timeout)
+    return command.run(coordinator, to, configs=config or (), logs=log or (), output=checked_output(output), timeout_s=timeout)
 
 
 def add_support(app: typer.Typer) -> None:

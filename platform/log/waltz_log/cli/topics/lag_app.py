@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.shared_arguments import Every, Output, Servers, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.topic_completion import complete_topics
 
 __all__ = ["add_lag"]
 
@@ -17,7 +18,7 @@ def lag(
     subscriber: Annotated[list[str] | None, typer.Option("--subscriber", help="A subscriber. Without any reader, all subscribers are shown.")] = None,
     checkpoint: Annotated[list[str] | None, typer.Option("--checkpoint", help="Checkpoint folder of a Spark query over the log.")] = None,
     table: Annotated[list[str] | None, typer.Option("--table", help="A Delta table that a pipeline fills; its own marks are read.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Show only the partitions of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Show only the partitions of this topic.", autocompletion=complete_topics)] = None,
     watch: Watch = False,
     every: Every = 2.0,
     output: Output = "table",

@@ -10,7 +10,7 @@ from typing import Any, Final  # Any: JSON values
 
 from waltz_log.cli.connecting import reached
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
-from waltz_log.cli.printing import print_data, print_line, print_table
+from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.client.owners.owners import Owners
@@ -23,7 +23,7 @@ from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import TOPICS
 
-__all__ = ["alter_policy", "create", "delete", "describe", "listing"]
+__all__ = ["alter_policy", "create", "default_partitions", "delete", "describe", "listing"]
 
 CONFIRM_S: Final = 3.0
 """For the servers to confirm a topic with the coordinator. While it is away, the map says what the topic is."""
@@ -42,30 +42,49 @@ async def create(
     existing: str | None,
     discards: int | None,
     dry_run: bool,
+    output: str,
     timeout_s: float,
 ) -> int:
     chosen = None if log_partitions is None else parse_ranges("--log-partitions", log_partitions)
     if existing not in (None, "keep", "discard"):
         raise InvalidSetting.unknown(str(existing), ("keep", "discard"), what="choice of --existing-data")
-    count = partitions if partitions is not None else 16 if chosen is None else len(chosen)
+    topic_name = TopicName.parse(name)
     texts = _pairs("--policy", policies)
     plan = pb.TopicPlan(type=type, keyed=keyed, properties=_pairs("--property", properties), existing=existing or "")
     try:
-        plan.partitions, plan.discards = count, 0 if discards is None else discards + 1
+        plan.partitions, plan.discards = partitions or len(chosen or ()), 0 if discards is None else discards + 1
         plan.log_partitions.extend(chosen or ())
     except ValueError:
         raise InvalidSetting(name="--partitions", reason="is more than a log can have", nearest=None) from None
-    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(TopicName.parse(name)), policies=texts, plan=plan, dry_run=True)
+    request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_CREATE, topic=str(topic_name), policies=texts, plan=plan, dry_run=True)
     async with reached(address, timeout_s) as owners:
+        reason = None
+        if not request.plan.partitions:
+            request.plan.partitions, reason = default_partitions(owners.catalogue, topic_name, owners.parameters.partitions)
         answer = await _asked(owners, request, timeout_s)
-        if answer.contents and (dry_run or any(each.last >= each.first for each in answer.contents)):
-            _show_contents(_topic(answer.topics[0]), answer.contents, existing)
+        contents = list(answer.contents)
+        if output == "table" and contents and (dry_run or any(each.last >= each.first for each in contents)):
+            _show_contents(_topic(answer.topics[0]), contents, existing)
         if not dry_run:
             request.dry_run = False
             answer = await _asked(owners, request, timeout_s)
     topic = _topic(answer.topics[0])
-    print_line(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}")
+    line = f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}"
+    held = [{"log_partition": each.partition, "transactions": each.last + 1 - each.first} for each in contents]
+    chose = [] if reason is None else [f"partitions={len(topic.partitions)}: {reason}; --partitions sets another number, which cannot change later"]
+    print_result(_topic_fields(topic) | {"dry_run": dry_run, "contents": held}, [line, *chose], output)
     return OK
+
+
+def default_partitions(catalogue: Catalogue, name: TopicName, log_partitions: int) -> tuple[int, str]:
+    """The number of partitions of a topic for which none is given, and the reason: half of the log partitions that are free, so that other topics
+    find some too. Of a topic that exists, as many as it has: to create it again changes nothing. Topics that this principal does not see are
+    not known here; if too few partitions are left, the servers say so."""
+    there = catalogue.topics.get(name)
+    if there is not None:
+        return len(there.partitions), "as the topic has, which exists"
+    free = log_partitions - sum(len(each.partitions) for each in catalogue.topics.values())
+    return max(1, free // 2), f"half of the {max(0, free)} log partitions that no topic uses"
 
 
 async def _asked(owners: Owners, request: pb.TopicsRequest, timeout_s: float) -> pb.TopicsResponse:
@@ -107,7 +126,7 @@ def _date(time_ms: int) -> str:
     return "" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, output: str, timeout_s: float) -> int:
     changes = _pairs("--policy", policies)
     if not changes:
         raise InvalidSetting(name="--policy", reason="is required: name=value", nearest=None)
@@ -115,18 +134,20 @@ async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_
     async with reached(address, timeout_s) as owners:
         answer = await _asked(owners, request, timeout_s)
     before, topic = _topic(answer.before), _topic(answer.topics[0])
-    for policy in changes:
-        was, becomes = getattr(before.policies, policy), getattr(topic.policies, policy)
-        print_line(f"{topic.name} {policy}: {was} {'would become' if dry_run else 'became'} {becomes}")
+    changed = {policy: {"from": getattr(before.policies, policy), "to": getattr(topic.policies, policy)} for policy in changes}
+    become = "would become" if dry_run else "became"
+    lines = [f"{topic.name} {policy}: {each['from']} {become} {each['to']}" for policy, each in changed.items()]
+    print_result({"topic": str(topic.name), "dry_run": dry_run, "policies": changed}, lines, output)
     return OK
 
 
-async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) -> int:
+async def delete(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_DELETE, topic=str(TopicName.parse(name)), dry_run=dry_run)
     async with reached(address, timeout_s) as owners:
         topic = _topic((await _asked(owners, request, timeout_s)).topics[0])
     freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
-    print_line(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}")
+    line = f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}"
+    print_result({"topic": str(topic.name), "dry_run": dry_run, "deleted": not dry_run, "log_partitions": list(topic.partitions)}, [line], output)
     return OK
 
 

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.shared_arguments import DryRun, Every, Output, Servers, Timeout, Watch, checked_every, checked_output
+from waltz_log.cli.topic_completion import complete_topics
 
 __all__ = ["topics_app"]
 
 topics_app = typer.Typer(help="Create, inspect and change topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="namespace/topic.")]
+Name = Annotated[str, typer.Argument(help="namespace/topic.", autocompletion=complete_topics)]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", metavar="name=value", help="A policy to set; `waltz topic describe` lists them. May be repeated.")
 ]
@@ -27,7 +28,7 @@ def create(
     cluster: Servers,
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Number of partitions; cannot change later. 16 unless --log-partitions is given.")
+        int | None, typer.Option(min=1, help="Number of partitions; cannot change later. By default half of those that no topic uses.")
     ] = None,
     type: Annotated[str, typer.Option(help="regular or compaction (keeps the newest value of each key).")] = "regular",
     keyed: Annotated[bool, typer.Option("--keyed", help="Transactions start with a key. Always so in a compaction topic.")] = False,
@@ -45,6 +46,7 @@ def create(
         int | None, typer.Option(min=0, help="Number of transactions that --existing-data discard may remove, as a confirmation; --dry-run shows it.")
     ] = None,
     dry_run: DryRun = False,
+    output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
     """Create a topic on empty log partitions. Succeeds without a change if the same topic exists; fails if a different one does."""
@@ -63,6 +65,7 @@ def create(
             existing=existing_data,
             discards=discard_transactions,
             dry_run=dry_run,
+            output=checked_output(output),
             timeout_s=timeout,
         )
     )
@@ -85,16 +88,18 @@ def describe(cluster: Servers, name: Name, watch: Watch = False, every: Every = 
 
 
 @topics_app.command(name="alter-policy")
-def alter_policy(cluster: Servers, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def alter_policy(
+    cluster: Servers, name: Name, policies: Policies = None, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0
+) -> int:
     """Change policies of a topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
 
 
 @topics_app.command()
-def delete(cluster: Servers, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
+def delete(cluster: Servers, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Delete a topic. Its data is removed as soon as all subscribers have read it; then the log partitions are free for another topic."""
     from waltz_log.cli.topics import topics as command
 
-    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))
+    return asyncio.run(command.delete(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

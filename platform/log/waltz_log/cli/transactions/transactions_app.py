@@ -9,11 +9,15 @@ from typing import Annotated
 import typer
 
 from waltz_log.cli.shared_arguments import Output, Servers, checked_output
+from waltz_log.cli.topic_completion import complete_topics
 from waltz_log.cli.transactions.printed_rows import FORMAT_HELP
 
 __all__ = ["add_transactions"]
 
-TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.")]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.", autocompletion=complete_topics),
+]
 Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
 Principal = Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")]
@@ -35,14 +39,23 @@ def append(
     partition: Partition = None,
     header: Annotated[int, typer.Option(help="Header of the transaction: a number that the application chooses.")] = 0,
     delete: Annotated[bool, typer.Option("--delete", help="Append a tombstone, which removes the key.")] = False,
+    write_locks: Annotated[
+        list[str] | None, typer.Option("--write-lock", metavar="name:key", help="Lock to check and to set. May be repeated.")
+    ] = None,
+    read_locks: Annotated[list[str] | None, typer.Option("--read-lock", metavar="name:key", help="Lock to check. May be repeated.")] = None,
+    mark: Annotated[
+        int | None, typer.Option("--mark", min=-1, help="Conflict if a lock was written after this transaction id. By default, after the connection.")
+    ] = None,
+    output: Output = "table",
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Append transactions, and print their partition and transaction id."""
+    """Append transactions, and print their partition and transaction id. Lines of a pipe are appended in bulk. Exit code 7 if a lock conflicts."""
     from waltz_log.cli.transactions import transactions as command
 
-    place = command.Place(topic, key, partition)
-    return asyncio.run(command.append(cluster, data, place, header=header, delete=delete, principal=principal, timeout_s=timeout))
+    write, read = command.parse_locks("--write-lock", write_locks or ()), command.parse_locks("--read-lock", read_locks or ())
+    appending = command.Appending(header, delete, write, read, mark, checked_output(output))
+    return asyncio.run(command.append(cluster, data, command.Place(topic, key, partition), appending, command.client_settings(principal, timeout)))
 
 
 def read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.topics.subscribers import Subscriber, UnreadableSubscriber
@@ -10,7 +11,7 @@ from waltz_log.errors import InvalidRequest, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import SUBSCRIBERS
 
-__all__ = ["ask_subscribers", "remove_entry", "subscriber_entries", "subscriber_of"]
+__all__ = ["ask_subscribers", "remove_entry", "set_entry_marks", "subscriber_entries", "subscriber_of"]
 
 
 async def ask_subscribers(owners: Owners, request: pb.SubscribersRequest, timeout_s: float) -> pb.SubscribersResponse:
@@ -35,6 +36,19 @@ async def remove_entry(owners: Owners, name: str, timeout_s: float, *, dry_run: 
     if not dry_run:
         await ask_subscribers(owners, pb.SubscribersRequest(action=pb.SubscribersRequest.ACTION_REMOVE, name=name), timeout_s)
     return entries[name]
+
+
+async def set_entry_marks(owners: Owners, name: str, marks: Mapping[int, int], timeout_s: float) -> Subscriber:
+    """Sets the last transaction of each partition that the subscriber does not read again. Returns it as it is then. Raises `InvalidRequest` if there
+    is none, or it is another principal's, and `OutOfRange` below what is retained."""
+    partitions = sorted(marks)
+    request = pb.SubscribersRequest(
+        action=pb.SubscribersRequest.ACTION_SET,
+        name=name,
+        partitions=struct.pack(f">{len(partitions)}i", *partitions),
+        marks=struct.pack(f">{len(partitions)}q", *(marks[each] for each in partitions)),
+    )
+    return subscriber_of((await ask_subscribers(owners, request, timeout_s)).subscribers[0])
 
 
 def subscriber_of(state: pb.SubscriberState) -> Subscriber:

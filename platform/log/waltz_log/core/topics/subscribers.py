@@ -80,6 +80,11 @@ class Subscriber:
             raise InvalidRequest(reason=f"subscriber {self.name} is not registered for partition {foreign[0]}")
         return replace(self, marks={each: max(mark, marks.get(each, mark)) for each, mark in self.marks.items()}, seen_ms=now_ms)
 
+    def placed(self, marks: Mapping[int, int]) -> Self:
+        """At these marks, also at lower ones. Raises `InvalidRequest` for a partition that it did not register for."""
+        self.reported(marks, self.seen_ms)
+        return replace(self, marks={**self.marks, **marks})
+
     def registered(self, marks: Mapping[int, int], labels: Mapping[str, str], now_ms: int) -> Self:
         """Registered again, perhaps for more partitions. A mark never falls."""
         kept = {each: max(mark, self.marks.get(each, mark)) for each, mark in marks.items()}

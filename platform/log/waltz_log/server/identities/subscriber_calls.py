@@ -11,7 +11,15 @@ import struct
 from typing import Final
 
 from waltz_log.coordination.entries import readable
-from waltz_log.coordination.subscribers import Held, read_retained, read_subscriber_entries, register_subscriber, remove_subscriber, report_marks
+from waltz_log.coordination.subscribers import (
+    Held,
+    read_retained,
+    read_subscriber_entries,
+    register_subscriber,
+    remove_subscriber,
+    report_marks,
+    set_marks,
+)
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator
 from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber, UnreadableSubscriber, expect_bounded, subscriber_path
@@ -50,6 +58,8 @@ class SubscriberCalls:
             found = await self._register(request, cluster, at_start=request.action == actions.ACTION_REGISTER_AT_START)
         elif request.action == actions.ACTION_REPORT:
             found = await report_marks(self._coordinator, request.name, _marks(request), self._clock.now_ms(), self._held(binds=True))
+        elif request.action == actions.ACTION_SET:
+            found = await set_marks(self._coordinator, request.name, _marks(request), self._held(binds=False))
         elif request.action == actions.ACTION_REMOVE:
             found = await remove_subscriber(self._coordinator, request.name, held=self._held(binds=False))
         else:

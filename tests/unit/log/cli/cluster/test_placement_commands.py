@@ -322,7 +322,7 @@ def test_replicas_are_spread_evenly_over_nodes_that_are_not_drained(under_load: 
 
 def test_replicas_of_many_partitions_change_at_once_and_one_failure_stops_no_other(under_load: Run, capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        options: dict[str, Any] = {"force": False, "at_once": 4, "wait_s": 60.0, "timeout_s": 1.0}
+        options: dict[str, Any] = {"output": "table", "force": False, "at_once": 4, "wait_s": 60.0, "timeout_s": 1.0}
         assert await replicas_command.run(ADDRESS, "0-2,4", add="storage-3", remove=None, **options) == OK
         assert await _held(cluster, "storage-3") == [0, 1, 2, 4]
         with pytest.raises(WaltzError, match="storage-3 is no replica of partition 3"):
@@ -331,6 +331,10 @@ def test_replicas_of_many_partitions_change_at_once_and_one_failure_stops_no_oth
         assert await replicas_command.run(ADDRESS, "all", add=None, remove="storage-3", **options) == OK
         assert await _held(cluster, "storage-3") == []
         assert "2 of 2 partitions done" in capsys.readouterr().out
+        with _printed(capsys) as changed:
+            assert await replicas_command.run(ADDRESS, "0-1", add="storage-3", remove=None, **(options | {"output": "json"})) == OK
+        assert changed == {"added": "storage-3", "removed": None, "done": [0, 1], "failed": {}}
+        assert await replicas_command.run(ADDRESS, "0-1", add=None, remove="storage-3", **options) == OK
         with _printed(capsys) as found:
             assert await replicas_command.listing(ADDRESS, output="json", every_s=None, timeout_s=1.0) == OK
         assert found["nodes"] == {"storage-0": 6, "storage-1": 6, "storage-2": 6, "storage-3": 0}

@@ -93,7 +93,7 @@ def test_reading_changes_nothing_even_in_a_read_only_directory(directory: Path, 
     before = snapshot(directory)
     os.chmod(directory, 0o555)
     try:
-        for arguments in (["print"], ["print", "--reclaimed", "--safe"], ["stats"], ["verify"], ["export"]):
+        for arguments in (["print"], ["print", "--reclaimed", "--safe"], ["statistics"], ["verify"], ["export"]):
             reported([*arguments, str(directory)], capsys)
     finally:
         os.chmod(directory, 0o755)
@@ -128,12 +128,12 @@ def test_print_shows_earlier_uses_where_it_is_asked_to(directory: Path, capsys: 
 
 
 def test_stats_count_what_lives_and_what_each_file_holds(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(reported(["stats", str(directory), "--output", "json"], capsys))
+    found = json.loads(reported(["statistics", str(directory), "--output", "json"], capsys))
     assert (found["living_records"], len(found["prepared"]), len(found["failed_transactions"])) == (11, 2, 1)
     assert (found["record_id_max"], found["unhealthy"], found["broken_transactions"]) == (1 << 40, 0, [])
     assert sum(file["living"] for file in found["files"]) == 13, "records and the two updates of one"
     assert [file["role"] for file in found["files"] if file["role"] != "empty"][-1] == "current"
-    table = reported(["stats", str(directory)], capsys)
+    table = reported(["statistics", str(directory)], capsys)
     assert "11 living records" in table
     assert "current" in table
 
@@ -141,7 +141,7 @@ def test_stats_count_what_lives_and_what_each_file_holds(directory: Path, capsys
 @BOTH_CHECKS
 def test_an_undamaged_journal_verifies_and_what_a_crash_leaves_is_a_note(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reported(["verify", str(directory)], capsys).splitlines()[-1] == "damaged places: 0, notes: 1"
-    found = json.loads(reported(["stats", str(directory), "--output", "json"], capsys))
+    found = json.loads(reported(["statistics", str(directory), "--output", "json"], capsys))
     (current,) = [file for file in found["files"] if file["role"] == "current"]
     with (directory / current["name"]).open("r+b") as file:
         file.seek(current["used_bytes"])
@@ -206,7 +206,7 @@ def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, 
     (directory / f"journal-0000000098.{other}").write_bytes((directory / name).read_bytes())
     output = reported(["verify", str(directory)], capsys, FAILED)
     assert "files of both checks" in output
-    assert "both checks" in reported(["stats", str(directory)], capsys, MACHINE)
+    assert "both checks" in reported(["statistics", str(directory)], capsys, MACHINE)
 
 
 # ---- in use, or not there ------------------------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["print"], ["stats"], ["verify"], ["export"], ["compact"], ["import", "--from", __file__], ["measure", "--seconds", "0.1", "--directory"]],
+    [["print"], ["statistics"], ["verify"], ["export"], ["compact"], ["import", "--from", __file__], ["measure", "--seconds", "0.1", "--directory"]],
     ids=lambda arguments: str(arguments[0]),
 )
 def test_a_journal_in_use_is_refused(arguments: list[str], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,13 +233,13 @@ def test_another_process_has_the_directory_for_itself(directory: Path, capsys: p
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        assert "in use by another process" in reported(["stats", str(directory)], capsys, USAGE)
+        assert "in use by another process" in reported(["statistics", str(directory)], capsys, USAGE)
         other.stdin.close()
         assert other.wait(timeout=30) == 0
-    reported(["stats", str(directory)], capsys)
+    reported(["statistics", str(directory)], capsys)
 
 
-@pytest.mark.parametrize("command", ["print", "stats", "verify", "export", "compact"])
+@pytest.mark.parametrize("command", ["print", "statistics", "verify", "export", "compact"])
 def test_a_directory_without_a_journal_is_refused_and_left_unchanged(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such directory" in reported([command, str(tmp_path / "none")], capsys, USAGE)
     assert "there is no journal" in reported([command, str(tmp_path)], capsys, USAGE)
@@ -259,7 +259,7 @@ def test_export_and_import_give_the_same_records_and_transactions(
     monkeypatch.setenv("WALTZ_JOURNAL_CHECK", check)
     assert "imported records=11 transactions=2" in reported(["import", str(tmp_path / "copy"), "--from", str(lines)], capsys)
     assert reported(["export", str(tmp_path / "copy")], capsys) == lines.read_text()
-    found = json.loads(reported(["stats", str(tmp_path / "copy"), "--output", "json"], capsys))
+    found = json.loads(reported(["statistics", str(tmp_path / "copy"), "--output", "json"], capsys))
     assert found["check"] == check
     with Journal.open(FileSystemDisk(directory)) as original, Journal.open(FileSystemDisk(tmp_path / "copy")) as copy:
         assert copy.loaded.records == original.loaded.records
@@ -326,7 +326,7 @@ def test_compact_frees_what_sparse_files_hold(tmp_path: Path, capsys: pytest.Cap
     config.write_text("file_bytes: 2048\n")
     before = reported(["export", str(tmp_path / "j")], capsys)
     assert "records=10" in reported(["compact", str(tmp_path / "j"), "--config", str(config)], capsys)
-    found = json.loads(reported(["stats", str(tmp_path / "j"), "--output", "json"], capsys))
+    found = json.loads(reported(["statistics", str(tmp_path / "j"), "--output", "json"], capsys))
     assert len([file for file in found["files"] if file["role"] in ("data", "current")]) <= 2
     assert sorted(reported(["export", str(tmp_path / "j")], capsys).splitlines()) == sorted(before.splitlines())
     config.write_text("file_byte: 2048\n")
@@ -353,7 +353,7 @@ def test_replaced_updates_are_reported_as_dead_where_the_settings_say_so(tmp_pat
     config.write_text("replaceable_types: [2]\n")
     for arguments, parts in (([], 3), (["--config", str(config)], 2)):
         assert len(reported(["export", str(tmp_path / "j"), *arguments], capsys).splitlines()) == parts + 2
-        found = json.loads(reported(["stats", str(tmp_path / "j"), "-o", "json", *arguments], capsys))
+        found = json.loads(reported(["statistics", str(tmp_path / "j"), "-o", "json", *arguments], capsys))
         assert sum(file["living"] for file in found["files"]) == parts
 
 

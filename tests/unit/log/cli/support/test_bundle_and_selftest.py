@@ -61,7 +61,7 @@ async def test_a_bundle_has_the_state_and_no_payload_and_no_secret(cluster: InMe
         'started token=s3cr3t {"client_secret": "s3cr3t"} http://ada:s3cr3t@here/\n-----BEGIN PRIVATE KEY-----\ns3cr3t\n'
     )
     to = tmp_path / "bundle.tar.gz"
-    options = {"configs": [tmp_path / "server.yaml", tmp_path / "none.yaml"], "logs": [tmp_path / "server.log"]}
+    options: Any = {"configs": [tmp_path / "server.yaml", tmp_path / "none.yaml"], "logs": [tmp_path / "server.log"]}
     assert await asyncio.to_thread(bundle.run, "memory/test", to, **options, timeout_s=1.0) == OK
     found = _contents(to)
     assert "s3cr3t" not in "".join(found.values())

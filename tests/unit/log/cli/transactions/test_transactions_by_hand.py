@@ -12,8 +12,10 @@ import pytest
 
 from waltz_log.cli.transactions import reading, transactions
 from waltz_log.cli.transactions.transactions import Place
-from waltz_log.client import ClientSettings, Transaction, WaltzClient
+from waltz_log.client import ClientSettings, Lock, Transaction, WaltzClient
+from waltz_log.client.owners.owners import Owners
 from waltz_log.errors import InvalidSetting, OutOfRange
+from waltz_log.exit_codes import CONFLICT, OK
 from waltz_log.testing import InMemoryCluster
 
 AS_USUAL: dict[str, Any] = {"principal": None, "timeout_s": 10.0}
@@ -38,7 +40,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
 
 
 async def append(data: str | None, place: Place, *, delete: bool = False) -> None:
-    assert await transactions.append("", data, place, header=0, delete=delete, **AS_USUAL) == 0
+    assert await transactions.append("", data, place, transactions.Appending(delete=delete), ClientSettings()) == 0
 
 
 async def read(place: Place, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
@@ -47,6 +49,53 @@ async def read(place: Place, capsys: pytest.CaptureFixture[str], **options: Any)
     view = reading.View(**{name: options.pop(name) for name in VIEW if name in options})
     assert await reading.read("", place, span=span, view=view, **({"limit": None} | options), **AS_USUAL) == 0
     return [line for line in capsys.readouterr().out.splitlines() if " header=" in line or line.startswith("{")]  # servers log there too
+
+
+async def test_a_lock_that_moved_is_a_conflict_with_its_own_exit_code(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    here, seat = Place(None, None, 0), Lock("seat", "12:A")
+
+    async def append_locked(data: str, appending: transactions.Appending) -> int:
+        return await transactions.append("", data, here, appending, ClientSettings())
+
+    assert await append_locked("first", transactions.Appending(write_locks=[seat], mark=-1)) == OK
+    capsys.readouterr()
+    assert await append_locked("second", transactions.Appending(write_locks=[seat], mark=-1)) == CONFLICT
+    sentence = "waltz: lock conflict, nothing was appended: transaction 0 of log partition 0 wrote seat:12:A, after the mark -1; `waltz read` up to"
+    assert f"{sentence} transaction 0, decide again, and repeat with --mark 0\n" in capsys.readouterr().err
+    assert await append_locked("third", transactions.Appending(read_locks=[seat], mark=-1)) == CONFLICT
+    assert await append_locked("fourth", transactions.Appending(read_locks=[seat, Lock("a", "b")], mark=-1)) == CONFLICT
+    assert "wrote one of seat:12:A, a:b" in capsys.readouterr().err
+    assert await append_locked("fifth", transactions.Appending(read_locks=[seat], mark=0)) == OK
+    assert await append_locked("sixth", transactions.Appending(write_locks=[seat])) == OK, "without a mark, only what comes later conflicts"
+    assert [line[-5:] for line in await read(here, capsys)] == ["first", "fifth", "sixth"]
+
+
+async def test_an_operator_learns_which_of_several_locks_it_was(
+    cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
+        async with await cluster.client(ClientSettings()) as client:
+            yield client._owners
+
+    monkeypatch.setattr(transactions, "reached", reached)
+    calm, seat = Lock("seat", "calm"), Lock("seat", "12A")
+    here = Place(None, None, 0)
+    assert await transactions.append("", "x", here, transactions.Appending(write_locks=[seat]), ClientSettings()) == OK
+    appending = transactions.Appending(write_locks=[calm], read_locks=[seat], mark=-1)
+    assert await transactions.append("", "y", here, appending, ClientSettings()) == CONFLICT
+    assert "transaction 0 of log partition 0 wrote seat:12A, after the mark -1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "seat", "seat:", ":12A"])
+def test_a_lock_is_a_name_and_a_key(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="--read-lock must be name:key, not "):
+        transactions.parse_locks("--read-lock", [text])
+
+
+async def test_a_mark_without_a_lock_is_refused(cluster: InMemoryCluster) -> None:
+    with pytest.raises(InvalidSetting, match="--mark needs --write-lock or --read-lock"):
+        await transactions.append("", "x", Place(None, None, 0), transactions.Appending(mark=3), ClientSettings())
 
 
 async def test_bytes_of_a_command_line_that_are_no_text_are_appended_as_they_are(

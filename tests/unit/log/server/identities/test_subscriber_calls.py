@@ -11,7 +11,7 @@ import pytest
 from waltz_log.cli.topics.lag import Asked, find_readers
 from waltz_log.cli.topics.subscribers import subscriber_facts
 from waltz_log.client import ClientSettings
-from waltz_log.client.feed.subscriber_entries import remove_entry, subscriber_entries
+from waltz_log.client.feed.subscriber_entries import remove_entry, set_entry_marks, subscriber_entries
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.subscribers import read_subscriber_entries, register_subscriber, remove_subscriber
 from waltz_log.core.topics.subscribers import LABELS_MAX, SUBSCRIBERS, Subscriber, UnreadableSubscriber
@@ -85,6 +85,10 @@ async def test_a_subscriber_is_its_principals_alone_and_does_not_exist_for_other
         assert [each.name for each in await a.list()] == ["billing"]
         assert (await a.report("billing", {0: 3})).marks == {0: 3}
         assert [each.name for each in await operator.list()] == ["billing"]
+        with pytest.raises(InvalidRequest, match="no such subscriber: billing"):
+            await set_entry_marks(b._owners, "billing", {0: 0}, 3.0)
+        assert (await set_entry_marks(a._owners, "billing", {0: 0}, 3.0)).marks == {0: 0}
+        assert (await set_entry_marks(operator._owners, "billing", {0: 3}, 3.0)).marks == {0: 3}
         assert (await operator.remove("billing")).marks == {0: 3}
         assert await a.list() == []
 
@@ -95,7 +99,7 @@ async def test_a_subscriber_holds_only_what_its_principal_may_read(cluster: Memo
             with pytest.raises(PermissionDenied, match="log:1"):
                 await register
         channel = cluster.network.host("reader-without").connect(next(iter(cluster.servers.values()))[0].address)
-        for action in (1, 2, 3, 4, 5):
+        for action in (1, 2, 3, 4, 5, 6):
             request = pb.SubscribersRequest(cluster_key=cluster.key.bytes, action=action, name="x")  # type: ignore[arg-type]
             with pytest.raises(PermissionDenied):
                 await channel.call(methods.SUBSCRIBERS, request, timeout_s=5)
