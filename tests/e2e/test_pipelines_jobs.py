@@ -26,6 +26,7 @@ from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
 from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.jobs.maintain import Needs, maintain_table, needs_of, reader_version
+from waltz_delta.landing import merge_sink
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
 from waltz_delta.pipelines.log_watch import LogWatch
@@ -242,17 +243,16 @@ def test_a_batch_that_hangs_has_a_lag_that_grows_and_its_rows_count_once(
     cluster = stub()
     fill_log(cluster, 0, 40)
     settings = pipeline(cluster, tmp_path, trigger="100 milliseconds")
-    original, second = internal.TableTransaction.commit, threading.Event()
+    original, second = merge_sink._StagedMerge.commit, threading.Event()
     hanging, stop = threading.Event(), Stop()
 
-    def commit(self: Any, *arguments: Any, **named: Any) -> int:
-        if self.path.endswith("-newest"):
-            hanging.set()
-            second.wait(PATIENCE_S)
-        return original(self, *arguments, **named)
+    def commit(self: Any) -> None:
+        hanging.set()
+        second.wait(PATIENCE_S)
+        original(self)
 
     run = Run(spark, settings, board, stop, lambda name, line: None)
-    monkeypatch.setattr(internal.TableTransaction, "commit", commit)
+    monkeypatch.setattr(merge_sink._StagedMerge, "commit", commit)
     with LogWatch(board, [settings], connect=lambda options: LogView(options, StubSource.connect), pause_s=0.1):
         run.start()
         assert hanging.wait(PATIENCE_S)
