@@ -226,7 +226,11 @@ def complaining_page(browser: Browser, url: str) -> Iterator[Page]:
 
 @pytest.mark.parametrize("path", ["/", "/transactions"], ids=["a page that refreshes", "a page that does not"])
 def test_an_open_page_shows_that_the_whole_cluster_stopped_and_how_old_its_data_is(browser: Browser, path: str) -> None:
-    with SyncInMemoryCluster(partitions=1) as cluster, serve_console(cluster) as served, complaining_page(browser, served.url) as page:
+    with (
+        SyncInMemoryCluster(partitions=1, storages=3, servers=1) as cluster,
+        serve_console(cluster) as served,
+        complaining_page(browser, served.url) as page,
+    ):
         page.goto(path)
         expect(page.locator("#fresh .dot.ok")).to_be_visible()
         expect(page.locator("#state .notice")).to_have_count(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -110,6 +110,12 @@ class History:
     def sparkline(self, partition: int) -> tuple[float | None, ...]:
         """Transactions per second over time, oldest first. None where it is not known."""
         return tuple(self._sparklines.get(partition, ()))
+
+    def rate(self, partitions: Iterable[int]) -> float | None:
+        """Transactions per second of the partitions between the last two surveys, of those that it is known of; None if of none."""
+        newest = [line[-1] for partition in partitions if (line := self._sparklines.get(partition))]
+        known = [each for each in newest if each is not None]
+        return sum(known) if known else None
 
     def mark(self, partition: int) -> int | None:
         """The highest committed transaction that any survey saw. It stays committed, also while no owner answers."""

@@ -164,7 +164,8 @@ class Sampler:
             log.exception("survey failed")
             self._fail(f"the console could not read what the cluster reported: {type(error).__name__}")
         else:
-            if problem is not None and not any(each.answers for each in (*found.servers, *found.storages)):
+            answers = [*(each.answers for each in found.servers), *(each.answers for each in found.storages)]
+            if problem is not None and not any(answers):
                 self._fail(NO_ANSWER)  # only what was known before: it is not of now
                 return
             at_ms = self._clock.now_ms()
