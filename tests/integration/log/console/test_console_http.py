@@ -432,6 +432,17 @@ def test_what_is_known_is_shown_while_the_cluster_falls_apart() -> None:
             assert (gone.status_code, "Traceback" in gone.text) == (503, False)
 
 
+def test_a_topic_shows_how_much_is_appended_to_it(cluster: SyncInMemoryCluster, browser: httpx.Client) -> None:
+    secrets = cluster.client().topic("shop/secrets")
+
+    def rates() -> list[float]:
+        secrets.append(b"more")
+        page = browser.get("/topics").text.split("/topics/shop/secrets")[1].split("</tr>")[0]
+        return [float(each.replace(",", "")) for each in re.findall(r'data-label="Appended per second">([\d.,]+)<', page)]
+
+    wait_for(lambda: rates() > [0.0])
+
+
 def level(browser: httpx.Client) -> str:
     found = re.search(r'data-level="(\w+)"', browser.get("/state").text)
     assert found is not None

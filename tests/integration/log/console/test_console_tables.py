@@ -183,6 +183,51 @@ def write_letters(folder: Path, partition: int, count: int, replayed: int) -> No
     write_deltalake(folder / "dead", pa.table({**letters, "failed_at": never, "replayed_at": moment}))
 
 
+LONG = "a_name_that_is_longer_than_the_screen_of_a_phone_and_has_no_place_to_break"
+
+LONG_PIPELINE = """
+name: {name}
+source: {{cluster: "127.0.0.1:1/none", topic: {topic}}}
+checkpoint: {folder}/checkpoint
+outputs: [{{target: {{table: {folder}/{name}}}}}]
+dead_letters: {{table: {folder}/dead}}
+"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_nothing_is_wider_than_a_phone_however_long_names_and_values_are(tmp_path: Path, width: int) -> None:
+    topic = f"warehouse/{LONG[:60]}"
+    (tmp_path / "long.yaml").write_text(LONG_PIPELINE.format(folder=tmp_path, name=LONG, topic=topic))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        (partition,) = cluster.create_topic(topic, 1, keyed=True).partitions
+        for _ in range(3):
+            cluster.client().topic(topic).append(b"x" * 400, key=b"k" * 300)
+        write_letters(tmp_path, partition, 3, replayed=0)
+        marks = CommitProperties(app_transactions=[Transaction(app_id(str(CLUSTER_KEY), partition), 2)])
+        rows = [{"order": "w" * 300, "partition": partition, "transaction_id": 2}]
+        write_deltalake(tmp_path / LONG, pa.Table.from_pylist(rows), commit_properties=marks)
+        place = f"/transactions/{partition}"
+        paths = ["/", "/partitions", f"/partitions/{partition}", "/transactions", f"{place}/1", f"{place}/2", "/topics", f"/topics/{topic}", "/nodes"]
+        paths += [
+            "/pipelines",
+            "/tables",
+            "/tables/0",
+            f"/pipelines/{LONG}/dead-letters",
+            f"/actions/change-policy?topic={topic}&policy=mirror&value=1",
+        ]
+        with serve_console(cluster, extensions=[pages], allow_actions=True) as served, open_browser() as browser:
+            page = browser.new_page(viewport={"width": width, "height": 800})
+            wide = {}
+            for path in paths:
+                page.goto(served.url + path)
+                page.wait_for_load_state("networkidle")
+                wide[path] = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert page.locator(".side nav").evaluate("element => element.scrollWidth - element.clientWidth") <= 0
+    assert {path: by for path, by in wide.items() if by > 0} == {}
+
+
 def test_a_dead_letter_is_said_to_be_one_and_all_are_found_page_by_page(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
     pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))

@@ -33,6 +33,17 @@ def test_a_partition_without_an_owner_has_a_gap_while_others_go_on() -> None:
     assert history.sparkline(1) == (10.0, 10.0, 10.0)
 
 
+def test_a_topic_has_the_rate_of_the_partitions_that_are_known() -> None:
+    history = History()
+    for second, marks in enumerate(((0, 0, 0), (10, 5, 7), (20, None, None))):
+        history.add(survey(*marks), 1000 * second)
+        if second == 1:
+            assert history.rate([0, 1]) == 15.0
+    assert history.rate([0, 1]) == 10.0
+    assert history.rate([1, 2]) is None
+    assert history.rate([9]) is None
+
+
 def test_a_sparkline_with_a_gap_is_two_lines_and_a_single_value_a_dot() -> None:
     assert polylines([]) == []
     assert len(polylines([1.0, 2.0, 3.0])) == 1
