@@ -264,3 +264,12 @@ def test_a_paused_page_shows_how_old_it_is(browser: Browser, served: ServedConso
         page.get_by_role("button", name="Live").click()
         expect(page.locator("#fresh")).to_contain_text(re.compile(r", \d+ s old"))
         expect(page.locator("#fresh .dot.warn")).to_be_visible()
+
+
+def test_a_page_that_is_looked_at_again_shows_its_age_before_any_answer(browser: Browser, served: ServedConsole) -> None:
+    with open_page(browser, served.url) as page:
+        page.goto("/partitions")
+        page.route("**/*", lambda route: None)  # nothing answers from now on
+        page.locator("#fresh").evaluate("element => { element.dataset.age = 7200; }")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        expect(page.locator("#fresh")).to_contain_text("2 h old", timeout=2000)

@@ -11,7 +11,7 @@ from waltz_log.coordination.survey import Survey
 __all__ = ["KEPT_MS", "KnownNodes", "MissingNode"]
 
 KEPT_MS: Final = 86_400_000
-"""A day: whoever comes to work sees which node the night took. Then it counts as removed."""
+"""A day, so that an operator sees in the morning which node failed in the night. Then it counts as removed."""
 
 NODES_MAX: Final = 1000
 
@@ -32,7 +32,7 @@ class MissingNode:
 
 class KnownNodes:
     """Remembers nodes for a day after they answered last: log servers by address, because each start gives them another id. A drained node that left
-    was taken away on purpose."""
+    was removed on purpose."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[bool, str], MissingNode] = {}

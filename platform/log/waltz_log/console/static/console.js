@@ -32,6 +32,7 @@ const typing = () => document.activeElement && document.activeElement.matches("i
 const refreshes = () => document.querySelector('[hx-trigger^="refresh"]') !== null;
 const tick = () => {
   if (document.hidden) return;
+  showAge();
   if (refreshing && refreshes() && !selecting() && !typing()) {
     document.body.dispatchEvent(new CustomEvent("refresh"));
     charts.forEach((chart) => chart.load());
@@ -93,7 +94,6 @@ const askState = async () => {
     if (!showState(await answer.text(), !refreshes())) noAnswer(answer.status);
   } catch { noAnswer(0); }
 };
-setInterval(showAge, 1000);
 
 // The keyboard's place survives a refresh: the same link, button or region gets the focus again. What was unfolded stays so.
 let focused = null;
