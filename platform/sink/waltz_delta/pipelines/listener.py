@@ -38,6 +38,8 @@ class PipelineStatus:
     """Log partition to the first transaction id that some table does not hold."""
     log: Mapping[int, int] = field(default_factory=dict)
     """Log partition to the id that its next transaction will have."""
+    started: bool = True
+    """False: the query never started, so it is not known what the tables hold, and the lag is none."""
     lag_transactions: int = 0
     lag_s: float = 0.0
     """Age of the oldest transaction that some table does not hold; 0 if there is none."""
@@ -110,12 +112,12 @@ class StatusBoard:
                 before = LandingProgress(
                     transactions=run.before.transactions + ended.transactions, dead_letters=run.before.dead_letters + ended.dead_letters
                 )
-                self._runs[name] = _Run(progress, replace(run.status, running=True), run.landed(), before)
+                self._runs[name] = _Run(progress, replace(run.status, running=True, started=True), run.landed(), before)
         self._notify(name, False)
 
     def ended(self, name: str, *, failed: bool) -> None:
         with self._lock:
-            run = self._runs.setdefault(name, _Run(LandingProgress, PipelineStatus()))
+            run = self._runs.setdefault(name, _Run(LandingProgress, PipelineStatus(started=False)))
             run.status = replace(run.status, running=False, failures=run.status.failures + failed)
         self._notify(name, False)
 
@@ -138,7 +140,7 @@ class StatusBoard:
         """Partitions that missed transactions already when the job started, while it is not known how old those are."""
         with self._lock:
             known, run = self._logs.get(name), self._runs.get(name)
-            return [] if known is None or run is None else [p for p in known.behind(run.landed()) if p not in known.dated]
+            return [] if known is None or run is None or not run.status.started else [p for p in known.behind(run.landed()) if p not in known.dated]
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Accepts a progress report of Spark, as JSON."""
@@ -175,7 +177,7 @@ class StatusBoard:
 
 def _status(run: _Run, known: _Log, now_s: float) -> PipelineStatus:
     progress, landed = run.progress(), run.landed()
-    behind = known.behind(landed)
+    behind = known.behind(landed) if run.status.started else {}
     return replace(
         run.status,
         rows=run.before.transactions + progress.transactions,

@@ -151,7 +151,8 @@ class _Collector:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, _meaning(name), labels=["pipeline"])
             for pipeline, status in statuses:
-                family.add_metric([pipeline], value(status))
+                if status.started or not name.startswith("waltz_pipeline_lag_"):
+                    family.add_metric([pipeline], value(status))
             yield family
         labelled: dict[tuple[str, str], Callable[[PipelineStatus], Mapping[Any, float]]] = {
             ("waltz_pipeline_phase_seconds", "phase"): lambda status: status.phases_s,
@@ -173,11 +174,16 @@ def status_line(statuses: Mapping[str, PipelineStatus]) -> str:
     """`legs 120,000 rows, 45,000/s, batch 2.1 s, behind 3,000 (1.2 s) · aircraft …`"""
     parts = []
     for name, status in statuses.items():
-        behind = f"behind {status.lag_transactions:,} ({status.lag_s:.1f} s)" if status.lag_transactions else "caught up"
         dead = f", {status.dead_letters:,} dead letters" if status.dead_letters else ""
         state = "" if status.running else " [not running]"
-        parts.append(f"{name}{state} {status.rows:,} rows, {status.rows_per_s:,.0f}/s, batch {status.batch_s:.1f} s, {behind}{dead}")
+        parts.append(f"{name}{state} {status.rows:,} rows, {status.rows_per_s:,.0f}/s, batch {status.batch_s:.1f} s, {_behind(status)}{dead}")
     return " · ".join(parts)
+
+
+def _behind(status: PipelineStatus) -> str:
+    if not status.started:
+        return "lag not known"
+    return f"behind {status.lag_transactions:,} ({status.lag_s:.1f} s)" if status.lag_transactions else "caught up"
 
 
 class LiveLine(AbstractContextManager["LiveLine"]):

@@ -161,6 +161,21 @@ def test_a_pipeline_that_fails_before_its_first_batch_is_behind_as_well(board: S
     assert (board.statuses()["legs"].lag_transactions, board.statuses()["legs"].lag_s) == (5, 20)
 
 
+def test_a_pipeline_whose_tables_were_never_read_has_no_lag_instead_of_a_wrong_one(board: StatusBoard, clock: Clock) -> None:
+    board.ended("planes", failed=True)
+    board.log_read("planes", {0: 5000}, {0: 0})
+    assert board.undated("planes") == []
+    with PrometheusMetrics(board, MetricsSettings(port=0)) as metrics, urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
+        found = scraped(answer.read().decode())
+    mine = (("pipeline", "planes"),)
+    assert found["waltz_pipeline_running"][mine] == 0
+    assert mine not in found["waltz_pipeline_lag_transactions"]
+    assert mine not in found["waltz_pipeline_lag_seconds"]
+    assert "lag not known" in status_line(board.statuses())
+    board.add("planes", lambda: LandingProgress().known({0: 4899}))
+    assert board.statuses()["planes"].lag_transactions == 100
+
+
 def test_the_lag_clock_reports_the_age_of_the_oldest_that_is_missing() -> None:
     lag = LagClock()
     for now, end in ((0, 10), (1, 10), (2, 30), (5, 60)):
