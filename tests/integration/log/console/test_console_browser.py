@@ -265,11 +265,28 @@ def test_a_paused_page_shows_how_old_it_is(browser: Browser, served: ServedConso
         expect(page.locator("#fresh")).to_contain_text(re.compile(r", \d+ s old"))
         expect(page.locator("#fresh .dot.warn")).to_be_visible()
 
+        page.get_by_role("button", name="Paused").click()
+        expect(page.locator("#fresh .dot.ok")).to_be_visible()
+
 
 def test_a_page_that_is_looked_at_again_shows_its_age_before_any_answer(browser: Browser, served: ServedConsole) -> None:
     with open_page(browser, served.url) as page:
+        page.clock.install()
         page.goto("/partitions")
         page.route("**/*", lambda route: None)  # nothing answers from now on
-        page.locator("#fresh").evaluate("element => { element.dataset.age = 7200; }")
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.clock.fast_forward(7_200_000)
         expect(page.locator("#fresh")).to_contain_text("2 h old", timeout=2000)
+
+
+def test_a_paused_page_is_as_old_after_an_outage_as_it_was(browser: Browser, cluster: SyncInMemoryCluster) -> None:
+    with serve_console(cluster) as served, complaining_page(browser, served.url) as page:
+        page.goto("/partitions")
+        page.get_by_role("button", name="Live").click()
+        as_of = re.search(r"As of [\d:.]+ UTC", page.inner_text("#fresh"))
+        assert as_of is not None
+        page.context.set_offline(True)
+        expect(page.locator("#fresh .dot.bad")).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.locator("#state .notice")).to_have_count(0)
+        expect(page.locator("#fresh .dot.warn")).to_be_visible()
+        expect(page.locator("#fresh")).to_contain_text(as_of[0])

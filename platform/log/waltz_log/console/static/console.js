@@ -46,30 +46,32 @@ document.addEventListener("visibilitychange", tick);
 const OLD_S = 10;
 const ANSWER_MS = 5000;
 const main = document.getElementById("content");
+let contents = document.getElementById("fresh").cloneNode(true); // the line of what the page shows, also while there is no data
 let answered = performance.now();
 let lost = "";
 const agesInWords = (seconds) => seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
 const showAge = () => {
-  const fresh = document.getElementById("fresh");
-  const age = Number(fresh.dataset.age ?? 0) + (performance.now() - answered) / 1000;
-  const level = lost ? "bad" : fresh.dataset.level === "ok" && age > OLD_S ? "warn" : fresh.dataset.level;
-  fresh.querySelector(".dot").className = `dot ${level}`;
-  fresh.querySelector(".age").textContent = fresh.dataset.level !== "bad" && age > OLD_S ? `, ${agesInWords(age)} old` : "";
+  const line = document.getElementById("fresh");
+  const age = Number(contents.dataset.age ?? 0) + (performance.now() - answered) / 1000;
+  const level = lost ? "bad" : line.dataset.level === "ok" && age > OLD_S ? "warn" : line.dataset.level;
+  line.querySelector(".dot").className = `dot ${level}`;
+  line.querySelector(".age").textContent = line.dataset.level !== "bad" && age > OLD_S ? `, ${agesInWords(age)} old` : "";
   main.classList.toggle("stale", level === "bad");
   const notice = document.getElementById("lost");
   if (notice) notice.lastElementChild.textContent = ` What you see is ${agesInWords(age)} old.`;
 };
-const showState = (text, contentToo) => {
+const showState = (text, contentsToo) => {
   const page = new DOMParser().parseFromString(text, "text/html");
-  const [fresh, state] = [page.getElementById("fresh"), page.getElementById("state")];
-  if (!fresh || !state) return false;
+  const [line, state] = [page.getElementById("fresh"), page.getElementById("state")];
+  if (!line || !state) return false;
   lost = "";
   const shown = document.getElementById("state");
   if (shown.textContent !== state.textContent) shown.replaceWith(document.adoptNode(state));
-  if (contentToo || fresh.dataset.level === "bad") {
-    document.getElementById("fresh").replaceWith(document.adoptNode(fresh));
+  if (contentsToo) {
+    contents = document.adoptNode(line.cloneNode(true));
     answered = performance.now();
   }
+  document.getElementById("fresh").replaceWith(line.dataset.level === "bad" ? document.adoptNode(line) : contents.cloneNode(true));
   showAge();
   return true;
 };
