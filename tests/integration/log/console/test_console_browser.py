@@ -224,8 +224,8 @@ def complaining_page(browser: Browser, url: str) -> Iterator[Page]:
         context.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/transactions"], ids=["a page that refreshes", "a page that does not"])
-def test_an_open_page_shows_that_the_whole_cluster_stopped_and_how_old_its_data_is(browser: Browser, path: str) -> None:
+@pytest.mark.parametrize(("path", "paused"), [("/", False), ("/partitions", True), ("/transactions", False)], ids=["live", "paused", "no refresh"])
+def test_an_open_page_shows_that_the_whole_cluster_stopped_and_how_old_its_data_is(browser: Browser, path: str, paused: bool) -> None:
     with (
         SyncInMemoryCluster(partitions=1, storages=3, servers=1) as cluster,
         serve_console(cluster) as served,
@@ -233,6 +233,8 @@ def test_an_open_page_shows_that_the_whole_cluster_stopped_and_how_old_its_data_
     ):
         page.goto(path)
         expect(page.locator("#fresh .dot.ok")).to_be_visible()
+        if paused:
+            page.get_by_role("button", name="Live").click()
         expect(page.locator("#state .notice")).to_have_count(0)
         cluster.kill_server("server-0")
         for number in range(3):

@@ -165,6 +165,7 @@ def test_a_pipeline_whose_tables_were_never_read_has_no_lag_instead_of_a_wrong_o
     board.ended("planes", failed=True)
     board.log_read("planes", {0: 5000}, {0: 0})
     assert board.undated("planes") == []
+    assert board.statuses()["planes"].lag_transactions == 0
     with PrometheusMetrics(board, MetricsSettings(port=0)) as metrics, urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
         found = scraped(answer.read().decode())
     mine = (("pipeline", "planes"),)
