@@ -271,7 +271,7 @@ def test_a_paused_page_shows_how_old_it_is(browser: Browser, served: ServedConso
         expect(page.locator("#fresh .dot.ok")).to_be_visible()
 
 
-def test_a_page_that_is_looked_at_again_shows_its_age_before_any_answer(browser: Browser, served: ServedConsole) -> None:
+def test_a_page_that_is_visible_again_shows_its_age_before_any_answer(browser: Browser, served: ServedConsole) -> None:
     with open_page(browser, served.url) as page:
         page.clock.install()
         page.goto("/partitions")
