@@ -169,8 +169,8 @@ SPARK = Dashboard(
     (
         Panel("Running", "short", {f"waltz_pipeline_running{PIPE}": "{{pipeline}}"}),
         Panel("Failures in an hour", "short", {f"increase(waltz_pipeline_failures_total{PIPE}[1h])": "{{pipeline}}"}),
-        Panel("Rows", "ops", _rate("waltz_pipeline_rows_total", "pipeline", "{{pipeline}}", PIPE)),
-        Panel("Rows in a second of the last batch", "ops", {f"waltz_pipeline_rows_per_second{PIPE}": "{{pipeline}}"}),
+        Panel("Transactions landed", "ops", _rate("waltz_pipeline_rows_total", "pipeline", "{{pipeline}}", PIPE)),
+        Panel("Transactions in a second of the last batch", "ops", {f"waltz_pipeline_rows_per_second{PIPE}": "{{pipeline}}"}),
         Panel("Batch duration", "s", _p99("waltz_pipeline_batch_seconds", "pipeline", selector=PIPE, legend="{{pipeline}}")),
         Panel("Phases of the last batch", "s", {f"waltz_pipeline_phase_seconds{PIPE}": "{{pipeline}} {{phase}}"}),
         Panel("Memory of the driver's Python", "bytes", {'process_resident_memory_bytes{job="waltz-pipelines"}': "{{instance}}"}),
@@ -184,6 +184,7 @@ TABLES = Dashboard(
     (
         Panel("Behind the log", "s", {f"waltz_pipeline_lag_seconds{PIPE}": "{{pipeline}}"}),
         Panel("Behind the log", "short", {f"waltz_pipeline_lag_transactions{PIPE}": "{{pipeline}}"}),
+        Panel("Age of the end of the log", "s", {f"waltz_pipeline_log_age_seconds{PIPE}": "{{pipeline}}"}),
         Panel("First id that is not in the table", "short", {f"waltz_pipeline_next_transaction_id{PIPE}": "{{pipeline}} {{partition}}"}),
         Panel("Dead letters", "short", {f"waltz_pipeline_dead_letters_total{PIPE}": "{{pipeline}}"}),
         Panel(

@@ -331,6 +331,10 @@ MEANINGS: dict[str, str] = {
     "outbox session ended": "The outbox lost the cluster and connects again. Intents are kept.",
     "outbox session failed": "An unexpected error ended the connection of the outbox; it connects again. Report the stack trace as a defect.",
     "statistics file not written": "`waltz outbox status` shows old numbers until the file can be written again.",
+    "log end not read": (
+        "A job could not read how far the log is, for `reason`. The lag of the pipeline counts what the log had before, and "
+        "`waltz_pipeline_log_age_seconds` grows until the log servers answer."
+    ),
     "metrics file not written": (
         "The disk of `--metrics-file` is full or cannot be written to. The pipeline runs on, and the file keeps its last contents until then."
     ),

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from pyspark_waltz.log_view import LogView
 from pyspark_waltz.options import SourceOptions
-from pyspark_waltz.testing import StubCluster
+from pyspark_waltz.testing import StubCluster, StubSource
 from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, wait_reached
 from waltz_delta.base import internal
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
@@ -25,8 +26,10 @@ from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
 from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.jobs.maintain import Needs, maintain_table, needs_of, reader_version
+from waltz_delta.landing import merge_sink
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
+from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipelines.pipeline_check import declared_columns
 from waltz_delta.pipelines.pipeline_run import PipelineRun
@@ -228,10 +231,52 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     while (status := board.statuses()["legs"]).landed != {0: 40, 1: 0}:
         assert time.monotonic() < deadline, status
         time.sleep(0.05)
-    assert (status.rows, status.lag_transactions, status.lag_s, status.running, status.failures) == (status.rows, 0, 0, False, 0)
-    assert status.rows >= 40
+    assert (status.lag_transactions, status.lag_s, status.running, status.failures) == (0, 0, False, 0)
+    assert status.rows == 40, "once, although two tables read each of them"
     assert status.batch_s > 0
     assert "addBatch" in status.phases_s
+
+
+def test_a_batch_that_hangs_has_a_lag_that_grows_and_its_rows_count_once(
+    spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = stub()
+    fill_log(cluster, 0, 40)
+    settings = pipeline(cluster, tmp_path, trigger="100 milliseconds")
+    original, second = merge_sink._StagedMerge.commit, threading.Event()
+    hanging, stop = threading.Event(), Stop()
+
+    def commit(self: Any) -> None:
+        hanging.set()
+        second.wait(PATIENCE_S)
+        original(self)
+
+    run = Run(spark, settings, board, stop, lambda name, line: None)
+    monkeypatch.setattr(merge_sink._StagedMerge, "commit", commit)
+    with LogWatch(board, [settings], connect=lambda options: LogView(options, StubSource.connect), pause_s=0.1):
+        run.start()
+        assert hanging.wait(PATIENCE_S)
+        fill_log(cluster, 1, 10)
+        until(lambda: board.statuses()["legs"].lag_transactions == 50)
+        hung = board.statuses()["legs"]
+        until(lambda: board.statuses()["legs"].lag_s > hung.lag_s + 1)
+        assert hung.rows == 0, "one of two tables holds them"
+        second.set()
+        until(lambda: board.statuses()["legs"].lag_transactions == 0)
+        stop.ask()
+        run.join(PATIENCE_S)
+    assert not run.is_alive()
+    assert run.error is None
+    status = board.statuses()["legs"]
+    assert (status.rows, status.lag_s) == (50, 0)
+    assert 0 < status.rows_per_s * status.batch_s <= 50
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("job", ["ingest", pytest.param("upsert", marks=pytest.mark.slow)])

@@ -13,8 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark_waltz.log_view import LogView
+from pyspark_waltz.options import SourceOptions
+from verification.alerts.landings import HangingPipeline, log_view
 from verification.alerts.prometheus import Prometheus
 from waltz_delta.pipelines.listener import StatusBoard
+from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.metrics import PrometheusMetrics
 from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, SyncWaltzClient
@@ -67,7 +71,7 @@ class _World:
         self.report = report
         self.progress = progress
         self.board = StatusBoard()
-        self.landed = 0
+        self.pipelines: list[HangingPipeline] = []
         storage = {"segment_bytes": 65_536, "scrub_pause_s": 1.0, "repair_retry_s": 1.0, "repair_retry_max_s": 2.0}
         self.cluster = LocalCluster(
             directory / "cluster",
@@ -86,8 +90,11 @@ class _World:
         with ExitStack() as stack:
             stack.enter_context(self.cluster)
             pipelines = stack.enter_context(PrometheusMetrics(self.board, MetricsSettings(port=0)))
-            self.board.add("legs", lambda: self.dead)
-            self.dead = 0
+            self.cluster.certificate("application", "alerts")  # before threads ask for it
+            self.pipelines = [stack.enter_context(each) for each in self.planned_pipelines()]
+            for each in self.pipelines:
+                self.board.add(each.settings.name, each.progress)
+            stack.enter_context(LogWatch(self.board, [each.settings for each in self.pipelines], connect=self.log_view))
             targets = self.directory / "pipelines.json"
             targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{pipelines.port}"], "labels": {"job": "waltz-pipelines"}}]))
             limits = {"waltz:table_lag_seconds:limit": 2.0}
@@ -99,10 +106,12 @@ class _World:
     def client(self) -> SyncWaltzClient:
         return SyncWaltzClient(self.cluster.cluster, ClientSettings(tls=self.cluster.certificate("application", "alerts")))
 
-    def log_end(self, end: int) -> None:
-        """The pipeline reports a log of this size, in transactions."""
-        offsets = {"startOffset": json.dumps({}), "endOffset": _offset(self.landed), "latestOffset": _offset(end)}
-        self.board.progressed({"name": "legs", "numInputRows": 0, "durationMs": {}, "sources": [offsets]})
+    def log_view(self, options: SourceOptions) -> LogView:
+        return log_view(options, self.cluster.certificate("application", "alerts"))
+
+    def planned_pipelines(self) -> list[HangingPipeline]:
+        """One of each number of tables."""
+        return [HangingPipeline(name, self.cluster.cluster, tables, self.log_view) for name, tables in (("legs", 1), ("planes", 2))]
 
     def expect(self, prometheus: Prometheus, fault: str, began: float, alerts: Mapping[str, Mapping[str, str]]) -> None:
         """Waits until the alerts fire, each with at least these labels."""
@@ -150,10 +159,6 @@ class _World:
             os.environ.update(before)
 
 
-def _offset(end: int) -> str:
-    return json.dumps({"0": end})
-
-
 def run(directory: Path, pace: Pace, progress: Callable[[str], None] = lambda _: None) -> Report:
     report = Report()
     world = _World(directory, pace, report, progress)
@@ -183,19 +188,38 @@ def _quiet(world: _World, prometheus: Prometheus) -> None:
 
 
 def _pipeline(world: _World, prometheus: Prometheus) -> None:
-    """A table falls behind and has dead letters; then its query ends."""
-    began = time.monotonic()
-    world.log_end(1000)
-    world.dead = 3
-    world.log_end(1000)
-    world.expect(prometheus, "a pipeline is behind", began, {"WaltzTableLag": {"pipeline": "legs"}, "WaltzDeadLetters": {"pipeline": "legs"}})
+    """A batch of a pipeline with one table hangs and there are dead letters; so does one with two tables, of which one commits. Then a query ends."""
+    with world.client() as client:
+        for pipeline in world.pipelines:
+            name = pipeline.settings.name
+            began = time.monotonic()
+            pipeline.hang()
+            client.append_many(0, [Draft(b"missing in a table")] * 1000)
+            pipeline.dead += 3
+            alerts = {"WaltzTableLag": {"pipeline": name}, "WaltzDeadLetters": {"pipeline": name}}
+            world.expect(prometheus, f"a batch of {len(pipeline.tables)} tables hangs", began, alerts)
+            pipeline.resume()
+            world.expect_quiet(prometheus, f"a batch of {len(pipeline.tables)} tables hangs")
+    _expect_counted_once(world, prometheus)
     began = time.monotonic()
     world.board.ended("legs", failed=True)
     world.expect(prometheus, "a pipeline ends", began, {"WaltzPipelineDown": {"pipeline": "legs"}})
-    world.board.add("legs", lambda: 0)
-    world.landed = 1000
-    world.log_end(1000)
+    world.board.add("legs", world.pipelines[0].progress)
     world.expect_quiet(prometheus, "a pipeline")
+
+
+def _expect_counted_once(world: _World, prometheus: Prometheus) -> None:
+    """Every pipeline has as many rows as the log has transactions, whatever the number of its tables."""
+    deadline = time.monotonic() + ALERT_TIMEOUT_S
+    while True:
+        rows = prometheus.value("waltz_pipeline_rows_total")
+        ends = [float(sum(each.log.values())) for each in world.board.statuses().values()]
+        if sorted(rows) == sorted(ends):
+            return
+        if time.monotonic() > deadline:
+            world.report.problems.append(f"pipelines count {rows} rows, and their logs have {ends} transactions")
+            return
+        time.sleep(0.2)
 
 
 def _certificate(world: _World, prometheus: Prometheus) -> None:

@@ -8,7 +8,7 @@ of a bound for a moment; `cover` waits for a bound that reaches it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias  # Any: the client is imported on first use
@@ -194,6 +194,11 @@ class LogView:
             return {}
         found = self._locate({p: {"times_ms": (time_ms,)} for p, time_ms in times_ms.items()})
         return {p: place.positions[0] for p, place in found.items()}
+
+    def past_ends(self, partitions: Iterable[int], times_ms: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each partition, the first transaction that was appended at each time or later: its end just before. At most 64 times, in milliseconds
+        since 1970, as of the last `extents`. Raises `Unavailable`."""
+        return {p: place.positions for p, place in self._locate({p: {"times_ms": tuple(times_ms)} for p in partitions}).items()}
 
     def measure(self, ranges: Mapping[int, Range]) -> dict[int, Size]:
         """The bytes on disk of ranges of the log. A part that was trimmed meanwhile is included with 0 bytes: reading it reports the loss."""

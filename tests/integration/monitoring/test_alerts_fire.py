@@ -12,7 +12,7 @@ from verification.alerts.prometheus import CONF, faster
 
 pytestmark = pytest.mark.timeout(900)
 
-PLANTED = 17
+PLANTED = 19
 """Pairs of a fault and an alert."""
 
 

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from waltz_log.console.console import Console, Extension
 from waltz_log.console.extensions import load_extensions
-from waltz_log.console.pages import actions, conflicts, nodes, overview, partitions, tail, topics, transaction, transactions
+from waltz_log.console.pages import actions, conflicts, nodes, overview, partitions, state, tail, topics, transaction, transactions
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.rendering import STATIC
 from waltz_log.console.security import BrowserAccess, Guard
@@ -33,7 +33,10 @@ log = get_logger(__name__)
 _failures = LineLimit(5, 50)
 """Lines with a stack trace, of one caller and of all."""
 
-PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topics, nodes, actions)
+PAGES = (overview, partitions, transactions, transaction, tail, conflicts, topics, nodes, actions, state)
+
+REFRESHED = ("part", "part2")
+"""Parts of a page that refresh. An error must not replace them: the page keeps what it shows, and says how old it is."""
 
 
 def make_application(
@@ -88,7 +91,7 @@ def _failed(console: Console, request: Request, error: Exception) -> Response:
         if left_out is not None:
             log.error("page failed", path=request.url.path, error=type(error).__name__, left_out=left_out, exc_info=error)
         status, title, reason = 500, "The console failed", "This page could not be made. The log of the console says why."
-    if "hx-request" in request.headers:
+    if "hx-request" in request.headers and request.headers.get("hx-target") not in REFRESHED:
         return console.part("problem.html", 200, title=title, reason=reason)  # htmx shows only answers that succeed
     return console.page(request, "failed.html", title=title, status=status, reason=reason)
 

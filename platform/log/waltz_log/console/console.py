@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from waltz_log.console.reading.link import ClusterLink
-from waltz_log.console.reading.sampling import Sample, Sampler
+from waltz_log.console.reading.sampling import RARE_FACTOR, Sample, Sampler
 from waltz_log.console.reading.transaction_reader import TransactionReader
 from waltz_log.console.rendering import make_environment
 from waltz_log.console.security import ActionToken, BrowserAccess
@@ -22,10 +22,23 @@ from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.ports import Clock
 from waltz_log.core.topics.topic_names import TopicName
 
-__all__ = ["Action", "Console", "Extension", "Link"]
+__all__ = ["Action", "Console", "DataState", "Extension", "Link"]
 
-OLD_SAMPLES = 3
-"""After about this many intervals without a new sample, pages warn that they show old data."""
+OLD_SAMPLES = 2
+"""A sample older than about this many intervals is said to be old."""
+
+LATE_S = 5.0
+"""How much older a sample may be until pages say that the cluster does not answer, although no survey has failed yet: one may hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataState:
+    """What the console knows of its data. `level`: `ok`, `warn` if it is old or lacks something, `bad` if the cluster does not answer. `age_s`: of
+    the newest sample; None if there is none yet. `reason`: of the level; empty if there is none to add."""
+
+    level: str
+    age_s: float | None
+    reason: str
 
 
 class Link(NamedTuple):
@@ -123,20 +136,25 @@ class Console:
         """The settings, without actions if the caller may not act."""
         return self.settings if self.access.may_act() else self.settings.without_actions()
 
+    def state(self) -> DataState:
+        age_s, sampler = self.sampler.age_s, self.sampler
+        old_s = OLD_SAMPLES * self.settings.sample_interval_s + 2
+        late_s = RARE_FACTOR * self.settings.sample_interval_s + LATE_S
+        if age_s is None or sampler.error is not None:
+            return DataState("bad", age_s, sampler.error or "still connecting")
+        if age_s > late_s:
+            return DataState("bad", age_s, "the last survey of the cluster has no result yet")
+        return DataState("warn" if sampler.warning is not None or age_s > old_s else "ok", age_s, sampler.warning or "")
+
     def page(self, request: Request, template: str, *, title: str, status: int = 200, **context: object) -> Response:
         """A whole page. `context`: the values that its template needs."""
-        age_s = self.sampler.age_s
-        slow_s = OLD_SAMPLES * self.settings.sample_interval_s + 2
         shared = {
             "title": title,
             "path": request.url.path,
             "links": self.links,
             "settings": self._offered,
             "viewer": self.access.principal,
-            "problem": self.sampler.error,
-            "warning": self.sampler.warning,
-            "age_s": age_s,
-            "old": age_s is not None and age_s > slow_s and self.sampler.error is not None,
+            "state": self.state(),
             "now_ms": self.clock.now_ms(),
             "token": self.token.value,
             "cluster_address": self.link.address,
@@ -145,5 +163,5 @@ class Console:
 
     def part(self, template: str, status: int = 200, **context: object) -> Response:
         """A part of a page, without the layout."""
-        shared = {"settings": self._offered, "now_ms": self.clock.now_ms(), "token": self.token.value}
+        shared = {"settings": self._offered, "state": self.state(), "now_ms": self.clock.now_ms(), "token": self.token.value}
         return HTMLResponse(self._environment.get_template(template).render(shared | context), status)

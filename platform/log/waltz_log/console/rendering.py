@@ -29,7 +29,7 @@ def make_environment(extension_templates: Sequence[Path] = ()) -> Environment:
         duration=duration,
         preview=preview,
         visible=visible,
-        polyline_points=polyline_points,
+        polylines=polylines,
     )
     return environment
 
@@ -88,10 +88,16 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def polyline_points(values: Sequence[float], width: int = 96, height: int = 22) -> str:
-    """The attribute `points` of an SVG polyline, which draws a sparkline."""
+def polylines(values: Sequence[float | None], width: int = 96, height: int = 22) -> list[str]:
+    """The attributes `points` of SVG polylines, which draw a sparkline. None is a gap, and a value between two gaps is a dot."""
     if len(values) < 2:
-        return ""
-    top = max(values) or 1.0
+        return []
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
     step = width / (len(values) - 1)
-    return " ".join(f"{at * step:.1f},{height - 1 - value / top * (height - 2):.1f}" for at, value in enumerate(values))
+    lines: list[list[str]] = [[]]
+    for at, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            lines[-1].append(f"{at * step:.1f},{height - 1 - value / top * (height - 2):.1f}")
+    return [" ".join(line if len(line) > 1 else line * 2) for line in lines if line]

@@ -9,7 +9,7 @@ import asyncio
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +21,13 @@ from starlette.routing import BaseRoute, Route
 from waltz_delta.console.job_metrics import JobMetrics
 from waltz_delta.console.replays import Replays
 from waltz_delta.console.tables import (
+    NO_TABLE,
+    Letter,
+    LetterPage,
     Rows,
     TableState,
     last_commits,
+    letters_of_transaction,
     newest_rows,
     read_state,
     rows_of_key,
@@ -36,7 +40,7 @@ from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_log.client.inspection.transaction_trace import TableVersion
 from waltz_log.console.console import Action, Console, Link
-from waltz_log.console.pages.parameters import path_number
+from waltz_log.console.pages.parameters import number_of, path_number
 from waltz_log.console.reading.sampling import Sample
 from waltz_log.console.settings import ConsoleSettings
 from waltz_log.core.formats.envelope import split_keyed
@@ -192,7 +196,8 @@ class DeltaPages:
         for partition in sorted({*self._partitions(sample, declared), *state.marks}):
             rows.append((partition, state.marks.get(partition), console.sampler.history.mark(partition)))
         known = [max(0, high - (-1 if mark is None else mark)) for _, mark, high in rows if high is not None]
-        return TableRow(number, state, target.mode, sum(known) if known else None, rows)
+        lag = sum(known) if known and state.problem in (None, NO_TABLE) else None  # of a table that cannot be read, nothing is known
+        return TableRow(number, state, target.mode, lag, rows)
 
     def _partitions(self, sample: Sample, declared: Declared) -> Sequence[int]:
         """The log partitions that a pipeline reads; none if its source names no topic that exists."""
@@ -243,7 +248,7 @@ class DeltaPages:
                     "tables": tables,
                     "figures": figures.get(each.name, {}),
                     "phases": _phases(figures.get(each.name, {})),
-                    "letters": letters[0] if isinstance(letters, tuple) else None,
+                    "letters": letters.count if isinstance(letters, LetterPage) else None,
                 }
             )
         return console.page(request, "pipelines.html", title="Pipelines", rows=rows, metrics=bool(self._metrics.addresses), problems=problems)
@@ -252,9 +257,9 @@ class DeltaPages:
         sample = await console.sampler.sample()
         each, path = self._with_letters(request.path_params["name"])
         hides = partial(self._hides, console, sample, each)
-        found = await self._read(waiting_letters, path)
+        found = await self._read(waiting_letters, path, max(0, number_of(request.query_params, "page") or 0))
         if not isinstance(found, str):  # a reason quotes the value that does not decode
-            found = found[0], withheld(found[1], "reason", hides)
+            found = replace(found, rows=withheld(found.rows, ("reason", "data"), hides))
         replay = self._replays.last(each.name)
         return console.page(
             request,
@@ -273,7 +278,7 @@ class DeltaPages:
         found = await self._read(waiting_letters, path)
         if isinstance(found, str):
             raise InvalidRequest(reason=f"the dead letters cannot be read: {found}")
-        what = f"{found[0]} dead letters of {each.name}, as far as they decode now"
+        what = f"{found.count} dead letters of {each.name}, as far as they decode now"
         if dry_run:
             self._replays.expect_idle(each.name)
             return what
@@ -295,7 +300,8 @@ class DeltaPages:
         row = await self._table(console, sample, number)
         hidden = self._hides_any(console, sample, self._targets[number][0], (partition for partition, _, _ in row.partitions))
         commits, rows = await asyncio.gather(
-            self._read(last_commits, row.state.path, COMMITS_SHOWN), self._read(newest_rows, row.state.path, row.state.marks)
+            self._read(last_commits, row.state.path, COMMITS_SHOWN),
+            self._read(newest_rows, row.state.path, self._targets[number][1].keys, row.state.marks),
         )
         return console.page(
             request,
@@ -304,6 +310,7 @@ class DeltaPages:
             row=row,
             commits=commits,
             rows="the payloads of its topic are hidden" if hidden else rows,
+            no_table=NO_TABLE,
             pipeline=self._targets[number][0].name,
         )
 
@@ -322,12 +329,24 @@ class DeltaPages:
             version: TableVersion | str = await self._read(table_version, target.table, partition, transaction_id, sample.survey.key)
             rows: Rows | str | None = None
             exact = True
-            if isinstance(version, TableVersion) and version.version is not None and not self._hides(console, sample, declared, partition):
-                rows = await self._read(rows_of_transaction, target.table, partition, transaction_id)
+            hides = self._hides(console, sample, declared, partition)
+            letter = await self._letter(sample, declared, target.table, (partition, transaction_id))
+            if isinstance(version, TableVersion) and version.version is not None and not hides:
+                rows = await self._read(rows_of_transaction, target.table, target.keys, partition, transaction_id)
                 if rows is None:
                     exact, rows = False, await self._read(rows_of_key, target.table, target.keys, data)
-            found.append({"number": number, "name": Path(target.table).name, "version": version, "rows": rows, "exact": exact})
+            place = {"number": number, "name": Path(target.table).name, "pipeline": declared.name}
+            found.append(place | {"version": version, "rows": rows, "exact": exact, "letter": letter, "reason_hidden": hides})
         return console.part("transaction_tables.html", found=found, hidden=console.hides(sample, partition))
+
+    async def _letter(self, sample: Sample, declared: Declared, table: str, place: tuple[int, int]) -> Letter | str | None:
+        """The transaction as a dead letter of a table, which also one is that no route accepts. Text: why it is not known."""
+        if declared.letters is None:
+            return None
+        letters = await self._read(letters_of_transaction, declared.letters, sample.survey.key, *place)
+        if isinstance(letters, str):
+            return letters
+        return next((each for each in letters if each.target.rstrip("/") in ("", table.rstrip("/"))), None)
 
 
 def _phases(figures: dict[str, float]) -> list[tuple[str, float, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import re
 import ssl
+import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,9 @@ __all__ = ["JobMetrics"]
 BYTES_MAX = 4 * 1024 * 1024
 JOB_ROLES = {Role.APPLICATION, Role.OPERATOR}
 TIMEOUT_S = 1.0
+FILE_OLD_S = 30.0
+"""A job writes its file every five seconds. What an old one says is not of now."""
+
 _LINE = re.compile(r"^(waltz_pipeline_\w+)\{([^}]*)\}\s+(\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -114,6 +118,9 @@ class _JobConnection(http.client.HTTPSConnection):
 
 def _read(address: str, certificates: Certificates | None) -> str:
     if "://" not in address:
+        age_s = time.time() - Path(address).stat().st_mtime
+        if age_s > FILE_OLD_S:
+            raise ValueError(f"the file is {age_s:.0f} s old: its job has ended, or it hangs")
         return read_bytes(Path(address), METRICS).decode(errors="replace")
     handlers = [urllib.request.ProxyHandler({}), _NoRedirection()]
     if certificates is not None:

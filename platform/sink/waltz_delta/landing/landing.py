@@ -25,6 +25,7 @@ from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.batch_traces import BatchTraces
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters, Letters
 from waltz_delta.landing.history import DeltaHistory
+from waltz_delta.landing.landing_progress import LandingProgress
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.output_decoder import BAD, OutputDecoder
 from waltz_delta.landing.routing import unrouted
@@ -74,6 +75,7 @@ class Landing:
         self._traces = traces
         self.cluster_key = cluster_key
         self._statistics = LandingStatistics()
+        self._progress = LandingProgress()
         letters = settings.dead_letters
         tables = [output.target.table for output in settings.outputs]
         self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
@@ -113,6 +115,10 @@ class Landing:
         """What this `Landing` has landed: counts of batches and dead letters."""
         return self._statistics
 
+    def progress(self) -> LandingProgress:
+        """How far the tables hold the log as of now, also while a batch runs. From any thread."""
+        return replace(self._progress, dead_letters=self._statistics.dead_letters)
+
     def starting_transaction_ids(
         self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST, dry_run: bool = False
     ) -> str:
@@ -126,7 +132,11 @@ class Landing:
         for partition in sorted(partitions):
             known = [each.get(partition) for each in marks]
             lowest = min((mark for mark in known if mark is not None), default=None)
-            found[partition] = otherwise.of(partition) if lowest is None or None in known else lowest + 1
+            if lowest is None or None in known:
+                found[partition] = otherwise.of(partition)
+            else:
+                found[partition] = lowest + 1
+                self._progress = self._progress.known({partition: lowest})
         return json.dumps({str(partition): at for partition, at in found.items()})
 
     def _land(self, batch: DataFrame, batch_id: int | None, covered: BatchRange | None = None) -> None:
@@ -134,12 +144,14 @@ class Landing:
         if not self._prepared:
             self.prepare(spark, batch.schema)
         covered = covered or batch_range(batch, batch_id)
+        self._progress = self._progress.began(covered)
         for _ in range(ATTEMPTS):
             try:
                 self._attempt(spark, batch, covered, batch_id)
             except LostRace:
                 continue  # the tables that were committed hold the batch now
             self._statistics = replace(self._statistics, batches=self._statistics.batches + 1)
+            self._progress = self._progress.ended(covered, batch_id)
             return
         raise WriteContended(path=", ".join(sink.path for sink in self._sinks), attempts=ATTEMPTS)
 

@@ -39,9 +39,10 @@ METRICS = (
     Metric("waltz_pipeline_running", "gauge", "1 while the query runs, 0 while it waits for a restart and after its last failure"),
     Metric("waltz_pipeline_failures_total", "counter", "times the query failed"),
     Metric("waltz_pipeline_lag_transactions", "gauge", "transactions in the log that are not in the tables"),
-    Metric("waltz_pipeline_lag_seconds", "gauge", "how long ago the oldest of them was first seen in the log; 0 where there is none"),
-    Metric("waltz_pipeline_rows_total", "counter", "transactions read for batches that are in the tables"),
-    Metric("waltz_pipeline_rows_per_second", "gauge", "rate of the last batch that had rows, from its trigger to its end"),
+    Metric("waltz_pipeline_lag_seconds", "gauge", "age of the oldest of them, also while a batch runs; 0 where there is none"),
+    Metric("waltz_pipeline_log_age_seconds", "gauge", "seconds since the end of the log was read, which the lag counts to"),
+    Metric("waltz_pipeline_rows_total", "counter", "transactions that all tables hold, that filters dropped or that are dead letters, each once"),
+    Metric("waltz_pipeline_rows_per_second", "gauge", "these in the last batch that had any, per second from its trigger to its end"),
     Metric("waltz_pipeline_batch_seconds", "histogram", "from a batch's trigger to its end"),
     Metric(
         "waltz_pipeline_phase_seconds",
@@ -141,6 +142,7 @@ class _Collector:
             "waltz_pipeline_failures_total": lambda status: status.failures,
             "waltz_pipeline_lag_transactions": lambda status: status.lag_transactions,
             "waltz_pipeline_lag_seconds": lambda status: status.lag_s,
+            "waltz_pipeline_log_age_seconds": lambda status: status.log_age_s,
             "waltz_pipeline_rows_total": lambda status: status.rows,
             "waltz_pipeline_rows_per_second": lambda status: status.rows_per_s,
             "waltz_pipeline_dead_letters_total": lambda status: status.dead_letters,
@@ -149,7 +151,8 @@ class _Collector:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, _meaning(name), labels=["pipeline"])
             for pipeline, status in statuses:
-                family.add_metric([pipeline], value(status))
+                if status.started or not name.startswith("waltz_pipeline_lag_"):
+                    family.add_metric([pipeline], value(status))
             yield family
         labelled: dict[tuple[str, str], Callable[[PipelineStatus], Mapping[Any, float]]] = {
             ("waltz_pipeline_phase_seconds", "phase"): lambda status: status.phases_s,
@@ -171,11 +174,16 @@ def status_line(statuses: Mapping[str, PipelineStatus]) -> str:
     """`legs 120,000 rows, 45,000/s, batch 2.1 s, behind 3,000 (1.2 s) · aircraft …`"""
     parts = []
     for name, status in statuses.items():
-        behind = f"behind {status.lag_transactions:,} ({status.lag_s:.1f} s)" if status.lag_transactions else "caught up"
         dead = f", {status.dead_letters:,} dead letters" if status.dead_letters else ""
         state = "" if status.running else " [not running]"
-        parts.append(f"{name}{state} {status.rows:,} rows, {status.rows_per_s:,.0f}/s, batch {status.batch_s:.1f} s, {behind}{dead}")
+        parts.append(f"{name}{state} {status.rows:,} rows, {status.rows_per_s:,.0f}/s, batch {status.batch_s:.1f} s, {_behind(status)}{dead}")
     return " · ".join(parts)
+
+
+def _behind(status: PipelineStatus) -> str:
+    if not status.started:
+        return "lag not known"
+    return f"behind {status.lag_transactions:,} ({status.lag_s:.1f} s)" if status.lag_transactions else "caught up"
 
 
 class LiveLine(AbstractContextManager["LiveLine"]):

@@ -30,6 +30,7 @@ from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.restored import marks_as_restored
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
+from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.metrics import LiveLine, PrometheusMetrics
 from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings
@@ -80,6 +81,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: Metr
             print(printable(f"{job}: {line}" if alone else f"{job}: {name}: {line}"), file=sys.stderr, flush=True)
 
         stack.enter_context(Subscribing(board, pipelines, notify))
+        stack.enter_context(LogWatch(board, pipelines))
         runs = [PipelineRun(spark, settings, board, stop, notify, ready=_print_ready, done=_print_line) for settings in pipelines]
         for run in runs:
             run.start()
@@ -174,7 +176,7 @@ class PipelineRun(threading.Thread):
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)
-        self._board.add(self.name, lambda: landing.statistics().dead_letters)
+        self._board.add(self.name, landing.progress)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
         query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()
         self._ready(settings)

@@ -1,8 +1,9 @@
 """Reports to the log how far pipelines have landed, so that retention keeps what their tables do not hold yet (docs/guides/topics.md, Subscribers).
 
-A pipeline with a `subscriber` registers under that name with its first progress, and then reports after batches, at most every few seconds. What it
-reports is landed: its tables' own marks are at least as high. The registration remains when the job ends; `waltz subscriber remove` removes one that
-is no longer needed. Reports never delay a batch; if the cluster does not answer, they are retried.
+A pipeline with a `subscriber` registers under that name at its start if its tables hold something, otherwise with its first progress. It then
+reports after batches, at most every few seconds. What it reports is landed: its tables' own marks are at least as high. The registration remains
+when the job ends; `waltz subscriber remove` removes one that is no longer needed. Reports never delay a batch; if the cluster does not answer,
+they are retried.
 """
 
 from __future__ import annotations

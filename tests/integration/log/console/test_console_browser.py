@@ -6,9 +6,10 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.integration.log.console.browser import open_browser, open_page, save_screenshot, serious_problems
 from tests.integration.log.console.served_console import ServedConsole, serve_console
@@ -209,3 +210,85 @@ def test_an_action_is_confirmed_and_run(browser: Browser, served: ServedConsole)
         page.get_by_role("button", name="Yes, do it").click()
         page.wait_for_url("**/topics/shop/carts")
         expect(page.locator("tr", has_text="flush_period_ms")).to_contain_text("changed")
+
+
+@contextmanager
+def complaining_page(browser: Browser, url: str) -> Iterator[Page]:
+    """A page whose requests may fail, which the browser reports as a complaint."""
+    context = browser.new_context(base_url=url, viewport={"width": 1280, "height": 860})
+    page = context.new_page()
+    expect.set_options(timeout=30_000)
+    try:
+        yield page
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize(("path", "paused"), [("/", False), ("/partitions", True), ("/transactions", False)], ids=["live", "paused", "no refresh"])
+def test_an_open_page_shows_that_the_whole_cluster_stopped_and_how_old_its_data_is(browser: Browser, path: str, paused: bool) -> None:
+    with (
+        SyncInMemoryCluster(partitions=1, storages=3, servers=1) as cluster,
+        serve_console(cluster) as served,
+        complaining_page(browser, served.url) as page,
+    ):
+        page.goto(path)
+        expect(page.locator("#fresh .dot.ok")).to_be_visible()
+        if paused:
+            page.get_by_role("button", name="Live").click()
+        expect(page.locator("#state .notice")).to_have_count(0)
+        cluster.kill_server("server-0")
+        for number in range(3):
+            cluster.kill_storage(f"storage-{number}")
+        expect(page.locator("#fresh .dot.bad")).to_be_visible()
+        expect(page.locator("#fresh")).to_contain_text(re.compile(r"No data for \d+"))
+        expect(page.locator("#state .notice")).to_contain_text(re.compile(r"The cluster does not answer. What you see is \d.* old"))
+        expect(page.locator("main.stale")).to_have_count(1)
+        assert serious_problems(page) == []
+
+
+def test_an_open_page_shows_that_the_console_itself_stopped(browser: Browser, cluster: SyncInMemoryCluster) -> None:
+    with serve_console(cluster) as served, complaining_page(browser, served.url) as page:
+        page.goto("/nodes")
+        expect(page.locator("#fresh .dot.ok")).to_be_visible()
+        page.context.set_offline(True)
+        expect(page.locator("#fresh .dot.bad")).to_be_visible()
+        expect(page.locator("#state")).to_contain_text(re.compile(r"The console does not answer. What you see is \d+ s old."))
+        expect(page.locator("#storages")).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.locator("#fresh .dot.ok")).to_be_visible()
+        expect(page.locator("#state .notice")).to_have_count(0)
+        expect(page.locator("main.stale")).to_have_count(0)
+
+
+def test_a_paused_page_shows_how_old_it_is(browser: Browser, served: ServedConsole) -> None:
+    with open_page(browser, served.url) as page:
+        page.goto("/partitions")
+        page.get_by_role("button", name="Live").click()
+        expect(page.locator("#fresh")).to_contain_text(re.compile(r", \d+ s old"))
+        expect(page.locator("#fresh .dot.warn")).to_be_visible()
+
+        page.get_by_role("button", name="Paused").click()
+        expect(page.locator("#fresh .dot.ok")).to_be_visible()
+
+
+def test_a_page_that_is_visible_again_shows_its_age_before_any_answer(browser: Browser, served: ServedConsole) -> None:
+    with open_page(browser, served.url) as page:
+        page.clock.install()
+        page.goto("/partitions")
+        page.route("**/*", lambda route: None)  # nothing answers from now on
+        page.clock.fast_forward(7_200_000)
+        expect(page.locator("#fresh")).to_contain_text("2 h old", timeout=2000)
+
+
+def test_a_paused_page_is_as_old_after_an_outage_as_it_was(browser: Browser, cluster: SyncInMemoryCluster) -> None:
+    with serve_console(cluster) as served, complaining_page(browser, served.url) as page:
+        page.goto("/partitions")
+        page.get_by_role("button", name="Live").click()
+        as_of = re.search(r"As of [\d:.]+ UTC", page.inner_text("#fresh"))
+        assert as_of is not None
+        page.context.set_offline(True)
+        expect(page.locator("#fresh .dot.bad")).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.locator("#state .notice")).to_have_count(0)
+        expect(page.locator("#fresh .dot.warn")).to_be_visible()
+        expect(page.locator("#fresh")).to_contain_text(as_of[0])

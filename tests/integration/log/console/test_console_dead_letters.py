@@ -44,7 +44,7 @@ PAGES = ("/pipelines", "/pipelines/hr/dead-letters", "/tables", "/tables/0")
 
 def _make_tables(folder: Path, partition: int) -> None:
     never = pa.array([None], pa.timestamp("us", "UTC"))
-    letter = {"partition": [partition], "transaction_id": [0], "target": [""], "reason": [QUOTED]}
+    letter = {"partition": [partition], "transaction_id": [0], "target": [""], "reason": [QUOTED], "data": [QUOTED.encode()]}
     write_deltalake(folder / "dead", pa.table({**letter, "failed_at": never, "replayed_at": never}))
     marks = CommitProperties(app_transactions=[Transaction(app_id(str(CLUSTER_KEY), partition), 0)])
     rows = [{"partition": partition, "transaction_id": 0, "name": QUOTED, "salary": 98765}]
@@ -107,7 +107,7 @@ def test_a_caller_who_may_not_read_the_topic_sees_none(site: Site, role: str, na
     assert not any(_shown(site, role, name).values())
     with site.visitor(role, name) as browser:
         page = browser.get("/pipelines/hr/dead-letters").text
-    assert "hidden, like the payloads of its topic" in page
+    assert page.count("hidden, like the payloads of its topic") == 2, "the reason and the payload"
     assert "Its output is hidden" in page
     assert COMMAND_SECRET not in page
 

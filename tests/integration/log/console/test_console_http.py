@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -429,6 +430,69 @@ def test_what_is_known_is_shown_while_the_cluster_falls_apart() -> None:
                 assert browser.get(path).status_code == 200, path
             gone = browser.get("/transactions/0/19")
             assert (gone.status_code, "Traceback" in gone.text) == (503, False)
+
+
+def test_a_topic_shows_how_much_is_appended_to_it(cluster: SyncInMemoryCluster, browser: httpx.Client) -> None:
+    secrets = cluster.client().topic("shop/secrets")
+
+    def rates() -> list[float]:
+        secrets.append(b"more")
+        page = browser.get("/topics").text.split("/topics/shop/secrets")[1].split("</tr>")[0]
+        return [float(each.replace(",", "")) for each in re.findall(r'data-label="Appended per second">([\d.,]+)<', page)]
+
+    wait_for(lambda: rates() > [0.0])
+
+
+def level(browser: httpx.Client) -> str:
+    found = re.search(r'data-level="(\w+)"', browser.get("/state").text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_page_of_a_cluster_that_stopped_has_no_data_and_says_how_old_it_is() -> None:
+    with SyncInMemoryCluster(**LIFE) as cluster, serve_console(cluster) as served, served.browser() as browser:
+        wait_for(lambda: "Healthy" in browser.get("/").text)
+        assert level(browser) == "ok"
+        for name in ("server-0", "server-1", "storage-0", "storage-1", "storage-2"):
+            (cluster.kill_server if name.startswith("server") else cluster.kill_storage)(name)
+        wait_for(lambda: level(browser) == "bad")
+        assert re.search(r"No data for \d", browser.get("/state").text)
+        page = browser.get("/").text
+        assert re.search(r"The cluster does not answer.</strong> What you see is \d.* old. no log server and no storage node answers", page)
+        assert "Healthy" not in page
+        assert 'class="stale"' in page
+
+
+def test_a_survey_that_hangs_makes_the_page_old_before_it_fails(cluster: SyncInMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(self: Sampler) -> None:
+        await asyncio.sleep(3600)
+
+    with serve_console(cluster) as served, served.browser() as browser:
+        wait_for(lambda: level(browser) == "ok")
+        monkeypatch.setattr(Sampler, "_survey", hang)
+        wait_for(lambda: level(browser) == "warn")
+        wait_for(lambda: level(browser) == "bad")
+        assert "has no result yet" in browser.get("/state").text
+
+
+def test_a_part_that_cannot_be_refreshed_keeps_what_the_page_shows(cluster: SyncInMemoryCluster) -> None:
+    """htmx puts an answer with the status 200 in the place of the part, and the page would be empty."""
+    with serve_console(cluster) as served, served.browser() as browser:
+        wrong = browser.get("/partitions/99", headers={"hx-request": "true", "hx-target": "part"})
+        assert wrong.status_code == 400
+        assert 'id="fresh"' in wrong.text
+        assert browser.get("/transactions/99/1/replicas", headers={"hx-request": "true"}).status_code == 200
+
+
+def test_a_log_server_that_was_killed_is_missing_and_not_forgotten() -> None:
+    with SyncInMemoryCluster(**LIFE) as cluster, serve_console(cluster) as served, served.browser() as browser:
+        wait_for(lambda: "2<small> of 2</small>" in browser.get("/").text)
+        cluster.kill_server("server-1")
+        wait_for(lambda: "is missing: it last answered at" in browser.get("/").text)
+        page = browser.get("/").text
+        assert "<dt>Servers</dt><dd>1<small> of 2</small>" in page
+        assert "Healthy" not in page
+        assert ">missing</span>" in browser.get("/nodes").text
 
 
 def test_a_cluster_that_never_answered_has_a_page_that_says_so() -> None:

@@ -24,6 +24,7 @@ ROWS: dict[str, dict[str, str]] = {
     "/topics": {"": "/topics"},
     "/topics/{namespace}/{topic}": {"own": "/topics/shop/orders", "foreign": "/topics/shop/secrets", "unknown": "/topics/no/such"},
     "/nodes": {"": "/nodes"},
+    "/state": {"": "/state"},
     "/conflicts": {"": "/conflicts"},
     "/conflicts/heat.json": {"": "/conflicts/heat.json"},
     "/transactions": {

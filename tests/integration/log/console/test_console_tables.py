@@ -6,9 +6,11 @@ The table is made without Spark: rows, and the marks of the sink in the same com
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +64,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     (folder / "shop.yaml").write_text(PIPELINE.format(folder=folder))
     (folder / "wrong.yaml").write_text("outputs: <b>none</b>\n")
     (folder / "metrics.prom").write_text(METRICS)
+    later_s = time.time() + 3600  # as if the job went on writing it
+    os.utime(folder / "metrics.prom", (later_s, later_s))
     with SyncInMemoryCluster(partitions=2) as cluster:
         topic = cluster.create_topic("shop/orders", 1)
         (partition,) = topic.partitions
@@ -109,6 +113,159 @@ def test_a_transaction_that_no_table_holds_yet_says_where_the_table_ends(shop: S
         panel = browser.get(f"{place}/tables").text
         assert panel.count("not there yet") == 2
         assert "The table ends at transaction 29." in panel
+
+
+def test_rows_show_keys_and_columns_of_the_business_first(shop: Shop) -> None:
+    with shop.served.browser() as browser:
+        heads = [re.findall(r"<th>(\w+)</th>", browser.get(f"/tables/{number}").text.split("newest rows")[1]) for number in (0, 1)]
+    assert heads == [["Transaction", "order", "item", "partition", "transaction_id"], ["item", "order"]]
+
+
+def test_a_table_that_does_not_exist_yet_is_no_alarm(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        cluster.create_topic("shop/orders", 1)
+        with serve_console(cluster, extensions=[pages]) as served, served.browser() as browser:
+            table = browser.get("/tables/0").text
+            assert "There is no table yet. Its pipeline makes it with its first batch." in table
+            letters = browser.get("/pipelines/shop/dead-letters").text
+            assert "No dead letters to replay." in letters
+            for page in (table, letters, browser.get("/tables").text, browser.get("/pipelines").text):
+                assert "notice bad" not in page
+                assert "behind" not in page
+                assert "pill bad" not in page
+
+
+def test_a_table_that_cannot_be_read_has_no_lag(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        cluster.create_topic("shop/orders", 1)
+        cluster.client().topic("shop/orders").append(b"{}")
+        log = tmp_path / "orders" / "_delta_log"
+        log.mkdir(parents=True)
+        (log / "00000000000000000000.json").write_text("damaged")
+        with serve_console(cluster, extensions=[pages]) as served, served.browser() as browser:
+            row = browser.get("/tables").text.split("/tables/0")[1].split("</tr>")[0]
+    assert 'data-label="Lag">–<' in row
+    assert "behind" not in row
+
+
+def test_metrics_of_a_job_that_stopped_writing_them_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
+    file = tmp_path / "metrics.prom"
+    file.write_text(METRICS)
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),), pipeline_metrics=(str(file),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster, serve_console(cluster, extensions=[pages]) as served, served.browser() as browser:
+        assert ">running<" in browser.get("/pipelines").text
+        os.utime(file, (0, 0))
+        old = browser.get("/pipelines").text
+    assert ">running<" not in old
+    assert "its job has ended, or it hangs" in old
+
+
+def write_letters(folder: Path, partition: int, count: int, replayed: int) -> None:
+    """The first of them landed by a replay. Transaction 0 was meant for the table of orders, the others for none."""
+    never = pa.array([None] * count, pa.timestamp("us", "UTC"))
+    moment = pa.array([0 if at < replayed else None for at in range(count)], pa.timestamp("us", "UTC"))
+    letters = {
+        "cluster": [str(CLUSTER_KEY)] * count,
+        "target": [str(folder / "orders") if at == replayed else "" for at in range(count)],
+        "partition": [partition] * count,
+        "transaction_id": list(range(count)),
+        "data": [b'{"broken": %d' % at for at in range(count)],
+        "reason": [f"not JSON {at}" for at in range(count)],
+    }
+    write_deltalake(folder / "dead", pa.table({**letters, "failed_at": never, "replayed_at": moment}))
+
+
+LONG = "a_name_that_is_longer_than_the_screen_of_a_phone_and_has_no_place_to_break"
+
+LONG_PIPELINE = """
+name: {name}
+source: {{cluster: "127.0.0.1:1/none", topic: {topic}}}
+checkpoint: {folder}/checkpoint
+outputs: [{{target: {{table: {folder}/{name}}}}}]
+dead_letters: {{table: {folder}/dead}}
+"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_nothing_is_wider_than_a_phone_however_long_names_and_values_are(tmp_path: Path, width: int) -> None:
+    topic = f"warehouse/{LONG[:60]}"
+    (tmp_path / "long.yaml").write_text(LONG_PIPELINE.format(folder=tmp_path, name=LONG, topic=topic))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        (partition,) = cluster.create_topic(topic, 1, keyed=True).partitions
+        for _ in range(3):
+            cluster.client().topic(topic).append(b"x" * 400, key=b"k" * 300)
+        write_letters(tmp_path, partition, 3, replayed=0)
+        marks = CommitProperties(app_transactions=[Transaction(app_id(str(CLUSTER_KEY), partition), 2)])
+        rows = [{"order": "w" * 300, "partition": partition, "transaction_id": 2}]
+        write_deltalake(tmp_path / LONG, pa.Table.from_pylist(rows), commit_properties=marks)
+        place = f"/transactions/{partition}"
+        paths = ["/", "/partitions", f"/partitions/{partition}", "/transactions", f"{place}/1", f"{place}/2", "/topics", f"/topics/{topic}", "/nodes"]
+        paths += [
+            "/pipelines",
+            "/tables",
+            "/tables/0",
+            f"/pipelines/{LONG}/dead-letters",
+            f"/actions/change-policy?topic={topic}&policy=mirror&value=1",
+        ]
+        with serve_console(cluster, extensions=[pages], allow_actions=True) as served, open_browser() as browser:
+            page = browser.new_page(viewport={"width": width, "height": 800})
+            wide = {}
+            for path in paths:
+                page.goto(served.url + path)
+                page.wait_for_load_state("networkidle")
+                wide[path] = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert page.locator(".side nav").evaluate("element => element.scrollWidth - element.clientWidth") <= 0
+    assert {path: by for path, by in wide.items() if by > 0} == {}
+
+
+def test_a_dead_letter_is_said_to_be_one_and_all_are_found_page_by_page(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PIPELINE.format(folder=tmp_path))
+    pages = make_extension(ConsoleSettings(cluster="memory:1", pipelines=(str(tmp_path),)))
+    assert pages is not None
+    with SyncInMemoryCluster(partitions=2) as cluster:
+        (partition,) = cluster.create_topic("shop/orders", 1).partitions
+        orders = cluster.client().topic("shop/orders")
+        for number in range(45):
+            orders.append(b'{"broken": %d' % number)
+        write_letters(tmp_path, partition, 44, replayed=1)
+        marks = CommitProperties(app_transactions=[Transaction(app_id(str(CLUSTER_KEY), partition), 44)])
+        landed = [{"order": "A", "item": "tea", "partition": partition, "transaction_id": 0}]
+        write_deltalake(tmp_path / "orders", pa.Table.from_pylist(landed), commit_properties=marks)
+        with serve_console(cluster, extensions=[pages]) as served, served.browser() as browser:
+            wait_for(lambda: f"/transactions/{partition}/44" in browser.get("/transactions?topic=shop/orders").text)
+
+            def panel(number: int) -> str:
+                return browser.get(f"/transactions/{partition}/{number}/tables").text.split("<h3>")[1]
+
+            dead = panel(1)
+            assert ">dead letter<" in dead
+            assert "not JSON 1" in dead
+            assert "No row" not in dead
+            assert "at the latest" not in dead
+            assert ">dead letter<" in panel(7), "no route accepts it"
+            assert "A replay landed it" in panel(0)
+            assert "No row from this transaction." in panel(44)
+            found: list[str] = []
+            page = "/pipelines/shop/dead-letters"
+            while page:
+                text = browser.get(page).text
+                found += re.findall(rf'class="id" href="/transactions/{partition}/(\d+)"', text)
+                assert "{&#34;broken&#34;:" in text, "with payload"
+                following = re.search(r'rel="next" href="([^"]+)"', text)
+                page = following[1] if following else ""
+            assert found == [str(at) for at in range(1, 44)]
+            assert "43 to replay" in text
+            assert browser.get("/pipelines/shop/dead-letters?page=99").text.count('class="id"') == 3
 
 
 REPLAY = """

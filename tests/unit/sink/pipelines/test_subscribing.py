@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from waltz_delta.jobs.job_arguments import parse_arguments
+from waltz_delta.landing.landing_progress import LandingProgress
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_log.errors import InvalidRequest, OutOfRange, Unavailable
@@ -47,7 +48,7 @@ def job(registry: Registry, *more: str) -> tuple[Subscribing, StatusBoard, list[
     board, lines = StatusBoard(), list[str]()
     pipelines = parse_arguments("ingest", [*JOB, *more], upsert=False).pipelines
     subscribing = Subscribing(board, pipelines, lambda name, line: lines.append(f"{name} {line}"), connect=lambda cluster: registry, pause_s=600.0)
-    board.add("ingest", lambda: 0)
+    board.add("ingest", LandingProgress)
     return subscribing, board, lines
 
 

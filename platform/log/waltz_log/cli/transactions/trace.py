@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 from waltz_log.cli.connecting import reached
 from waltz_log.cli.printing import print_data, print_line
-from waltz_log.client.inspection.transaction_trace import TableVersion, TransactionTrace, trace
+from waltz_log.client.inspection.transaction_trace import HoldingReplica, TableVersion, TransactionTrace, trace
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 from waltz_log.extras import install_command, missing_package
@@ -73,9 +73,15 @@ def as_lines(found: TransactionTrace, held: TableVersion | None) -> Iterator[str
     yield f"appended     {_time(found.append_time_ms)} in {session}"
     yield f"block        transactions {block.first_transaction_id} to {block.last_transaction_id}, at byte {block.offset} of {block.bytes}"
     for replica in found.replicas:
-        yield f"replica      {replica.name}: {'holds it' if replica.holds else replica.reason}"
+        yield f"replica      {replica.name}: {_held(replica)}"
     if held is not None:
         yield f"table        {held.path}: {_version(held)}"
+
+
+def _held(replica: HoldingReplica) -> str:
+    if replica.holds is None:
+        return f"unknown: {replica.reason}"
+    return "holds it" if replica.holds else str(replica.reason)
 
 
 def _version(held: TableVersion) -> str:

@@ -1,7 +1,7 @@
 """Follows one transaction: who sent it, when and in which session, its block, and the replicas that hold it.
 
 Reads only. Every assigned replica is asked for the record itself, so "holds it" means that the replica returned bytes that match those of the others.
-A replica that does not is part of the answer, not an error, as long as one holds the transaction.
+A replica that does not, or that cannot be reached, is part of the answer, not an error, as long as one holds the transaction.
 
 The log does not record the sender's principal, nor the store session of a block. The owner knows where its own session began, so a transaction of an
 older session is only known to be older.
@@ -13,11 +13,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.ports import Channel
-from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, Unavailable, WaltzError
+from waltz_log.errors import InvalidRequest, NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.locating import Place, Question, locate
 from waltz_log.transport.methods import READ
@@ -44,10 +45,11 @@ class TracedBlock:
 
 @dataclass(frozen=True, slots=True)
 class HoldingReplica:
-    """`holds`: the storage node returned the transaction, with the same bytes as the others. `reason`: why not; None if it did."""
+    """`holds`: whether the storage node returned the transaction, with the same bytes as the others; None: not known, because it did not answer, or
+    could not. `reason`: why not, or why it is not known; None if it holds it."""
 
     name: str
-    holds: bool
+    holds: bool | None
     reason: str | None
 
 
@@ -88,6 +90,19 @@ class _Stored:
 
     record: bytes
     append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Lacks:
+    """The replica answered, and does not hold it."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+_Answer: TypeAlias = _Stored | _Lacks | WaltzError
 
 
 async def trace(owners: Owners, partition: int, transaction_id: int, *, principal: str = "", timeout_s: float = 10.0) -> TransactionTrace:
@@ -153,7 +168,7 @@ class _Tracing:
             replicas=tuple(_replica(name, answer, stored) for name, answer in answers.items()),
         )
 
-    async def _ask(self, addresses: Mapping[str, str | None], transaction_id: int, principal: str) -> dict[str, _Stored | WaltzError]:
+    async def _ask(self, addresses: Mapping[str, str | None], transaction_id: int, principal: str) -> dict[str, _Answer]:
         request = pb.ReadRequest(
             cluster_key=self._key,
             partition=self._bound.partition,
@@ -164,12 +179,12 @@ class _Tracing:
             principal=principal,
         )
 
-        async def stored(address: str | None) -> _Stored | WaltzError:
+        async def stored(address: str | None) -> _Answer:
             return Unavailable(reason="never started") if address is None else await _stored(self._channel(address), request)
 
         return dict(zip(addresses, await asyncio.gather(*map(stored, addresses.values())), strict=True))
 
-    def _expect_stored(self, answers: Mapping[str, _Stored | WaltzError], transaction_id: int) -> _Stored:
+    def _expect_stored(self, answers: Mapping[str, _Answer], transaction_id: int) -> _Stored:
         """What most of the replicas that answer hold."""
         held = Counter(answer for answer in answers.values() if isinstance(answer, _Stored))
         if held:
@@ -196,7 +211,7 @@ class _Tracing:
         return found[bound.partition]
 
 
-async def _stored(channel: Channel, request: pb.ReadRequest) -> _Stored | WaltzError:
+async def _stored(channel: Channel, request: pb.ReadRequest) -> _Answer:
     """The record as this replica returns it, or why it does not."""
     stream = channel.read(READ, request)
     try:
@@ -204,19 +219,23 @@ async def _stored(channel: Channel, request: pb.ReadRequest) -> _Stored | WaltzE
             answer = await stream.receive()
     except TimeoutError:
         return Unavailable(reason=f"no answer within {REPLICA_TIMEOUT_S:g} s")
+    except OutOfRange as error:
+        return _Lacks(str(error))
     except WaltzError as error:
         return error
     finally:
         await stream.cancel()
     if answer is None or not answer.blocks:
-        return Unavailable(reason="the replica does not hold it")
+        return _Lacks("the replica does not hold it")
     block = answer.blocks[0]
     return _Stored(block.records, block.append_time_ms)
 
 
-def _replica(name: str, answer: _Stored | WaltzError, stored: _Stored) -> HoldingReplica:
+def _replica(name: str, answer: _Answer, stored: _Stored) -> HoldingReplica:
     if isinstance(answer, WaltzError):
-        return HoldingReplica(name, False, str(answer))
+        return HoldingReplica(name, None, str(answer))
+    if isinstance(answer, _Lacks):
+        return HoldingReplica(name, False, answer.reason)
     if answer.record != stored.record:
         return HoldingReplica(name, False, "it holds other bytes under this id")
     return HoldingReplica(name, True, None)

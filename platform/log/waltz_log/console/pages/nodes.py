@@ -70,7 +70,7 @@ def routes(console: Console) -> list[Route]:
         sample = await console.sampler.sample()
         known = {each.server_id for each in sample.survey.servers}
         owners = {part.server_id for part in sample.survey.partitions if part.server_id is not None}
-        gone = sorted(owners - known)
+        gone = sorted(owners - known - {each.server_id for each in sample.missing})
         return console.page(
             request,
             "nodes.html",
@@ -78,6 +78,8 @@ def routes(console: Console) -> list[Route]:
             servers=server_rows(sample),
             storages=storage_rows(sample),
             gone=gone,
+            missing_servers=[each for each in sample.missing if each.server_id is not None],
+            missing_storages=[each for each in sample.missing if each.server_id is None],
             moves_shown=MOVES_SHOWN,
             events=sample.moves[:MOVES_SHOWN],
         )

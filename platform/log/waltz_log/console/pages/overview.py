@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from waltz_log.console.console import Console
 from waltz_log.console.reading.sampling import Sample
+from waltz_log.console.rendering import time
 from waltz_log.core.replica_status import ReplicaStatus
 
 __all__ = ["Concern", "concerns_of", "routes"]
@@ -39,6 +40,7 @@ def concerns_of(sample: Sample) -> list[Concern]:
     for server in sample.survey.servers:
         if not server.answers:
             found.append(Concern("bad", f"Server {server.server_id} at {server.address} does not answer.", "/nodes"))
+    found += [Concern("bad", f"{each.title} is missing: it last answered at {time(each.seen_ms)} UTC.", "/nodes") for each in sample.missing]
     for storage in sample.survey.storages:
         if not storage.answers:
             found.append(Concern("bad", f"Storage node {storage.name} does not answer.", "/nodes"))
@@ -67,6 +69,8 @@ def routes(console: Console) -> list[Route]:
             concerns=concerns[:CONCERNS_SHOWN],
             more_concerns=max(0, len(concerns) - CONCERNS_SHOWN),
             newest=newest,
+            missing_servers=sum(each.server_id is not None for each in sample.missing),
+            missing_storages=sum(each.server_id is None for each in sample.missing),
             committed=sum(each.high_water_mark + 1 for each in sample.survey.partitions if each.high_water_mark is not None),
             accepting=sum(each.accepts_appends for each in sample.survey.partitions),
             conflicts=console.sampler.history.conflicts[:CONFLICTS_SHOWN],

@@ -41,7 +41,7 @@ class Row:
     topic: str | None
     level: str
     replicas: tuple[ReplicaRow, ...]
-    sparkline: tuple[float, ...]
+    sparkline: tuple[float | None, ...]
     seen: int | None
 
 

@@ -45,11 +45,14 @@ def subscriber_rows(console: Console, sample: Sample, topic: Topic | None = None
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
+    """`bytes`: of a replica of each partition. `appended`: transactions per second, None if no partition's owner answers."""
+
     topic: Topic
     state: str
     transactions: int
     bytes: int | None
     hidden: bool
+    appended: float | None
 
 
 def _topic_row(console: Console, sample: Sample, topic: Topic, state: str) -> TopicRow:
@@ -63,7 +66,7 @@ def _topic_row(console: Console, sample: Sample, topic: Topic, state: str) -> To
         if upkeep is not None and upkeep.replicas:
             sizes.append(max(each.bytes for each in upkeep.replicas.values()))
     hidden = bool(topic.partitions) and console.hides(sample, topic.partitions[0])
-    return TopicRow(topic, state, held, sum(sizes) if sizes else None, hidden)
+    return TopicRow(topic, state, held, sum(sizes) if sizes else None, hidden, console.sampler.history.rate(topic.partitions))
 
 
 def policy_rows(policies: Policies) -> list[tuple[str, object, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Point:
 class History:
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=POINTS_KEPT)
-        self._sparklines: dict[int, deque[float]] = {}
+        self._sparklines: dict[int, deque[float | None]] = {}
         self._marks: dict[int, int] = {}
         self._sessions: dict[int, int] = {}
         self._rejected: dict[int, tuple[int, int]] = {}
@@ -65,13 +65,23 @@ class History:
             lost = [max(0, count - self._rejected_before(number, session)) for number, (session, count) in rejected.items()]
             known = bool(opened)
             self.points.append(Point(time_ms, sum(grown.values()) / elapsed_s if known else None, sum(lost) / elapsed_s if known else None))
-            for number, more in grown.items():
-                self._sparklines.setdefault(number, deque(maxlen=SPARKLINE_POINTS_KEPT)).append(more / elapsed_s)
+            for each in found.partitions:
+                rate = grown[each.partition] / elapsed_s if each.partition in grown else None
+                self._sparklines.setdefault(each.partition, deque(maxlen=SPARKLINE_POINTS_KEPT)).append(rate)
         self._time_ms = time_ms
         self._marks.update(marks)
         self._sessions.update({number: opened[number].session for number in marks if number in opened})
         self._rejected = rejected
         self._remember(opened)
+
+    def gap(self, time_ms: int) -> None:
+        """Nothing is known of this time, and of the time until the next survey."""
+        if self._time_ms is None:
+            return
+        self._time_ms = None
+        self.points.append(Point(time_ms, None, None))
+        for sparkline in self._sparklines.values():
+            sparkline.append(None)
 
     def _rejected_before(self, number: int, session: int) -> int:
         """How many appends the same session had rejected at the last survey; a new session counts from zero."""
@@ -97,9 +107,15 @@ class History:
         """Newest first."""
         return sorted(self._conflicts.values(), key=lambda each: (-each.time_ms, -each.sequence))
 
-    def sparkline(self, partition: int) -> tuple[float, ...]:
-        """Transactions per second over time, oldest first."""
+    def sparkline(self, partition: int) -> tuple[float | None, ...]:
+        """Transactions per second over time, oldest first. None where it is not known."""
         return tuple(self._sparklines.get(partition, ()))
+
+    def rate(self, partitions: Iterable[int]) -> float | None:
+        """Transactions per second of the partitions between the last two surveys, of those that it is known of; None if of none."""
+        newest = [line[-1] for partition in partitions if (line := self._sparklines.get(partition))]
+        known = [each for each in newest if each is not None]
+        return sum(known) if known else None
 
     def mark(self, partition: int) -> int | None:
         """The highest committed transaction that any survey saw. It stays committed, also while no owner answers."""

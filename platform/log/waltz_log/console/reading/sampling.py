@@ -15,6 +15,7 @@ from time import monotonic
 from waltz_log.background_tasks import BackgroundTask
 from waltz_log.client.feed.subscriber_entries import subscriber_entries
 from waltz_log.console.reading.cluster_values import ClusterValues
+from waltz_log.console.reading.known_nodes import KnownNodes, MissingNode
 from waltz_log.console.reading.link import ClusterLink
 from waltz_log.console.reading.sampled_history import History, partitions_of
 from waltz_log.coordination.placement import read_moves
@@ -46,6 +47,8 @@ SUBSCRIBERS_S = 2.0
 OLD_S = 5.0
 """Values older than this are said to be old."""
 
+NO_ANSWER = "no log server and no storage node answers"
+
 FIRST_WAIT_S = 5.0
 """A page that is requested before the first survey waits this long for it."""
 
@@ -60,6 +63,8 @@ class Sample:
     at_ms: int
     replica_moves: Mapping[int, ReplicaMove] = field(default_factory=dict)
     """By partition: the move of a replica that is in progress, as `waltz drain` and `waltz rebalance` record it."""
+    missing: tuple[MissingNode, ...] = ()
+    """Nodes that the console saw in the last day, and that the cluster does not list any more."""
 
     @cached_property
     def opened(self) -> Mapping[int, OpenPartitionStatistics]:
@@ -89,6 +94,7 @@ class Sample:
 class Sampler:
     def __init__(self, link: ClusterLink, clock: Clock, interval_s: float) -> None:
         self.history = History()
+        self._nodes = KnownNodes()
         self.error: str | None = None
         """Why there is no newer sample; None: there is."""
         self.warning: str | None = None
@@ -113,9 +119,7 @@ class Sampler:
     async def sample(self, *, watched: bool = True) -> Sample:
         """The newest sample. `watched`: a page shows it, so surveys become more frequent. Raises `Unavailable` if there is none yet."""
         if watched:
-            if monotonic() - self._watched_s > self._interval_s * RARE_FACTOR:
-                self._wanted.set()
-            self._watched_s = monotonic()
+            self.watch()
         if self._sample is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WAIT_S):
@@ -123,6 +127,12 @@ class Sampler:
         if self._sample is None:
             raise Unavailable(reason=f"the cluster has not answered yet: {self.error or 'still connecting'}")
         return self._sample
+
+    def watch(self) -> None:
+        """A page is open: surveys become more frequent."""
+        if monotonic() - self._watched_s > self._interval_s * RARE_FACTOR:
+            self._wanted.set()
+        self._watched_s = monotonic()
 
     async def fresh(self) -> Sample:
         """A new sample, for the page after an action."""
@@ -154,9 +164,13 @@ class Sampler:
             log.exception("survey failed")
             self._fail(f"the console could not read what the cluster reported: {type(error).__name__}")
         else:
+            answers = [*(each.answers for each in found.servers), *(each.answers for each in found.storages)]
+            if problem is not None and not any(answers):
+                self._fail(NO_ANSWER)  # only what was known before: it is not of now
+                return
             at_ms = self._clock.now_ms()
             self.history.add(found, at_ms)
-            self._sample = Sample(found, catalogue, subscribers, at_ms, moves)
+            self._sample = Sample(found, catalogue, subscribers, at_ms, moves, self._nodes.add(found, at_ms))
             self._arrived.set()
             self.error = None
             self._warn(problem or lacking)
@@ -185,6 +199,7 @@ class Sampler:
         if self.error != reason:
             log.warning("cluster not surveyed", reason=reason)
         self.error = reason
+        self.history.gap(self._clock.now_ms())
 
     def _warn(self, reason: str | None) -> None:
         """What the newest sample lacks; None: nothing."""

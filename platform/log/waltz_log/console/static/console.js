@@ -29,11 +29,73 @@ live.addEventListener("click", () => {
 });
 const selecting = () => { const found = getSelection(); return found && !found.isCollapsed; };
 const typing = () => document.activeElement && document.activeElement.matches("input, select, textarea");
-setInterval(() => {
-  if (!refreshing || document.hidden || selecting() || typing()) return;
-  document.body.dispatchEvent(new CustomEvent("refresh"));
-  charts.forEach((chart) => chart.load());
-}, REFRESH_MS);
+const refreshes = () => document.querySelector('[hx-trigger^="refresh"]') !== null;
+const tick = () => {
+  if (document.hidden) return;
+  showAge();
+  if (refreshing && refreshes() && !selecting() && !typing()) {
+    document.body.dispatchEvent(new CustomEvent("refresh"));
+    charts.forEach((chart) => chart.load());
+  } else askState();
+};
+setInterval(tick, REFRESH_MS);
+document.addEventListener("visibilitychange", tick);
+
+// ---- how old the data is ----
+// The server says how old its data was when it answered; the rest is counted here, so that a page without answers shows it too.
+const OLD_S = 10;
+const ANSWER_MS = 5000;
+const main = document.getElementById("content");
+let contents = document.getElementById("fresh").cloneNode(true); // the line of what the page shows, also while there is no data
+let answered = performance.now();
+let lost = "";
+const agesInWords = (seconds) => seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+const showAge = () => {
+  const line = document.getElementById("fresh");
+  const age = Number(contents.dataset.age ?? 0) + (performance.now() - answered) / 1000;
+  const level = lost ? "bad" : line.dataset.level === "ok" && age > OLD_S ? "warn" : line.dataset.level;
+  line.querySelector(".dot").className = `dot ${level}`;
+  line.querySelector(".age").textContent = line.dataset.level !== "bad" && age > OLD_S ? `, ${agesInWords(age)} old` : "";
+  main.classList.toggle("stale", level === "bad");
+  const notice = document.getElementById("lost");
+  if (notice) notice.lastElementChild.textContent = ` What you see is ${agesInWords(age)} old.`;
+};
+const showState = (text, contentsToo) => {
+  const page = new DOMParser().parseFromString(text, "text/html");
+  const [line, state] = [page.getElementById("fresh"), page.getElementById("state")];
+  if (!line || !state) return false;
+  lost = "";
+  const shown = document.getElementById("state");
+  if (shown.textContent !== state.textContent) shown.replaceWith(document.adoptNode(state));
+  if (contentsToo) {
+    contents = document.adoptNode(line.cloneNode(true));
+    answered = performance.now();
+  }
+  document.getElementById("fresh").replaceWith(line.dataset.level === "bad" ? document.adoptNode(line) : contents.cloneNode(true));
+  showAge();
+  return true;
+};
+const showLost = (reason) => {
+  lost = reason;
+  let notice = document.getElementById("lost");
+  if (!notice) {
+    notice = document.createElement("div");
+    notice.id = "lost";
+    notice.className = "notice bad";
+    notice.append(document.createElement("strong"), document.createElement("span"));
+    notice.firstElementChild.setAttribute("role", "alert");
+    document.getElementById("state").replaceChildren(notice);
+  }
+  if (notice.firstElementChild.textContent !== reason) notice.firstElementChild.textContent = reason;
+  showAge();
+};
+const noAnswer = (status) => showLost(status ? `The console refuses to show this page (status ${status}).` : "The console does not answer.");
+const askState = async () => {
+  try {
+    const answer = await fetch("/state", { signal: AbortSignal.timeout(ANSWER_MS) });
+    if (!showState(await answer.text(), !refreshes())) noAnswer(answer.status);
+  } catch { noAnswer(0); }
+};
 
 // The keyboard's place survives a refresh: the same link, button or region gets the focus again. What was unfolded stays so.
 let focused = null;
@@ -52,11 +114,9 @@ document.body.addEventListener("htmx:afterSettle", () => {
   focused = null;
 });
 document.body.addEventListener("htmx:afterRequest", (event) => {
-  const fresh = document.getElementById("fresh");
   if (event.detail.requestConfig.triggeringEvent?.type !== "refresh") return;
-  if (!event.detail.successful) { fresh.textContent = "The console does not answer."; return; }
-  const page = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html").getElementById("fresh");
-  if (page) fresh.replaceChildren(...page.childNodes);
+  const { status, responseText } = event.detail.xhr;
+  if (!status || !showState(responseText, event.detail.successful)) noAnswer(status);
 });
 
 // ---- keyboard ----

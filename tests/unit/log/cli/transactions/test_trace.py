@@ -18,7 +18,7 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.inspection import transaction_trace
 from waltz_log.client.inspection.transaction_trace import HoldingReplica, TableVersion, TransactionTrace
 from waltz_log.client.owners.owners import Owners
-from waltz_log.errors import InvalidRequest, InvalidSetting, NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable
+from waltz_log.errors import InvalidRequest, InvalidSetting, NotAllowed, NotCommittedYet, OutOfRange, Trimmed, Unavailable, WaltzError
 from waltz_log.exit_codes import UNAVAILABLE, USAGE
 from waltz_log.testing import InMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
@@ -90,7 +90,9 @@ async def test_a_transaction_of_an_older_session_is_known_to_be_older(cluster: I
     assert f"in session {newer.session}" in "\n".join(command.as_lines(newer, None))
 
 
-async def test_a_replica_that_does_not_hold_it_is_part_of_the_answer(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_does_not_hold_it_or_is_unreachable_is_part_of_the_answer(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await cluster.client()
     await append(client, b"data")
     await cluster.kill_storage("storage-1")
@@ -104,13 +106,33 @@ async def test_a_replica_that_does_not_hold_it_is_part_of_the_answer(cluster: In
 
     monkeypatch.setattr(transaction_trace, "_stored", corrupted)
     found = await traced(cluster, 0, 0)
-    assert [(each.name, each.holds) for each in found.replicas] == [("storage-0", True), ("storage-1", False), ("storage-2", False)]
+    assert [(each.name, each.holds) for each in found.replicas] == [("storage-0", True), ("storage-1", None), ("storage-2", False)]
     assert found.replicas[1].reason is not None
     assert "connection lost" in found.replicas[1].reason
     assert found.replicas[2].reason == "it holds other bytes under this id"
     shown = list(command.as_lines(found, None))
     assert "replica      storage-0: holds it" in shown
-    assert any(line.startswith("replica      storage-1: connection lost") for line in shown)
+    assert any(line.startswith("replica      storage-1: unknown: connection lost") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "holds"), [(OutOfRange(partition=0, asked=3, first=5, last=9), False), (None, False), (Unavailable(reason="busy"), None)]
+)
+async def test_only_a_replica_that_answers_is_known_to_lack_a_transaction(outcome: WaltzError | None, holds: bool | None) -> None:
+    class Replica:
+        async def receive(self) -> None:
+            if outcome is not None:
+                raise outcome
+
+        async def cancel(self) -> None:
+            """Holds nothing."""
+
+        def read(self, *_: object) -> Replica:
+            return self
+
+    channel: Any = Replica()
+    answer = await transaction_trace._stored(channel, pb.ReadRequest())
+    assert transaction_trace._replica("storage-0", answer, transaction_trace._Stored(b"", 0)).holds is holds
 
 
 async def test_an_untraceable_transaction_is_a_typed_error(cluster: InMemoryCluster) -> None:
