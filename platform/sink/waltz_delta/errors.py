@@ -17,6 +17,7 @@ __all__ = [
     "TableReplaced",
     "TableRestored",
     "Undecodable",
+    "UnreadableTable",
     "UnsafeTable",
     "UnsupportedDelta",
     "WriteContended",
@@ -176,6 +177,17 @@ class Undecodable(WaltzError):
         "or undecodable, --undecodable, to skip to forget them"
     )
     exit_code = FAILED
+    path: str
+    reason: str
+
+
+class UnreadableTable(InvalidRequest):
+    """The table needs something of its readers that pyarrow does not do (column mapping, deletion vectors, widened types): it would show other rows
+    than the table has. Nothing was read.
+
+    To do: read it with Spark, where `dataframe_at` takes the same position."""
+
+    text = "table cannot be read without Spark"
     path: str
     reason: str
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any  # pyarrow has no types
 
+from waltz_delta.base.dataset import open_dataset
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.marks import marks_among
 from waltz_delta.marks.positions_log import TableLog
@@ -89,7 +90,7 @@ def rows_of_transaction(path: str, partition: int, transaction_id: int) -> Rows 
     """None if the rows of the table do not say which transaction they are of, as in a merged table."""
     import pyarrow.compute as pc
 
-    dataset = _dataset(path)
+    dataset = open_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names):
         return None
     return _rows(dataset, (pc.field("partition") == partition) & (pc.field("transaction_id") == transaction_id))
@@ -105,7 +106,7 @@ def rows_of_key(path: str, keys: Sequence[str], data: bytes) -> Rows | None:
         return None
     if not keys or not isinstance(value, dict) or not all(isinstance(value.get(key), str | int) for key in keys):
         return None
-    dataset = _dataset(path)
+    dataset = open_dataset(path)
     if not set(keys) <= set(dataset.schema.names):
         return None
     wanted: Any = pc.scalar(True)
@@ -118,7 +119,7 @@ def newest_rows(path: str, marks: Mapping[int, int]) -> Rows:
     """Some of the newest rows, or any if they do not say which transaction they are of."""
     import pyarrow.compute as pc
 
-    dataset = _dataset(path)
+    dataset = open_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names) or not marks:
         return _rows(dataset, None)
     each_max = max(1, ROWS_MAX // len(marks))
@@ -132,7 +133,7 @@ def waiting_letters(path: str) -> tuple[int, Rows]:
     """How many dead letters were not replayed, and some of them. Without their data, which the page of the transaction shows."""
     import pyarrow.compute as pc
 
-    dataset = _dataset(path)
+    dataset = open_dataset(path)
     wanted = pc.field("replayed_at").is_null()
     columns = ["partition", "transaction_id", "target", "reason", "failed_at"]
     return dataset.count_rows(filter=wanted), _rows(dataset, wanted, columns)
@@ -149,12 +150,6 @@ def withheld(rows: Rows, column: str, hides: Callable[[int], bool]) -> Rows:
             for row, place in zip(rows.values, rows.places, strict=True)
         ),
     )
-
-
-def _dataset(path: str) -> Any:
-    from deltalake import DeltaTable
-
-    return DeltaTable(path).to_pyarrow_dataset()
 
 
 def _rows(dataset: Any, wanted: Any, columns: list[str] | None = None) -> Rows:
