@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from waltz_delta.errors import (
         GapInTable,
         KeyMoved,
+        ModeChanged,
         NotADeltaTable,
         PositionForgotten,
         PositionNotReached,
@@ -40,6 +41,7 @@ __all__ = [
     "GapInTable",
     "KeyMoved",
     "Landing",
+    "ModeChanged",
     "NotADeltaTable",
     "PositionForgotten",
     "PositionNotReached",
@@ -76,6 +78,7 @@ _WHERE = {
     "PositionNotReached": "errors",
     "SchemaMismatch": "errors",
     "Undecodable": "errors",
+    "ModeChanged": "errors",
     "UnreadableTable": "errors",
     "UnsafeTable": "errors",
     "UnsupportedDelta": "errors",

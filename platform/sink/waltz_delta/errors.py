@@ -8,6 +8,7 @@ from waltz_log.exit_codes import FAILED, REFUSED, UNAVAILABLE, USAGE
 __all__ = [
     "GapInTable",
     "KeyMoved",
+    "ModeChanged",
     "NotADeltaTable",
     "PositionForgotten",
     "PositionNotReached",
@@ -164,6 +165,20 @@ class KeyMoved(WaltzError):
     exit_code = FAILED
     path: str
     reason: str
+
+
+class ModeChanged(WaltzError):
+    """The table was filled in another mode: appended rows would be updated together, or merged ones appended again. Nothing was written.
+    `recorded`: how it was filled, "upsert or history" for a table that does not say which.
+
+    To do: fill another table in the new mode, with a checkpoint of its own, and let readers use it; the log begins again where it is kept."""
+
+    text = "the table is written in another mode"
+    advice = "name another table and another checkpoint; the pipeline fills it from the log, or jobs/backfill.py does; then let readers change to it"
+    exit_code = USAGE
+    path: str
+    recorded: str
+    declared: str
 
 
 class Undecodable(WaltzError):
