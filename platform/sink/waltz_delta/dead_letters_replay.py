@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.quoting import quoted
 from waltz_delta.base.session import open_session
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.errors import WriteContended
@@ -146,7 +147,7 @@ def _land(spark: SparkSession, decoder: OutputDecoder, sink: DeltaAppend | Merge
 
 
 def _mark(spark: SparkSession, path: str, cluster: str, done: DataFrame) -> None:
-    same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in ("target", *PLACE))
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in ("target", *PLACE))
     pending = (f.col("t.cluster") == cluster) & f.col("t.replayed_at").isNull()
     for _ in range(ATTEMPTS):
         merge = DeltaTable.forPath(spark, path).alias("t").merge(done.alias("s"), same)

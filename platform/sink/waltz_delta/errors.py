@@ -8,6 +8,7 @@ from waltz_log.exit_codes import FAILED, REFUSED, UNAVAILABLE, USAGE
 __all__ = [
     "GapInTable",
     "KeyMoved",
+    "ModeChanged",
     "NotADeltaTable",
     "PositionForgotten",
     "PositionNotReached",
@@ -17,6 +18,7 @@ __all__ = [
     "TableReplaced",
     "TableRestored",
     "Undecodable",
+    "UnreadableTable",
     "UnsafeTable",
     "UnsupportedDelta",
     "WriteContended",
@@ -165,6 +167,20 @@ class KeyMoved(WaltzError):
     reason: str
 
 
+class ModeChanged(WaltzError):
+    """The table was filled in another mode: appended rows would be updated together, or merged ones appended again. Nothing was written.
+    `recorded`: how it was filled, "upsert or history" for a table that does not say which.
+
+    To do: fill another table in the new mode, with a checkpoint of its own, and let readers use it; the log begins again where it is kept."""
+
+    text = "the table is written in another mode"
+    advice = "name another table and another checkpoint; the pipeline fills it from the log, or jobs/backfill.py does; then let readers change to it"
+    exit_code = USAGE
+    path: str
+    recorded: str
+    declared: str
+
+
 class Undecodable(WaltzError):
     """A transaction does not have the declared form, and nothing was declared for that case. Nothing of this batch was written.
 
@@ -176,6 +192,17 @@ class Undecodable(WaltzError):
         "or undecodable, --undecodable, to skip to forget them"
     )
     exit_code = FAILED
+    path: str
+    reason: str
+
+
+class UnreadableTable(InvalidRequest):
+    """The table needs something of its readers that pyarrow does not do (column mapping, deletion vectors, widened types): it would show other rows
+    than the table has. Nothing was read.
+
+    To do: read it with Spark, where `dataframe_at` takes the same position."""
+
+    text = "table cannot be read without Spark"
     path: str
     reason: str
 

@@ -206,6 +206,11 @@ class TableTransaction:
         except Exception:  # the first error says more
             return False
 
+    def properties(self) -> dict[str, str]:
+        """Of the table; empty if there is none."""
+        entries = self._java("java.util.ArrayList")(self._java(_CONVERTERS).asJava(self._transaction.metadata().configuration()).entrySet())
+        return {str(each.getKey()): str(each.getValue()) for each in _each(entries)}
+
     def schema_text(self) -> str:
         """The table's columns as Delta stores them; equal texts are equal schemas. Empty if there is no table."""
         return str(self._transaction.metadata().schemaString()) if self.exists else ""

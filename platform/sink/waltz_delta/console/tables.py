@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any  # pyarrow has no types
 
+from waltz_delta.base.dataset import open_dataset
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.marks import marks_among
 from waltz_delta.marks.positions_log import TableLog
@@ -125,7 +126,7 @@ def rows_of_transaction(path: str, keys: Sequence[str], partition: int, transact
     """None if the rows of the table do not say which transaction they are of, as in a merged table."""
     import pyarrow.compute as pc
 
-    dataset = _dataset(path)
+    dataset = openopen_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names):
         return None
     return _rows(dataset, (pc.field("partition") == partition) & (pc.field("transaction_id") == transaction_id), keys)
@@ -141,7 +142,7 @@ def rows_of_key(path: str, keys: Sequence[str], data: bytes) -> Rows | None:
         return None
     if not keys or not isinstance(value, dict) or not all(isinstance(value.get(key), str | int) for key in keys):
         return None
-    dataset = _dataset(path)
+    dataset = openopen_dataset(path)
     if not set(keys) <= set(dataset.schema.names):
         return None
     wanted: Any = pc.scalar(True)
@@ -154,7 +155,7 @@ def newest_rows(path: str, keys: Sequence[str], marks: Mapping[int, int]) -> Row
     """Some of the newest rows, or any if they do not say which transaction they are of."""
     import pyarrow.compute as pc
 
-    dataset = _dataset(path)
+    dataset = openopen_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names) or not marks:
         return _rows(dataset, None, keys)
     each_max = max(1, ROWS_MAX // len(marks))
@@ -170,7 +171,7 @@ def waiting_letters(path: str, number: int = 0) -> LetterPage:
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        dataset = _dataset(path)
+        dataset = open_dataset(path)
     except TableNotFoundError:
         return LetterPage(0, Rows((), (), ()), 0, 0)
     wanted = pc.field("replayed_at").is_null()
@@ -194,7 +195,7 @@ def letters_of_transaction(path: str, cluster_key: str, partition: int, transact
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        dataset = _dataset(path)
+        dataset = open_dataset(path)
     except TableNotFoundError:
         return []
     wanted = (pc.field("partition") == partition) & (pc.field("transaction_id") == transaction_id)
@@ -215,12 +216,6 @@ def withheld(rows: Rows, columns: Sequence[str], hides: Callable[[int], bool]) -
             for row, place in zip(rows.values, rows.places, strict=True)
         ),
     )
-
-
-def _dataset(path: str) -> Any:
-    from deltalake import DeltaTable
-
-    return DeltaTable(path).to_pyarrow_dataset()
 
 
 def _rows(dataset: Any, wanted: Any, keys: Sequence[str]) -> Rows:

@@ -24,6 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.quoting import quoted
 from waltz_delta.decode.decode_json import decode_json
 from waltz_delta.decode.decode_nested import checked, first_problem
 from waltz_delta.decode.decode_times import TypedTimes, check_units
@@ -89,7 +90,7 @@ def required(settings: DecodeSettings, spark: SparkSession, *, only: Sequence[st
     found: list[Column] = []
     for path in _required(declared_columns(spark, settings)):
         if only is None or path[0] in only:
-            column, outer = f.col(f"`{path[0]}`"), None
+            column, outer = f.col(quoted(path[0])), None
             for name in path[1:]:
                 outer = column.isNotNull() if outer is None else outer & column.isNotNull()
                 column = column.getField(name)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import MapType, StructType
+from pyspark.sql.types import StructType
 
+from waltz_delta.base.quoting import quoted
+from waltz_delta.jobs.audit_hash import row_hash
 from waltz_delta.landing.merge_source import AT, DELETED
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.settings import TargetSettings
@@ -98,7 +100,7 @@ def compare_appended(expected: DataFrame, table: DataFrame, piece: PieceOfLog, s
     """A table that keeps every transaction, within the piece."""
     columns, lacking = _columns(expected.schema, table.schema)
     found = piece.holds(table)
-    sides = [_sums(rows, columns) for rows in (expected, found)]
+    sides = [_sums(rows, columns, table.schema) for rows in (expected, found)]
     joined = sides[0].alias("e").join(sides[1].alias("t"), [PARTITION, "bucket"], "full").collect()
     totals: dict[int, list[int]] = {}
     agrees: dict[int, bool] = {}
@@ -117,11 +119,10 @@ def compare_appended(expected: DataFrame, table: DataFrame, piece: PieceOfLog, s
     return counted, [*lacking, *_appended_rows(expected, found, columns, sorted(buckets)[:shown], shown)]
 
 
-def _sums(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+def _sums(rows: DataFrame, columns: Sequence[str], stored: StructType) -> DataFrame:
     """Count, sum of ids, sum of hashes for each bucket of ids."""
-    hashed = rows.select(
-        PARTITION, TRANSACTION_ID, f.floor(f.col(TRANSACTION_ID) / BUCKET).alias("bucket"), _hash(rows.schema, columns).alias("hash")
-    )
+    bucket = f.floor(f.col(TRANSACTION_ID) / BUCKET).alias("bucket")
+    hashed = rows.select(PARTITION, TRANSACTION_ID, bucket, row_hash(rows.schema, columns, stored).alias("hash"))
     sums = (f.count("*").alias("count"), f.sum(f.col(TRANSACTION_ID).cast(_EXACT)).alias("ids"), f.sum(f.col("hash").cast(_EXACT)).alias("hashes"))
     return hashed.groupBy(PARTITION, "bucket").agg(*sums)
 
@@ -137,7 +138,7 @@ def _appended_rows(
         chosen = chosen | ((f.col(PARTITION) == partition) & ids)
     sides = []
     for rows in (expected, found):
-        each = rows.where(chosen).select(PARTITION, TRANSACTION_ID, _hash(rows.schema, columns).alias("hash"))
+        each = rows.where(chosen).select(PARTITION, TRANSACTION_ID, row_hash(rows.schema, columns, found.schema).alias("hash"))
         sides.append(each.groupBy(PARTITION, TRANSACTION_ID).agg(f.count("*").alias("count"), f.sum(f.col("hash").cast(_EXACT)).alias("hash")))
     joined = sides[0].alias("e").join(sides[1].alias("t"), [PARTITION, TRANSACTION_ID], "full")
     ours, theirs = f.coalesce(f.col("e.count"), f.lit(0)), f.coalesce(f.col("t.count"), f.lit(0))
@@ -164,22 +165,20 @@ def _runs(found: Sequence[tuple[str, int, int]]) -> Iterator[Difference]:
 def compare_keyed(rows: DataFrame, table: DataFrame, target: TargetSettings, shown: int, *, whole: bool) -> Iterator[Difference]:
     """Compares a table that keeps the newest row of each key (or, as a history, marks it) with a plain fold of all rows. If the log is not `whole`,
     keys that it does not contain cannot be checked."""
-    order = f.struct(*dict.fromkeys([target.sequence, *(name for name in (TRANSACTION_ID, PARTITION) if name in rows.columns)]))
-    newest = rows.groupBy(*target.keys).agg(f.max_by(f.struct(*rows.columns), order).alias("newest")).select("newest.*")
+    order = f.struct(*dict.fromkeys([quoted(target.sequence), *(name for name in (TRANSACTION_ID, PARTITION) if name in rows.columns)]))
+    whole_row = f.struct(*map(quoted, rows.columns))
+    newest = rows.groupBy(*map(quoted, target.keys)).agg(f.max_by(whole_row, order).alias("newest")).select("newest.*")
     if DELETED in rows.columns:
         newest = newest.where(~f.col(DELETED)).drop(DELETED, AT)
     living = table
     if target.mode == "history":
-        living = table.where(f.col(target.history.is_current))
+        living = table.where(f.col(quoted(target.history.is_current)))
     elif target.deletes is not None and target.deletes.kind == "soft":
-        living = table.where(~f.coalesce(f.col(target.deletes.deleted), f.lit(False)))
+        living = table.where(~f.coalesce(f.col(quoted(target.deletes.deleted)), f.lit(False)))
     columns, lacking = _columns(newest.schema, living.schema)
     yield from lacking
     place = [name for name in (PARTITION, TRANSACTION_ID) if name in living.columns]
-    sides = [
-        side.select(*[f.col(key).alias(f"key{n}") for n, key in enumerate(target.keys)], *place, _hash(side.schema, columns).alias("hash"))
-        for side in (newest, living)
-    ]
+    sides = [side.select(*_keys(target), *place, row_hash(side.schema, columns, living.schema).alias("hash")) for side in (newest, living)]
     counted = (
         sides[1]
         .groupBy(*[f"key{n}" for n in range(len(target.keys))])
@@ -203,6 +202,10 @@ def compare_keyed(rows: DataFrame, table: DataFrame, target: TargetSettings, sho
         yield Difference(row[0], None, None, None, f"key={row[1]}")
 
 
+def _keys(target: TargetSettings) -> list[Column]:
+    return [f.col(quoted(key)).alias(f"key{n}") for n, key in enumerate(target.keys)]
+
+
 def _columns(expected: StructType, found: StructType) -> tuple[list[str], list[Difference]]:
     """The columns to compare; those that the table lacks."""
     held = {name.lower() for name in found.fieldNames()}
@@ -210,14 +213,3 @@ def _columns(expected: StructType, found: StructType) -> tuple[list[str], list[D
     lacking = [name for name in own if name.lower() not in held]
     different = [Difference("column", None, None, None, f"{name} is not in the table") for name in lacking]
     return [name for name in own if name not in lacking], different
-
-
-def _hash(schema: StructType, columns: Sequence[str]) -> Column:
-    """Spark hashes no maps: their entries in order are hashed."""
-    kinds = {field.name.lower(): field.dataType for field in schema.fields}
-    return f.xxhash64(
-        *[
-            f.array_sort(f.map_entries(name)) if isinstance(kinds.get(name.lower()), MapType) else f.col(name)
-            for name in sorted(columns, key=str.lower)
-        ]
-    )

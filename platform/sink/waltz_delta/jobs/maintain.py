@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.quoting import table_at
 from waltz_delta.base.session import open_session
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.job_arguments import JobParser
@@ -130,7 +131,7 @@ def _run(arguments: Sequence[str]) -> int | None:
             for table, need in needs.items():
                 if found.cluster_by and not found.dry_run:
                     with one_committer(spark, table):
-                        spark.sql(f"ALTER TABLE delta.`{table}` CLUSTER BY ({found.cluster_by})")
+                        spark.sql(f"ALTER TABLE {table_at(table)} CLUSTER BY ({found.cluster_by})")
                 done.append(
                     maintain_table(
                         spark,
@@ -241,7 +242,7 @@ def reader_version(spark: SparkSession, checkpoint: str, path: str) -> int:
 
 
 def _table_id(spark: SparkSession, path: str) -> str:
-    return str(spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["id"])
+    return str(spark.sql(f"DESCRIBE DETAIL {table_at(path)}").collect()[0]["id"])
 
 
 def _reader_versions(spark: SparkSession, checkpoint: str) -> dict[str, int]:
@@ -273,7 +274,7 @@ def _optimize(spark: SparkSession, path: str, *, full: bool) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with one_committer(spark, path):
-                spark.sql(f"OPTIMIZE delta.`{path}`{' FULL' if full else ''}")
+                spark.sql(f"OPTIMIZE {table_at(path)}{' FULL' if full else ''}")
         except Exception as error:
             if not internal.is_conflict(error) or attempt == ATTEMPTS:
                 raise
@@ -287,7 +288,7 @@ def _vacuum(spark: SparkSession, path: str, hours: float, *, dry_run: bool) -> i
     before = spark.conf.get(check, None)
     spark.conf.set(check, "false")  # the retention was decided above
     try:
-        vacuum = f"VACUUM delta.`{path}` RETAIN {hours:.4f} HOURS"
+        vacuum = f"VACUUM {table_at(path)} RETAIN {hours:.4f} HOURS"
         if dry_run:
             return spark.sql(f"{vacuum} DRY RUN").count()
         with one_committer(spark, path):  # VACUUM commits its begin and its end
@@ -314,7 +315,7 @@ def _warnings(spark: SparkSession, path: str, hours: float) -> list[str]:
 
 
 def _properties(spark: SparkSession, path: str) -> dict[str, str]:
-    return dict(spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["properties"])
+    return dict(spark.sql(f"DESCRIBE DETAIL {table_at(path)}").collect()[0]["properties"])
 
 
 def _age_hours(spark: SparkSession, path: str, version: int) -> float:

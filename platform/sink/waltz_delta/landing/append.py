@@ -15,10 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.quoting import quoted
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
+from waltz_delta.tables.column_names import check_names
 from waltz_delta.tables.evolution import Evolution, fit
+from waltz_delta.tables.mode import check_declared, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
 
@@ -51,7 +54,7 @@ class DeltaAppend:
         self.cluster_key = cluster_key
         self._partition_by = tuple(partition_by)
         self._cluster_by = tuple(cluster_by)
-        self._properties = dict(properties or {})
+        self._properties = with_mode(properties or {}, "append")
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._fitted: tuple[str, StructType, list[str]] | None = None
@@ -64,11 +67,14 @@ class DeltaAppend:
         internal.check_versions(spark)
         check_layout(schema, self._partition_by, self._cluster_by)
         if is_table(spark, self.path):
+            check_declared(spark, self.path, schema, "append", self.cluster_key)
             fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
             self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
         elif self._cluster_by:
+            check_names(schema, self._properties, merged=False)
             create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
         else:
+            check_names(schema, self._properties, merged=False)
             reserve(spark, self.path)
         self._prepared = True
 
@@ -103,7 +109,7 @@ class DeltaAppend:
             return None
         frame = rows(overlap(covered, marks))
         if transaction.exists:
-            frame = frame.select(*self._columns(spark, transaction, frame.schema))
+            frame = frame.select(*map(quoted, self._columns(spark, transaction, frame.schema)))
         try:
             written = transaction.write(frame, partition_by=self._partition_by, properties=self._properties)
         except Exception as error:
@@ -119,7 +125,7 @@ class DeltaAppend:
         transaction = internal.TableTransaction(spark, self.path)
         number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
         there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
-        missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*self._columns(spark, transaction, rows.schema))
+        missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*map(quoted, self._columns(spark, transaction, rows.schema)))
         if missing.isEmpty():
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})

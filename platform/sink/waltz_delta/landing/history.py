@@ -20,10 +20,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType
 
+from waltz_delta.base.quoting import quoted
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.merge_source import DELETED, mark_deletes, moved, same_key
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import DeleteSettings, HistorySettings
+from waltz_delta.tables.mode import Mode
 
 __all__ = ["DeltaHistory"]
 
@@ -47,6 +49,7 @@ class DeltaHistory(MergeSink):
 
 
 class HistoryRule:
+    mode: Mode = "history"
     merges_held_rows = False
 
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, names: HistorySettings) -> None:
@@ -73,12 +76,12 @@ class HistoryRule:
         table = DeltaTable.forPath(spark, path)
         changes = self.changes(table.toDF(), source, columns)
         ends: dict[str, str | Column] = {
-            f"`{self._names.valid_to}`": f.col("s._waltz_to"),
-            f"`{self._names.is_current}`": f.col("s._waltz_current"),
+            quoted(self._names.valid_to): f.col("s._waltz_to"),
+            quoted(self._names.is_current): f.col("s._waltz_current"),
         }
-        values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns}
-        begin: dict[str, str | Column] = {f"`{self._names.valid_from}`": f.col("s._waltz_from")}
-        same = same_key(self._keys) & f.col(f"t.`{self._names.valid_from}`").eqNullSafe(f.col("s._waltz_from"))
+        values: dict[str, str | Column] = {quoted(name): f.col(f"s.{quoted(name)}") for name in columns}
+        begin: dict[str, str | Column] = {quoted(self._names.valid_from): f.col("s._waltz_from")}
+        same = same_key(self._keys) & f.col(f"t.{quoted(self._names.valid_from)}").eqNullSafe(f.col("s._waltz_from"))
         merge = table.alias("t").merge(changes.alias("s"), same)
         merge = merge.whenMatchedUpdate(f.col("s._waltz_new"), {**values, **ends}).whenMatchedUpdate(None, ends)
         return merge.whenNotMatchedInsert(values={**values, **begin, **ends})
@@ -88,20 +91,20 @@ class HistoryRule:
         events = self._events(table, source, columns)
         place = [name for name in (TRANSACTION_ID, PARTITION, ROW) if name in columns]
         order = f.struct("_waltz_weight", *place, (~f.col("_waltz_new")).alias("stays"))
-        won = f.max_by(f.struct(*[name for name in columns if name not in self._keys], "_waltz_version", "_waltz_new"), order).alias("won")
+        won = f.max_by(f.struct(*[quoted(name) for name in columns if name not in self._keys], "_waltz_version", "_waltz_new"), order).alias("won")
         held = [f.bool_or("_waltz_held").alias("held"), f.max("_waltz_was_to").alias("was_to"), f.bool_or("_waltz_was_current").alias("was_current")]
-        each = events.groupBy(*self._keys, "_waltz_from").agg(won, *held)
-        of_key = Window.partitionBy(*self._keys).orderBy("_waltz_from")
+        each = events.groupBy(*map(quoted, self._keys), "_waltz_from").agg(won, *held)
+        of_key = Window.partitionBy(*map(quoted, self._keys)).orderBy("_waltz_from")
         version = f.col("won._waltz_version")
         each = each.withColumns({"next": f.lead("_waltz_from").over(of_key), "after": f.coalesce(f.lag(version).over(of_key), f.lit(False))})
         if self._sequence == TRANSACTION_ID:
-            whole = Window.partitionBy(*self._keys)
+            whole = Window.partitionBy(*map(quoted, self._keys))
             lowest, highest = f.min(f.col(f"won.{PARTITION}")).over(whole), f.max(f.col(f"won.{PARTITION}")).over(whole)
             each = each.withColumns({"lowest": lowest, "highest": highest})
             checked = moved(f.col("lowest"), f.col("highest"), f.col(f"won.{TRANSACTION_ID}")).cast("boolean")
             version = f.when(f.col("lowest") != f.col("highest"), checked).otherwise(version)
         found = each.where(version | f.col("held") | ~f.col("after")).select(
-            *[f.col(f"`{name}`") if name in self._keys else f.col(f"won.`{name}`").alias(name) for name in columns],
+            *[f.col(quoted(name)) if name in self._keys else f.col(f"won.{quoted(name)}").alias(name) for name in columns],
             "_waltz_from",
             f.when(version, f.col("next")).otherwise(f.col("_waltz_from")).alias("_waltz_to"),
             (version & f.col("next").isNull()).alias("_waltz_current"),
@@ -113,12 +116,12 @@ class HistoryRule:
 
     def _events(self, table: DataFrame, source: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Everything that starts or ends a version: the table's versions that the batch may change, their ends, and the batch."""
-        since = source.groupBy(*self._keys).agg(f.min(self._sequence).alias("_waltz_since")).alias("s")
-        begin, end = f.col(f"t.`{self._names.valid_from}`"), f.col(f"t.`{self._names.valid_to}`")
+        since = source.groupBy(*map(quoted, self._keys)).agg(f.min(quoted(self._sequence)).alias("_waltz_since")).alias("s")
+        begin, end = f.col(f"t.{quoted(self._names.valid_from)}"), f.col(f"t.{quoted(self._names.valid_to)}")
         reached = f.coalesce(end >= f.col("s._waltz_since"), f.lit(True)) | f.coalesce(begin >= f.col("s._waltz_since"), f.lit(True))
         there = table.alias("t").join(since, same_key(self._keys) & reached).select("t.*")
         place = {*self._keys, TRANSACTION_ID, PARTITION, ROW}
-        begin, end, current = (f.col(f"`{name}`") for name in (self._names.valid_from, self._names.valid_to, self._names.is_current))
+        begin, end, current = (f.col(quoted(name)) for name in (self._names.valid_from, self._names.valid_to, self._names.is_current))
         kinds = {field.name: field.dataType for field in source.schema.fields}
         never = [f.lit(None).cast(kinds[name]).alias(name) for name in columns]
         version = end.isNull() | (end > begin)
@@ -135,10 +138,10 @@ class HistoryRule:
                 (current if held else f.lit(None).cast("boolean")).alias("_waltz_was_current"),
             )
 
-        known = [f.col(f"`{name}`") if name in place else empty for name, empty in zip(columns, never, strict=True)]
-        keyed = [f.col(f"`{name}`") if name in self._keys else empty for name, empty in zip(columns, never, strict=True)]
-        mine = [f.col(f"`{name}`") for name in columns]
+        known = [f.col(quoted(name)) if name in place else empty for name, empty in zip(columns, never, strict=True)]
+        keyed = [f.col(quoted(name)) if name in self._keys else empty for name, empty in zip(columns, never, strict=True)]
+        mine = [f.col(quoted(name)) for name in columns]
         versions = event(there, known, begin, 1, version, new=False, held=True)
         ends = event(there.where(end > begin), keyed, end, 0, f.lit(False), new=False, held=False)
-        batch = event(source, mine, f.col(f"`{self._sequence}`"), 1, ~f.col(DELETED), new=True, held=False)
+        batch = event(source, mine, f.col(quoted(self._sequence)), 1, ~f.col(DELETED), new=True, held=False)
         return versions.unionByName(ends).unionByName(batch)

@@ -35,6 +35,7 @@ from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.marks.start import FROM_THE_EARLIEST
 from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_delta.tables.column_names import check_names
 from waltz_log.statistics import Summed, snapshot
 
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
@@ -234,7 +235,8 @@ def _count(observation: Observation) -> int | None:
 
 def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: StructType | None = None) -> dict[str, StructType]:
     """The columns of each table by its path, without any data: those that Spark derives from decoding, filter and projection, and those that the mode
-    adds. `schema`: of the source's rows, if the source is asked for more than its usual columns."""
+    adds. `schema`: of the source's rows, if the source is asked for more than its usual columns. Raises `InvalidSetting` for names that no table can
+    have."""
     from pyspark_waltz.source import SCHEMA
 
     empty = spark.createDataFrame([], schema if schema is not None else SCHEMA)
@@ -242,7 +244,8 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
     for output in settings.outputs:
         rows = OutputDecoder(output, dead_letters=settings.dead_letters is not None).good(empty)
         sink = sink_for(output, "", dead_letters=settings.dead_letters is not None)
-        found[output.target.table] = sink.table_schema(rows.schema)
+        found[output.target.table] = schema_of_table = sink.table_schema(rows.schema)
+        check_names(schema_of_table, output.target.properties, merged=output.target.mode != "append")
     return found
 
 

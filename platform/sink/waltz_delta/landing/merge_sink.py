@@ -12,12 +12,15 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.landing.append import ATTEMPTS
+from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
 from waltz_delta.landing.merge_source import HIDDEN, hold
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, overlap, refuse_gaps
 from waltz_delta.marks.restored import follow_restore
+from waltz_delta.tables.column_names import check_names
 from waltz_delta.tables.evolution import Evolution, fit
+from waltz_delta.tables.mode import Mode, check_declared, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
 from waltz_log.errors import InvalidRequest
@@ -27,6 +30,8 @@ __all__ = ["MergeRule", "MergeSink"]
 
 class MergeRule(Protocol):
     """How rows with the same keys become a MERGE."""
+
+    mode: Mode
 
     merges_held_rows: bool
     """Whether the MERGE's source is the held rows as they are, not computed from them."""
@@ -75,7 +80,7 @@ class MergeSink:
         self._keys = tuple(keys)
         self._sequence = sequence
         self._layout = {"partition_by": tuple(partition_by), "cluster_by": tuple(cluster_by)}
-        self._properties = dict(properties or {})
+        self._properties = with_mode(properties or {}, rule.mode)
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
@@ -97,7 +102,10 @@ class MergeSink:
                 raise InvalidRequest(reason=f"the rows have a column {name}, which the table needs for its own; rename one of them")
         internal.check_versions(spark)
         check_layout(made, **self._layout)
-        if not is_table(spark, self.path):
+        if is_table(spark, self.path):
+            check_declared(spark, self.path, made, self.rule.mode, self.cluster_key)
+        else:
+            check_names(made, self._properties, merged=True)
             create_empty(spark, self.path, made, self._properties, **self._layout)
         self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
         self._fitted = None
@@ -141,7 +149,8 @@ class MergeSink:
 
     def _staged(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool) -> Staged:
         columns = self._columns(spark, _visible(rows.schema))
-        return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, rows, late=late)), columns)
+        storable = refuse_unstored(rows, self._keys, self._layout["partition_by"])
+        return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, storable, late=late)), columns)
 
     def _columns(self, spark: SparkSession, visible: StructType) -> list[str]:
         """Reads the table's columns again only if they changed since the last batch, for example by a user."""

@@ -12,6 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from waltz_delta.base.quoting import quoted
 from waltz_delta.landing.merge import MOVED
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import DeleteSettings
@@ -30,7 +31,7 @@ HIDDEN = (DELETED, AT, VALUES_AT)
 def order_of(alias: str | None, sequence: str, place: Sequence[str]) -> Column:
     """The order of rows with the same key. Nulls come first, so rows that a user wrote without a position in the log are the oldest."""
     start = f"{alias}." if alias else ""
-    return f.struct(*[f.col(f"{start}`{name}`").alias(name) for name in dict.fromkeys([sequence, TRANSACTION_ID, PARTITION, *place])])
+    return f.struct(*[f.col(f"{start}{quoted(name)}").alias(name) for name in dict.fromkeys([sequence, TRANSACTION_ID, PARTITION, *place])])
 
 
 def mark_deletes(rows: DataFrame, deletes: DeleteSettings | None) -> DataFrame:
@@ -48,7 +49,7 @@ def mark_deletes(rows: DataFrame, deletes: DeleteSettings | None) -> DataFrame:
 
 
 def same_key(keys: Sequence[str]) -> Column:
-    first, *others = [f.col(f"t.`{key}`").eqNullSafe(f.col(f"s.`{key}`")) for key in keys]
+    first, *others = [f.col(f"t.{quoted(key)}").eqNullSafe(f.col(f"s.{quoted(key)}")) for key in keys]
     return reduce(and_, others, first)
 
 
@@ -65,13 +66,13 @@ def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bo
     """One row per key. With `soft`, a delete has the values of the last row before it, if the batch has one."""
     place = [name for name in (ROW,) if name in rows.columns]
     order = order_of(None, sequence, place)
-    aggregates = [f.max_by(f.struct(*rows.columns), order).alias("newest")]
+    aggregates = [f.max_by(f.struct(*map(quoted, rows.columns)), order).alias("newest")]
     if soft:
         lives = ~f.col(DELETED)
-        aggregates.append(f.max_by(f.when(lives, f.struct(*rows.columns, order.alias(VALUES_AT))), f.when(lives, order)).alias("living"))
+        aggregates.append(f.max_by(f.when(lives, f.struct(*map(quoted, rows.columns), order.alias(VALUES_AT))), f.when(lives, order)).alias("living"))
     if sequence == TRANSACTION_ID:
         aggregates += [f.min(PARTITION).alias("lowest"), f.max(PARTITION).alias("highest")]
-    grouped = rows.groupBy(*keys).agg(*aggregates)
+    grouped = rows.groupBy(*map(quoted, keys)).agg(*aggregates)
     if sequence == TRANSACTION_ID:
         newest = f.col("newest")
         refused = moved(f.col("lowest"), f.col("highest"), newest.getField(TRANSACTION_ID)).cast(grouped.schema["newest"].dataType)

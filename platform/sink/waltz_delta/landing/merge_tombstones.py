@@ -18,6 +18,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.quoting import quoted
 from waltz_delta.landing.merge_source import AT, DELETED, order_of, same_key
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace
 from waltz_delta.tables.table import create_empty, is_table
@@ -55,7 +56,7 @@ class Tombstones:
         table = DeltaTable.forPath(spark, self.path)
         columns = table.toDF().columns
         place = [name for name in (ROW,) if name in source.columns]
-        values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns if name != DELETED_AT}
+        values: dict[str, str | Column] = {quoted(name): f.col(f"s.{quoted(name)}") for name in columns if name != DELETED_AT}
         values[DELETED_AT] = f.col(f"s.`{AT}`")
         later = order_of("s", self._sequence, place) > order_of("t", self._sequence, place)
         merge = table.alias("t").merge(deletes.alias("s"), same_key(self._keys))

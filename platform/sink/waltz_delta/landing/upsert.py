@@ -22,11 +22,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from waltz_delta.base.quoting import quoted
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.merge_source import AT, DELETED, VALUES_AT, latest_rows, mark_deletes, newer, order_of, same_key
 from waltz_delta.landing.merge_tombstones import Tombstones
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import DeleteSettings
+from waltz_delta.tables.mode import Mode
 
 __all__ = ["DeltaUpsert"]
 
@@ -57,6 +59,7 @@ class DeltaUpsert(MergeSink):
 
 
 class UpsertRule:
+    mode: Mode = "upsert"
     merges_held_rows = True
 
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, tombstones: Tombstones | None) -> None:
@@ -90,18 +93,18 @@ class UpsertRule:
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
         place = [name for name in (ROW,) if name in source.columns]
         newest, deleted = newer(self._sequence, place), f.col(f"s.`{DELETED}`")
-        values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns}
+        values: dict[str, str | Column] = {quoted(name): f.col(f"s.{quoted(name)}") for name in columns}
         merge = DeltaTable.forPath(spark, path).alias("t").merge(source.alias("s"), same_key(self._keys))
         if self._deletes is None:
             return merge.whenMatchedUpdate(newest, values).whenNotMatchedInsert(values=values)
         if not self._soft:
             return merge.whenMatchedDelete(newest & deleted).whenMatchedUpdate(newest, values).whenNotMatchedInsert(~deleted, values)
         flags: dict[str, str | Column] = {
-            f"`{self._deletes.deleted}`": deleted,
-            f"`{self._deletes.deleted_at}`": f.when(deleted, f.col(f"s.`{AT}`")),
+            quoted(self._deletes.deleted): deleted,
+            quoted(self._deletes.deleted_at): f.when(deleted, f.col(f"s.`{AT}`")),
         }
         moved = [name for name in columns if name in (PARTITION, TRANSACTION_ID, ROW, self._sequence)]
-        only_place: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in moved}
+        only_place: dict[str, str | Column] = {quoted(name): f.col(f"s.{quoted(name)}") for name in moved}
         valued = ~deleted | (f.col(f"s.`{VALUES_AT}`") > order_of("t", self._sequence, place))
         merge = merge.whenMatchedUpdate(newest & valued, {**values, **flags}).whenMatchedUpdate(newest, {**only_place, **flags})
         return merge.whenNotMatchedInsert(values={**values, **flags})

@@ -17,6 +17,7 @@ __all__ = [
     "BatchRange",
     "app_id",
     "cluster_key_among",
+    "cluster_keys_among",
     "high_water_marks",
     "marks_among",
     "merge_app_id",
@@ -97,10 +98,15 @@ def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
             raise GapInTable(path=path, partition=partition, first=held, last=first - 1)
 
 
+def cluster_keys_among(versions: Iterable[str]) -> list[str]:
+    """The keys of the clusters whose logs the table holds."""
+    return sorted({found[1] for name in versions if (found := _MARK.fullmatch(name))})
+
+
 def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
     """The key of the cluster that the identifiers name; None if none does. Raises `InvalidRequest` for a table that holds the logs of two clusters:
     pass a key."""
-    keys = sorted({found[1] for name in versions if (found := _MARK.fullmatch(name))})
+    keys = cluster_keys_among(versions)
     if len(keys) > 1:
         raise InvalidRequest(reason=f"the table {path} holds the logs of {len(keys)} clusters, say which: cluster_key={' or '.join(keys)}")
     return keys[0] if keys else None

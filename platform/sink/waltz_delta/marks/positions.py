@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
 
+from waltz_delta.base.dataset import open_dataset
 from waltz_delta.errors import PositionForgotten, PositionNotReached
 from waltz_delta.marks.marks import cluster_key_among, marks_among, merge_app_id
 from waltz_delta.marks.positions_given import Position, checked_position, expect_partitions
@@ -94,17 +95,14 @@ def dataset_at(
     """The table as of a log position as a `pyarrow.dataset.Dataset`, without a JVM; no data is read yet.
 
     `exact`: no row above the position; raises `InvalidRequest` if a merged table cannot give that. Otherwise all rows of the first version that holds
-    the position. Raises the errors of `version_at`."""
+    the position. Raises the errors of `version_at`, and `UnreadableTable` for a table that pyarrow would show other rows of than it has."""
     import pyarrow.compute as pc
     import pyarrow.dataset as datasets
-    from deltalake import DeltaTable
 
     last_ids = checked_position(position)
     table = _Table(path, cluster_key, storage_options)
     version = table.exact_version_at(last_ids) if exact else table.version_at(last_ids)
-    # Tables written before the sink set the timestamp type hold INT96; read as nanoseconds, a date after 2262 would fail.
-    options = datasets.ParquetReadOptions(coerce_int96_timestamp_unit="us")
-    dataset = DeltaTable(path, version=version, storage_options=storage_options).to_pyarrow_dataset(parquet_read_options=options)
+    dataset = open_dataset(path, version=version, storage_options=storage_options)
     if not exact or table.merged:
         return dataset
     within: Any = pc.scalar(False)

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.quoting import quoted, table_at
 from waltz_delta.errors import SchemaMismatch
 
 __all__ = ["Evolution", "fit", "fitting_columns"]
@@ -59,10 +60,10 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
                 raise SchemaMismatch(path=path, column=name, reason="the table has no such column, and it cannot be left out")
         if not missing:
             return kept
-        listed = ", ".join(f"{_quoted(field.name)} {_sql(field.dataType)}" for field in missing)
+        listed = ", ".join(f"{quoted(field.name)} {_sql(field.dataType)}" for field in missing)
         try:
             with one_committer(spark, path):
-                spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({listed})")
+                spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({listed})")
         except Exception as error:  # another driver may be adding them as well
             _, still = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
             if still == missing and not internal.is_conflict(error):
@@ -70,14 +71,10 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
     raise SchemaMismatch(path=path, column=missing[0].name, reason="could not be added, since others changed the table each time")
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def _sql(kind: DataType) -> str:
     """The type in SQL. `simpleString` is not SQL if the name of an inner field needs quotes."""
     if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
+        return f"STRUCT<{', '.join(f'{quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{_sql(kind.elementType)}>"
     if isinstance(kind, MapType):

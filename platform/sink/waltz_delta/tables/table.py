@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.log_store import one_committer, refuse_catalog, require_one_winner, require_own_commits
+from waltz_delta.base.quoting import table_at
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.errors import InvalidSetting
 
@@ -78,8 +79,10 @@ def create_empty(
     from delta.tables import DeltaTable
 
     require_own_commits(path, (), properties)
-    # Delta writes the log of a table at a relative path, and then fails, because the catalog reads the path as a name.
-    builder = DeltaTable.createIfNotExists(spark).location(internal.absolute_path(spark, path)).addColumns(schema)
+    # Delta writes the log of a table at a relative path, and then fails, because the catalog reads the path as a name. From a location alone it makes
+    # the name itself, without quotes.
+    place = internal.absolute_path(spark, path)
+    builder = DeltaTable.createIfNotExists(spark).tableName(table_at(place)).location(place).addColumns(schema)
     if partition_by:
         builder = builder.partitionedBy(*partition_by)
     if cluster_by:
