@@ -126,7 +126,7 @@ def rows_of_transaction(path: str, keys: Sequence[str], partition: int, transact
     """None if the rows of the table do not say which transaction they are of, as in a merged table."""
     import pyarrow.compute as pc
 
-    dataset = openopen_dataset(path)
+    dataset = open_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names):
         return None
     return _rows(dataset, (pc.field("partition") == partition) & (pc.field("transaction_id") == transaction_id), keys)
@@ -142,7 +142,7 @@ def rows_of_key(path: str, keys: Sequence[str], data: bytes) -> Rows | None:
         return None
     if not keys or not isinstance(value, dict) or not all(isinstance(value.get(key), str | int) for key in keys):
         return None
-    dataset = openopen_dataset(path)
+    dataset = open_dataset(path)
     if not set(keys) <= set(dataset.schema.names):
         return None
     wanted: Any = pc.scalar(True)
@@ -155,7 +155,7 @@ def newest_rows(path: str, keys: Sequence[str], marks: Mapping[int, int]) -> Row
     """Some of the newest rows, or any if they do not say which transaction they are of."""
     import pyarrow.compute as pc
 
-    dataset = openopen_dataset(path)
+    dataset = open_dataset(path)
     if not {"partition", "transaction_id"} <= set(dataset.schema.names) or not marks:
         return _rows(dataset, None, keys)
     each_max = max(1, ROWS_MAX // len(marks))

@@ -56,7 +56,7 @@ FEATURES = [
 @pytest.mark.parametrize(("protocol", "properties", "named"), FEATURES)
 def test_what_pyarrow_does_not_read_is_refused_by_its_name(tmp_path: Path, protocol: dict[str, Any], properties: dict[str, str], named: str) -> None:
     path = _table(tmp_path, protocol, properties)
-    for read in (lambda: dataset_at(path, {0: 0}), lambda: open_dataset(path), lambda: newest_rows(path, {0: 0})):
+    for read in (lambda: dataset_at(path, {0: 0}), lambda: open_dataset(path), lambda: newest_rows(path, [], {0: 0})):
         with pytest.raises(UnreadableTable) as raised:
             read()
         assert named in raised.value.reason
