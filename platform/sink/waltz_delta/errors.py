@@ -200,7 +200,7 @@ class UnreadableTable(InvalidRequest):
     """The table needs something of its readers that pyarrow does not do (column mapping, deletion vectors, widened types): it would show other rows
     than the table has. Nothing was read.
 
-    To do: read it with Spark, where `dataframe_at` takes the same position."""
+    To do: read it with Spark, where `dataframe_at` accepts the same position."""
 
     text = "table cannot be read without Spark"
     path: str

@@ -1,4 +1,4 @@
-"""Names and paths as Spark SQL takes them, whatever letters they have."""
+"""Names and paths as Spark SQL reads them, whatever letters they have."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _parts(value: Column, kind: DataType) -> tuple[Column, Column]:
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """The value in a form that `xxhash64` tells from every other one."""
+    """The value in a form that has an `xxhash64` of its own."""
     if isinstance(kind, ArrayType):
         element = kind.elementType
         return f.struct(f.size(value), f.transform(value, lambda each: f.struct(*_parts(each, element))))

@@ -12,7 +12,7 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["check_names"]
 
 NOT_IN_PARQUET: Final = " ,;{}()\n\t="
-"""Letters that Delta takes in a name only with column mapping."""
+"""Letters that Delta accepts in a name only with column mapping."""
 
 OF_MERGE: Final = frozenset({"filepath", "rowindexcol", "deletionvectorid", "_metadata", "_file_name_", "_row_id_"})
 """Columns that Delta adds to the rows of a table while it runs a MERGE."""
@@ -31,7 +31,7 @@ def check_names(schema: StructType, properties: Mapping[str, str], *, merged: bo
     if not mapped:
         for name in _names(schema):
             if set(name) & set(NOT_IN_PARQUET):
-                reason = f"has {_shown(name)}, which Delta takes only in a table with the property delta.columnMapping.mode=name"
+                reason = f"has {_shown(name)}, which Delta accepts only in a table with the property delta.columnMapping.mode=name"
                 raise _refused(name, f"{reason}; set it, or choose another name: `name AS other` in `select`")
 
 

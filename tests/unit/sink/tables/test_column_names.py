@@ -17,7 +17,7 @@ def _schema(*names: str, kind: DataType | None = None) -> StructType:
 
 
 @pytest.mark.parametrize("names", [("tail", "legs"), ("a.b", "e`f", "ü", "a-b", "a/b"), ("filePath2", "_metadata_")])
-def test_other_names_are_taken(names: tuple[str, ...]) -> None:
+def test_other_names_are_allowed(names: tuple[str, ...]) -> None:
     for merged in (False, True):
         check_names(_schema(*names), {}, merged=merged)
 

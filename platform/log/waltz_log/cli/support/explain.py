@@ -37,6 +37,7 @@ TROUBLESHOOTING: Final[Mapping[str, str]] = {
     "InvalidRequest": _CLIENT,
     "KeyMoved": _TABLE,
     "LockConflict": _APPEND,
+    "ModeChanged": _TABLE,
     "NotAllowed": _APPEND,
     "NotAppended": _APPEND,
     "OutboxFenced": _OUTBOX,
@@ -49,6 +50,7 @@ TROUBLESHOOTING: Final[Mapping[str, str]] = {
     "TableRestored": _TABLE,
     "Unavailable": _CLIENT,
     "Undecodable": _TABLE,
+    "UnreadableTable": _TABLE,
     "UnsafeTable": _TABLE,
     "UnsupportedDelta": _TABLE,
 }
