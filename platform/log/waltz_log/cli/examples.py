@@ -89,7 +89,6 @@ def add_examples(app: typer.Typer, name: str = "") -> None:
     for command in app.registered_commands:
         own = command.name or str(getattr(command.callback, "__name__", "")).replace("_", "-")
         _add(command, f"{name} {own}".strip())
-        command.context_settings = {**(command.context_settings or {}), "help_option_names": HELP_NAMES}
     for group in app.registered_groups:
         if group.typer_instance is not None:
             below = f"{name} {group.name}".strip()
@@ -98,6 +97,9 @@ def add_examples(app: typer.Typer, name: str = "") -> None:
 
 
 def _add(command: Any, name: str) -> None:
-    """`command`: what typer keeps of a command or of a group; both have an epilog."""
+    """`command`: what typer keeps of a command or of a group; both have an epilog and settings. Each has the names of its help itself: one that is used
+    without its group's context, as for its page, would keep the usual one."""
+    found = command.context_settings
+    command.context_settings = {**(found if isinstance(found, dict) else {}), "help_option_names": HELP_NAMES}
     if name in EXAMPLES:
         command.epilog = f"Example: {EXAMPLES[name]}"
