@@ -97,8 +97,8 @@ def add_examples(app: typer.Typer, name: str = "") -> None:
 
 
 def _add(command: Any, name: str) -> None:
-    """`command`: what typer keeps of a command or of a group; both have an epilog and settings. Each has the names of its help itself: one that is used
-    without its group's context, as for its page, would keep the usual one."""
+    """`command`: what typer keeps of a command or of a group; both have an epilog and settings. Each has the names of its help itself: without the
+    context of its group, as for its page, it would keep the usual one."""
     found = command.context_settings
     command.context_settings = {**(found if isinstance(found, dict) else {}), "help_option_names": HELP_NAMES}
     if name in EXAMPLES:
