@@ -25,6 +25,7 @@ from waltz_log.security.authority import DevelopmentAuthority
 from waltz_log.security.rules import AccessRules, Operation, Rule
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.transport import served_calls
 from waltz_log.transport.addresses import ReservedAddress
 from waltz_log.transport.forwarding import WorkerNetwork
 from waltz_log.transport.grpc import GrpcNetwork
@@ -67,6 +68,7 @@ def _permit(control: AccessControl) -> None:
 
 
 async def _serve(directory: Path, kind: str, given: dict[str, Any], loop: _Loop) -> None:
+    served_calls.TOO_LARGE_S = 0.01  # type: ignore[misc]  # hundreds of requests that are too large are measured, one after the other
     cluster = MemoryCluster(partitions=PARTITION + 2, storages=1, servers=1, settings=given, storage_settings=given)
     await cluster.start()
     ((server, _),) = cluster.servers.values()

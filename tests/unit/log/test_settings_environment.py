@@ -82,7 +82,10 @@ def _classes() -> list[type[Settings]]:
     return list(found.values())
 
 
-CLASSES = _classes()
+FROM_A_FILE_ALONE = {"Profiles"}
+"""Read without the environment: a user's addresses have variables of their own, WALTZ_CLUSTER and WALTZ_COORDINATOR."""
+
+CLASSES = [each for each in _classes() if each.__name__ not in FROM_A_FILE_ALONE]
 
 
 FIELDS = [(cls, name) for cls in CLASSES for name in cls.model_fields]

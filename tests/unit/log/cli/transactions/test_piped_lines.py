@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
@@ -40,9 +42,15 @@ class Pipe:
         self.writer = -1
 
 
+_descriptors = count(600)
+
+
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
-    reader, writer = os.pipe()
+    given, writer = os.pipe()
+    # A number that no other test has: a thread that still reads for an earlier one must not read what is written for this one.
+    reader = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, next(_descriptors))
+    os.close(given)
     found = Pipe(writer)
     with os.fdopen(reader, "rb") as file:
 
