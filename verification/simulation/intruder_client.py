@@ -14,6 +14,7 @@ from verification.simulation.identities import INTRUDER, identity_of
 from waltz_log.coordination.access import change_rules
 from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import ConnectionLost, PermissionDenied, Unavailable, WaltzError
+from waltz_log.security.access import NOT_KNOWN
 from waltz_log.security.rules import Operation, Rule
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -117,6 +118,8 @@ async def _ask(actor: Actor, address: str | None, method: Any, request: Any) -> 
     except (PermissionDenied, ConnectionLost, TimeoutError):
         return None
     except WaltzError as error:
+        if isinstance(error, Unavailable) and error.reason == NOT_KNOWN:  # a node that starts, while most storage nodes are down
+            return None
         return f"{method.name} reported {error!r}"
     return f"{method.name} answered {type(answer).__name__} partition={getattr(request, 'partition', '')}"
 

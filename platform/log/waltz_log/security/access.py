@@ -16,7 +16,7 @@ from waltz_log.security.callers import caller
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import CLOSED, CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide, permits_anywhere, resolves_for_others
 
-__all__ = ["AccessControl", "TopicOf"]
+__all__ = ["NOT_KNOWN", "AccessControl", "TopicOf"]
 
 TopicOf: TypeAlias = Callable[[int], tuple[str, int] | None]
 """From a log partition to the name of its topic and its number in the topic; None if it belongs to no topic."""
