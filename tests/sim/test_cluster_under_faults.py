@@ -44,6 +44,7 @@ FAILED_ONCE = {
     175959: "three lost answers cost a cut-off owner three rounds of pings, and its partition stayed",
     769934: "the followers of the coordinator ran by the clocks of the nodes that asked them, and a slow one heard of no revocation",
     798797: "a node that started while most storage nodes were down said that it knows no rules yet, which the run took for an answer",
+    731302: "a reader that had not read received 277 frames before the end of its feed, and the run waited 0.1 s for it",
     1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""

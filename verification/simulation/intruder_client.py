@@ -27,6 +27,9 @@ __all__ = ["INTRUDER", "ask_as_an_intruder", "lose_a_right", "servers_of"]
 NEWEST: Final = 1 << 40
 """A session number above all those of a run."""
 
+UNDER_WAY_S: Final = 2.0
+"""In which a reader that has not read receives what a server sent it before. A feed that goes on has no end after it."""
+
 WITHIN_S: Final = 1.0
 """A permission ends within this time on every node that reaches the coordinator."""
 
@@ -147,7 +150,7 @@ async def lose_a_right(world: World) -> None:
         if await read():
             world.history.complaints.append(f"31: a right that was revoked is still served: storage={name}")
     try:
-        async with asyncio.timeout(0.1):
+        async with asyncio.timeout(UNDER_WAY_S):  # what was sent before the revocation arrives first, then the end
             while await feed.receive() is not None:
                 pass
     except TimeoutError:
