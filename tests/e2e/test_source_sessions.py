@@ -60,7 +60,7 @@ class Replica:
         return await GrpcNetwork().serve("127.0.0.1:0", served)
 
     def _held(self, read: Callable[..., Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[None]]:
-        """After `hold_reads`, so many messages of a read are sent, and the next one when reads go on."""
+        """After `hold_reads`, its number of messages of a read is sent, and the next one when reads go on."""
 
         async def held(request: Any, stream: Any) -> None:
             sent, send = 0, stream.send

@@ -16,8 +16,8 @@ WANTED: Final = 65536
 
 
 def prepare_open_files(files: int) -> None:
-    """For a node that keeps so many files open beside its sockets. Raises the soft limit; workers inherit it. Raises `InvalidRequest` if the hard
-    limit is too low."""
+    """For a node that keeps this number of files open beside its sockets. Raises the soft limit; workers inherit it. Raises `InvalidRequest` if the
+    hard limit is too low."""
     problem = machine_faults.low_file_limit(needed=files + SOCKETS_MIN)
     if problem is not None:
         raise InvalidRequest(reason=problem)

@@ -36,7 +36,7 @@ ROWS_MAX = 20
 CELL_MAX = 300
 """Characters of one value."""
 LETTERS_PAGED_MAX = 100_000
-"""Of more dead letters, pages show so many: their places are sorted in memory."""
+"""Pages show no more dead letters than this: their places are sorted in memory."""
 
 NO_TABLE = "there is no table yet"
 """The problem of a table that its pipeline makes with its first batch."""

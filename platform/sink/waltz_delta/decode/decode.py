@@ -158,10 +158,14 @@ def _refuse_names(names: Iterable[str], reserved: Iterable[str]) -> None:
             raise InvalidSetting(name="columns", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
 
 
+def raised(problem: Column) -> Column:
+    """Fails the query, and names the transaction and its problem."""
+    return f.raise_error(f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), problem))
+
+
 def refuse(rows: DataFrame) -> DataFrame:
     """The same rows; a query over a row with a problem fails and names it."""
-    place = f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), f.col(PROBLEM))
-    return rows.withColumn(PROBLEM, f.when(f.col(PROBLEM).isNotNull(), f.raise_error(place).cast("string")))
+    return rows.withColumn(PROBLEM, f.when(f.col(PROBLEM).isNotNull(), raised(f.col(PROBLEM)).cast("string")))
 
 
 def project(rows: DataFrame, *, where: Column | None, select: str | None, kept: Sequence[str] = ()) -> DataFrame:

@@ -70,12 +70,12 @@ class DeltaAppend:
             check_declared(spark, self.path, schema, "append", self.cluster_key)
             fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
             self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
-        elif self._cluster_by:
-            check_names(schema, self._properties, merged=False)
-            create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
         else:
             check_names(schema, self._properties, merged=False)
-            reserve(spark, self.path)
+            if self._cluster_by:
+                create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
+            else:
+                reserve(spark, self.path)
         self._prepared = True
 
     def table_schema(self, schema: StructType) -> StructType:

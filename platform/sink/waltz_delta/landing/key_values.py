@@ -11,26 +11,22 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType
 
 from waltz_delta.base.quoting import quoted
-from waltz_delta.decode.decode import UNDECODABLE
-from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
+from waltz_delta.decode.decode import raised
 
 __all__ = ["refuse_unstored", "unstored_key"]
 
 UNSTORED: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
-def _endangered(schema: StructType, keys: Sequence[str], partition_by: Sequence[str]) -> list[str]:
-    partitioned = {name.lower() for name in partition_by}
-    wanted = {name.lower() for name in keys} & partitioned
-    return [field.name for field in schema.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
-
-
-def unstored_key(schema: StructType, keys: Sequence[str], partition_by: Sequence[str]) -> Column | None:
-    """Why a row's key cannot be stored, NULL for one that can; None if every key of these columns can."""
-    names = _endangered(schema, keys, partition_by)
+def unstored_key(rows: DataFrame, keys: Sequence[str], partition_by: Sequence[str]) -> Column | None:
+    """Why a row's key cannot be stored, NULL for one that can; None if every key of these columns can. Spark is asked for the schema only where a key
+    is a partition column."""
+    wanted = {name.lower() for name in keys} & {name.lower() for name in partition_by}
+    fields = rows.schema.fields if wanted else []
+    names = [field.name for field in fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
     return f.coalesce(*map(_reason, names)) if names else None
 
 
@@ -42,8 +38,5 @@ def _reason(name: str) -> Column:
 
 def refuse_unstored(rows: DataFrame, keys: Sequence[str], partition_by: Sequence[str]) -> DataFrame:
     """The same rows; a query over one whose key cannot be stored fails and names it."""
-    problem = unstored_key(rows.schema, keys, partition_by)
-    if problem is None:
-        return rows
-    place = f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), problem)
-    return rows.where(f.when(problem.isNotNull(), f.raise_error(place).cast("boolean")).otherwise(f.lit(True)))
+    problem = unstored_key(rows, keys, partition_by)
+    return rows if problem is None else rows.where(f.when(problem.isNotNull(), raised(problem).cast("boolean")).otherwise(f.lit(True)))

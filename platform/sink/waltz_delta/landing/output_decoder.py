@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse, required
 from waltz_delta.landing.key_values import unstored_key
@@ -58,13 +57,9 @@ class OutputDecoder:
             if missing is not None:
                 keys = required(settings, raw.sparkSession, only=self.output.target.keys)
                 missing = f.when(~f.col(DELETED), missing).otherwise(keys if keys is not None else f.lit(None).cast("string"))
-        unstored = self._unstored(rows.schema)
+        unstored = unstored_key(rows, self.output.target.keys, self.output.target.layout.partition_by)  # an append has no keys
         problems = [each for each in (missing, unstored) if each is not None]
         return rows.withColumn(PROBLEM, f.coalesce(f.col(PROBLEM), *problems)) if problems else rows
-
-    def _unstored(self, decoded: StructType) -> Column | None:
-        target = self.output.target
-        return unstored_key(decoded, target.keys, target.layout.partition_by) if target.mode != "append" else None
 
     def _projected(self, rows: DataFrame) -> DataFrame:
         """A delete passes the filter, since it may carry no more than its key."""

@@ -129,7 +129,7 @@ class StatusBoard:
             known.begins = begins
 
     def log_was(self, name: str, past: Mapping[int, Sequence[tuple[float, int]]]) -> None:
-        """The ends that partitions had so many seconds ago."""
+        """The ends that partitions had this number of seconds ago."""
         with self._lock:
             now_s, known = self._clock(), self._logs.setdefault(name, _Log())
             for partition, ends in past.items():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from waltz_log.cli.access import access
 from waltz_log.cli.main import run
 from waltz_log.cli.printing import print_result
 from waltz_log.cli.topics import topics
-from waltz_log.client import ClientSettings
-from waltz_log.client.owners.owners import Owners
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.exit_codes import FAILED, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
@@ -76,21 +73,16 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[InMemoryCluster]:
+async def cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reached_in: Callable[[InMemoryCluster], Any]
+) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=4, storages=1, servers=1) as made:
-
-        @asynccontextmanager
-        async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
-            owners = Owners(made.seeds, made.network, ClientSettings(connect_timeout_s=timeout_s), random.Random(0))
-            await owners.open()
-            yield owners
-            await owners.close()
 
         @asynccontextmanager
         async def connected(address: str, timeout_s: float) -> AsyncIterator[tuple[Coordinator, Network]]:
             yield made.ensemble.session(), made.network
 
-        monkeypatch.setattr(topics, "reached", reached)
+        monkeypatch.setattr(topics, "reached", reached_in(made))
         monkeypatch.setattr(access, "connected", connected)
         client = await made.client()
         for partition in range(4):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 
 from waltz_log.cli.topics import lag
 from waltz_log.cli.topics.spark_checkpoints import read_checkpoint
-from waltz_log.client import ClientSettings
-from waltz_log.client.owners.owners import Owners
 from waltz_log.coordination.subscribers import register_subscriber
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import InvalidRequest, NoSuchTopic
@@ -35,7 +31,7 @@ def _offsets(checkpoint: Path, batch: int, next_ids: Mapping[int, int], *, compl
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch, reached_in: Callable[[InMemoryCluster], Any]) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=3, storages=1, servers=1) as made:
         await made.create_topic("shop/orders", 2)
         async with await made.client() as client:
@@ -44,14 +40,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
                 for number in range(count):
                     await topic.append(b"%d" % number, partition=partition)
 
-        @asynccontextmanager
-        async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
-            owners = Owners(made.seeds, made.network, ClientSettings(connect_timeout_s=timeout_s), random.Random(0))
-            await owners.open()
-            yield owners
-            await owners.close()
-
-        monkeypatch.setattr(lag, "reached", reached)
+        monkeypatch.setattr(lag, "reached", reached_in(made))
         yield made
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from waltz_log.cli.topics import subscribers as command
-from waltz_log.client import ClientSettings
-from waltz_log.client.owners.owners import Owners
 from waltz_log.coordination.subscribers import propose_retained, read_subscribers, register_subscriber
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import InvalidRequest, InvalidSetting, OutOfRange
@@ -20,7 +17,7 @@ from waltz_log.testing import InMemoryCluster
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch, reached_in: Callable[[InMemoryCluster], Any]) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=2, storages=1, servers=1) as made:
         await made.create_topic("shop/orders", log_partitions=(1,))
         client = await made.client()
@@ -28,14 +25,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryClus
             await (await client.topic("shop/orders")).append(b"%d" % number)
         await register_subscriber(made.ensemble.session(), Subscriber("billing", {0: -1, 1: 1}, {"host": "app-7"}, 1000, 61_000))
 
-        @asynccontextmanager
-        async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
-            owners = Owners(made.seeds, made.network, ClientSettings(connect_timeout_s=timeout_s), random.Random(0))
-            await owners.open()
-            yield owners
-            await owners.close()
-
-        monkeypatch.setattr(command, "reached", reached)
+        monkeypatch.setattr(command, "reached", reached_in(made))
         yield made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,17 +24,9 @@ SEAT, OTHER = Lock("seat", "12A"), Lock("seat", "12B")
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch, reached_in: Callable[[InMemoryCluster], Any]) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=2, storages=1, servers=1) as made:
-
-        @asynccontextmanager
-        async def reached(address: str, timeout_s: float) -> AsyncIterator[Owners]:
-            owners = Owners(made.seeds, made.network, ClientSettings(connect_timeout_s=timeout_s), random.Random(0))
-            await owners.open()
-            yield owners
-            await owners.close()
-
-        monkeypatch.setattr(command, "reached", reached)
+        monkeypatch.setattr(command, "reached", reached_in(made))
         client = await made.client()
         for _ in range(3):
             await client.append(1, b"x", write_locks=[SEAT])

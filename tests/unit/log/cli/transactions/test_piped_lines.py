@@ -9,7 +9,6 @@ import os
 import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -69,17 +68,9 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch, clients_in: Callable[[InMemoryCluster], type[Any]]) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=4, storages=1, servers=1) as made:
-
-        class Connected:
-            @staticmethod
-            @asynccontextmanager
-            async def open(address: str, settings: ClientSettings) -> AsyncIterator[WaltzClient]:
-                async with await made.client(settings) as client:
-                    yield client
-
-        monkeypatch.setattr(transactions, "WaltzClient", Connected)
+        monkeypatch.setattr(transactions, "WaltzClient", clients_in(made))
         yield made
 
 
@@ -328,7 +319,7 @@ async def test_a_pipe_that_is_faster_than_the_log_waits_in_the_pipe(cluster: InM
         before = read
         await write_all()
         await asyncio.sleep(0.05)
-        assert read == before, "nobody asks for lines, so nothing more is read"
+        assert read == before, "no caller asks for lines, so nothing more is read"
         assert read <= 3 * piped_lines.READ_BYTES
         lines.stop()
 

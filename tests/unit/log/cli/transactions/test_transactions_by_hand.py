@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,18 +24,10 @@ SPAN = ("after", "from_time", "to_time", "follow", "compacted")
 
 
 @pytest.fixture
-async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InMemoryCluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch, clients_in: Callable[[InMemoryCluster], type[Any]]) -> AsyncIterator[InMemoryCluster]:
     async with InMemoryCluster(partitions=3, storages=1, servers=1) as made:
-
-        class Connected:
-            @staticmethod
-            @asynccontextmanager
-            async def open(address: str, settings: ClientSettings) -> AsyncIterator[WaltzClient]:
-                async with await made.client(settings) as client:
-                    yield client
-
-        monkeypatch.setattr(transactions, "WaltzClient", Connected)
-        monkeypatch.setattr(reading, "WaltzClient", Connected)
+        monkeypatch.setattr(transactions, "WaltzClient", clients_in(made))
+        monkeypatch.setattr(reading, "WaltzClient", clients_in(made))
         yield made
 
 

@@ -26,7 +26,7 @@ def _losing(answers: int) -> Iterator[bool]:
 
 
 async def _published_after_s(lost: int) -> float:
-    """How long after it is overdue that a partition without a majority is published, if so many answers in a row are lost."""
+    """How long after it is overdue that a partition without a majority is published, if this number of answers in a row is lost."""
     ensemble = MemoryEnsemble()
     found = Reachability(7, WHOLE, ensemble.session(), MemoryNetwork(), b"k" * 16, AFTER_S, lambda: STRANDED, KnownValues())
     await ensemble.session().create(paths.STRANDED, b"")
