@@ -229,3 +229,24 @@ def test_a_node_that_dies_in_the_middle_of_a_stream_costs_nothing(run: Run) -> N
     run.available_now(minPartitions="3")
     assert seen >= 5
     assert run.rows() == ids(0, 0, 2000)
+
+
+def test_executors_decode_what_they_read(spark: Any, stub: Stub, tmp_path: Path) -> None:
+    cluster = stub()
+    cluster.append(0, [b'{"k": "a", "n": 1}', b"no JSON", b'{"n": 2}', b'{"k": "b", "n": 2.5}', b'{"k": "c", "at": "2026-01-02"}'])
+    options = {"cluster": cluster.address, "columns": "k STRING NOT NULL, n INT, at TIMESTAMP", "timeZone": "Asia/Tokyo"}
+    rows = spark.read.format("waltz_stub").options(**options).load()
+    assert rows.schema.simpleString().endswith("header:int,k:string,n:int,at:timestamp,data:binary,problem:string>")
+    found = [(row.transaction_id, row.k, row.n, row.data and bytes(row.data), row.problem) for row in rows.orderBy("transaction_id").collect()]
+    assert [row for row in found if row[4] is None] == [(0, "a", 1, None, None), (4, "c", None, None, None)]
+    assert [(row[0], row[3], row[4]) for row in found if row[4] is not None] == [
+        (1, b"no JSON", "is not one JSON object: Expecting value at character 1"),
+        (2, b'{"n": 2}', "k is missing or null"),
+        (3, b'{"k": "b", "n": 2.5}', "n is not INT: 2.5"),
+    ]
+    assert rows.selectExpr("unix_seconds(at)").where("k = 'c'").collect()[0][0] == 1767279600
+    stream = spark.readStream.format("waltz_stub").options(**options).load()
+    query = stream.where("problem IS NULL").writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    ended = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert ended.awaitTermination(60)
+    assert sorted(row.k for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "c"]

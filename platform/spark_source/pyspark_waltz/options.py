@@ -6,12 +6,15 @@ them in lower case. Pure: opens no connection. For the syntax of positions and t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.times import time_zone
 from pyspark_waltz.foreign_options import refuse_foreign
 from pyspark_waltz.naming import Wanted, parse_topic_pattern, parse_topics
 from pyspark_waltz.positions import (
@@ -65,6 +68,9 @@ OPTIONS: Final = (
     Option("topicPattern", "none", _ALL, "the same for all topics whose whole name matches this regular expression, also later ones"),
     Option("compacted", "`false`", _BATCH, "reads the newest value of each key of compaction topics, and then the log (see Topics)"),
     Option("includeMetadata", "`false`", _DATA, "adds the columns `client_id`, `generation`, `sequence`, `checksum`"),
+    Option("columns", "none", _DATA, "decodes JSON to these columns, as SQL; `data` and `problem` are then of what does not decode (see Decoding)"),
+    Option("decode", "none", _DATA, 'further settings of decoding, as in a pipeline: JSON `{"timestamp_unit": "ms"}`'),
+    Option("timeZone", "`UTC`", _DATA, "with `columns`: the time zone of times without an offset"),
     Option("startingTransactionIds", "`earliest`", _DATA, 'where to start: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}`'),
     Option("startingTimestamp", "none", _DATA, "starts at the first transaction that was appended then or later"),
     Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for single partitions: JSON `{"0": 1700000000000}`'),
@@ -141,6 +147,8 @@ class SourceOptions:
     compacted: bool = False
     principal: str = ""
     metadata_mode: bool = False
+    decode: DecodeSettings | None = None
+    time_zone: str = "UTC"
     named: frozenset[str] = frozenset()
 
     @classmethod
@@ -178,11 +186,14 @@ class SourceOptions:
             compacted=_truth(values, "compacted", default=False),
             principal=check_principal(values["principal"].strip()) if "principal" in values else "",
             metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
+            decode=_decoding(values),
+            time_zone=values.get("timeZone", "UTC").strip(),
             named=frozenset(values),
         )
         found._check_partitions()
         found._check_order()
         found._check_topics()
+        found._check_decoding()
         found._check_named_topics()
         return found
 
@@ -197,6 +208,18 @@ class SourceOptions:
                     raise InvalidSetting(name=name, reason=_NOT_COMPACTED, nearest=None)
                 if name == "filterPushdown" and self.filter_pushdown:
                     raise InvalidSetting(name=name, reason="saves nothing with compacted=true: a view is read whole", nearest=None)
+
+    def _check_decoding(self) -> None:
+        if self.decode is None:
+            for name in ("decode", "timeZone"):
+                if name in self.named:
+                    raise InvalidSetting(name=name, reason="does nothing without columns", nearest=None)
+            return
+        time_zone(self.time_zone, "timeZone")
+        if self.compacted:
+            raise InvalidSetting(name="columns", reason="cannot be combined with compacted=true: a tombstone is no JSON", nearest=None)
+        if self.filter_pushdown:
+            raise InvalidSetting(name="columns", reason="cannot be combined with filterPushdown: filters know the log's columns only", nearest=None)
 
     def _check_named_topics(self) -> None:
         """Refuses a topic in JSON that the options never read. Whether the topic exists is checked later."""
@@ -277,6 +300,24 @@ class SourceOptions:
                 raise InvalidSetting(name=option.name, reason=reason, nearest=None)
         if use == "stream" and "endingTransactionIds" in self.named and not (self.ending.given or self.ending.topics):
             raise InvalidSetting(name="endingTransactionIds", reason="cannot be latest in a stream; give JSON, or a trigger that ends", nearest=None)
+
+
+def _decoding(values: Mapping[str, str]) -> DecodeSettings | None:
+    if "columns" not in values:
+        return None
+    try:
+        given = json.loads(values.get("decode", "{}"))
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise InvalidSetting(name="decode", reason='wants JSON of decode settings, as {"timestamp_unit": "ms"}', nearest=None)
+    for name in ("format", "columns", "undecodable"):
+        if name in given:
+            raise InvalidSetting(name="decode", reason=f"cannot set {name}: the source decodes JSON to the option columns", nearest=None)
+    try:
+        return DecodeSettings(format="json", columns=values["columns"], **given)
+    except InvalidSetting as error:
+        raise InvalidSetting(name=f"decode.{error.name}", reason=error.reason, nearest=error.nearest) from None
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

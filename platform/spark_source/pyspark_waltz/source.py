@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pyspark_waltz import catalog_tables
+from pyspark_waltz.decoded_reads import Decoding, declared, decoded_schema
 from pyspark_waltz.filters import Pushed, asked_for, push
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.log_view import Connect, LogView, inspect_cluster
@@ -51,6 +52,7 @@ class DefaultSource(DataSource):
         self._given = catalog_tables.plain(dict(options))
         self._table = catalog_tables.of_a_table(dict(options))
         self._parsed = self._parse(self._given) if self._table or "cluster" in map(str.lower, self._given) else None
+        self.decoding: Decoding | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -70,11 +72,18 @@ class DefaultSource(DataSource):
         self.check_address(found.cluster)
         return found
 
-    def schema(self) -> StructType:
-        """The columns of a read: `SCHEMA`, with the columns that `includeMetadata` or topics add, or `METADATA_SCHEMA` with `mode=metadata`."""
-        return catalog_tables.remember(self._columns(), self._given) if self._table else self._columns()
+    def schema(self) -> StructType | str:
+        """The columns of a read: `SCHEMA`, with the columns that `includeMetadata` or topics add, or `METADATA_SCHEMA` with `mode=metadata`. With
+        `columns`, those of `decoded_reads`."""
+        log = self.log_columns()
+        if self._table:
+            if self.parsed.decode is not None:
+                raise InvalidSetting(name="columns", reason="cannot be an option of a table: create a view over a read with columns", nearest=None)
+            return catalog_tables.remember(log, self._given)
+        return log if self.parsed.decode is None else decoded_schema(log, self.parsed.decode.columns or "")
 
-    def _columns(self) -> StructType:
+    def log_columns(self) -> StructType:
+        """The columns of the log, or of the metadata, without decoding."""
         if self.parsed.metadata_mode:
             return METADATA_SCHEMA
         return schema_of(include_metadata=self.parsed.include_metadata, by_topic=self.parsed.by_topic)
@@ -82,6 +91,10 @@ class DefaultSource(DataSource):
     def _adopt(self, schema: StructType) -> None:
         """Parses the options of the read. For a table they are in its schema."""
         self._parsed = self._parse(catalog_tables.options_of(schema, self._given))
+        settings = self._parsed.decode
+        if settings is not None:
+            self.decoding = Decoding(declared(schema, self.log_columns(), settings.columns or ""), settings, self._parsed.time_zone)
+            self.decoding.check()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the log once, or the metadata of its partitions. Raises `InvalidSetting` for options of streams."""
@@ -168,7 +181,12 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
     return Span(p, checked[p], span.last)
 
 
-def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(partition: InputPartition, decoding: Decoding | None) -> Iterator[pa.RecordBatch]:
+    found = _undecoded(partition)
+    return found if decoding is None else decoding.decoded(found)
+
+
+def _undecoded(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, ViewRange):
         from pyspark_waltz.view_reads import read_view
 
@@ -240,14 +258,14 @@ class _BatchReader(DataSourceReader):
         return {p: (max(low, froms.get(p, low)), min(high, untils.get(p, high + 1) - 1)) for p, (low, high) in wanted.items()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        return _read(partition, self._source.decoding)
 
 
 class _FilteringReader(_BatchReader):
     """For the process in which Spark pushes filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._pushed, left = push(filters, self._source.schema().names)
+        self._pushed, left = push(filters, self._source.log_columns().names)
         return left
 
 
@@ -322,7 +340,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _plan(self._source.parsed, log, spans, Pushed(), until.topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        return _read(partition, self._source.decoding)
 
     def stop(self) -> None:
         if self._view is not None:

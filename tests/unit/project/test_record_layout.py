@@ -35,6 +35,7 @@ FOLDERS = [
 OTHER_MEANINGS = {
     "platform/log/waltz_log/core/formats/control_format.py": "MARK_BYTES",
     "platform/log/waltz_log/core/formats/java_control_format.py": "JAVA_STRUCT_BYTES",
+    "platform/spark_source/pyspark_waltz/decode/problems.py": "_SHOWN_MAX",
 }
 """What the line must contain in which one of the numbers is something else."""
 

@@ -1,15 +1,11 @@
-"""From the bytes of a transaction to columns, strictly: a transaction decodes completely or not at all, with a reason. Plans only.
+"""From the bytes of a transaction to columns, strictly: a transaction decodes completely or not at all, with a reason.
 
-These do not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null; a timestamp or date out of bounds. In
-JSON also: bytes that are not UTF-8, and halves of surrogate pairs; text that is not one JSON object (nothing may follow it, not even text crafted to
-close the wrapper that it is parsed in; no comments or NaN); a value that is not of the declared type or does not fit into it; a number for a
-TIMESTAMP without a declared unit; a string for a number, unless `numeric_strings` allows it; for a DECIMAL, a number with an exponent of more than
-three digits. As Spark reads JSON, a STRING accepts any value as its text (a number with a fraction as a double shows it), and a number for a DECIMAL
-is rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
+JSON and Arrow are decoded in Python workers (`decode_worker`); their rules are in `pyspark_waltz.decode`. Avro and Protobuf are decoded by Spark's
+own functions: what they refuse does not decode, nor does a timestamp or date out of bounds.
 
-Fields keep the names that they have in the data. The columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and any others that
-the source was asked for) are added, so a field must not have one of those names. Sources: Spark's documentation of `from_json`, `from_avro` and
-`from_protobuf`, mode PERMISSIVE; tests check what it does in each of these cases.
+Fields keep the names that they have in the data, unless `fields` names others. The columns of the log (`partition`, `transaction_id`, `timestamp`,
+`header` and any others that the source was asked for) are added, so a column must not have one of those names. Sources: Spark's documentation of
+`from_avro` and `from_protobuf`, mode PERMISSIVE; tests check what they do in each of these cases.
 """
 
 from __future__ import annotations
@@ -21,20 +17,22 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
+from pyspark_waltz.decode.declarations import check_names
 from waltz_delta.base import internal
-from waltz_delta.base.quoting import quoted
-from waltz_delta.decode.decode_json import decode_json
 from waltz_delta.decode.decode_nested import checked, first_problem
-from waltz_delta.decode.decode_times import TypedTimes, check_units
+from waltz_delta.decode.decode_times import TypedTimes
+from waltz_delta.decode.decode_worker import decode_in_workers
+from waltz_delta.decode.row_checks import Checks
 from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 from waltz_log.untrusted_files import DESCRIPTOR, read_bytes
 
-__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "refuse", "required", "shape"]
+__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "raised", "refuse", "shape"]
 
+NO_CHECKS = Checks()
 VALUE = "_waltz_value"
 UNDECODABLE = "waltz_delta: does not decode: "
 """Prefix of the error of a query over undecodable data, if nothing else was declared."""
@@ -44,20 +42,20 @@ _PROTOBUF = "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst"
 """A class that only the jars contain: Spark itself contains the functions that a user calls."""
 
 
-def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
-    """The columns of the log, those of the data, `DATA` and `PROBLEM`. `required` checks required columns, since a delete lacks them."""
+def decode(rows: DataFrame, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:
+    """The columns of the log, those of the data, `DATA` (of what does not decode, or of each row) and `PROBLEM`. With the keys of `checks`, JSON has
+    `MISSING` and `MISSING_KEY` too."""
     if settings.format == "bytes":
         return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
     kept = [name for name in rows.columns if name != "data"]
     if settings.columns is not None:
         found = declared_columns(rows.sparkSession, settings)
-        check_units(settings, found)
+        check_names(settings, found)
         _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
-        if settings.format == "json":
-            return decode_json(rows, kept, found, settings)
-        from waltz_delta.decode.decode_arrow import decode_arrow
-
-        return decode_arrow(rows, kept, found, settings)
+        wanted = {name.lower() for name in checks.unstorable}
+        texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
+        keys = checks.keys if settings.format == "json" else None  # Arrow checks required columns itself
+        return decode_in_workers(rows, kept, found, settings, Checks(keys, tuple(texts)))
     value, problem = {"avro": _avro, "protobuf": _protobuf}[settings.format](rows, settings)
     read = rows.select(*kept, f.col("data").alias(DATA), value.alias(VALUE))
     fields = read.schema[VALUE].dataType
@@ -81,30 +79,6 @@ def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructTyp
     if not isinstance(found, StructType):
         raise InvalidSetting(name="columns", reason=f"want names and types, as `tail STRING, leg INT`, got {settings.columns}", nearest=None)
     return found
-
-
-def required(settings: DecodeSettings, spark: SparkSession, *, only: Sequence[str] | None = None) -> Column | None:
-    """Why a required column is missing or null; None if nothing is required. `only`: check only these columns."""
-    if settings.columns is None or settings.format == "arrow":  # Arrow checks required columns itself
-        return None
-    found: list[Column] = []
-    for path in _required(declared_columns(spark, settings)):
-        if only is None or path[0] in only:
-            column, outer = f.col(quoted(path[0])), None
-            for name in path[1:]:
-                outer = column.isNotNull() if outer is None else outer & column.isNotNull()
-                column = column.getField(name)
-            missing = column.isNull() if outer is None else outer & column.isNull()
-            found.append(f.when(missing, f"{'.'.join(path)} is missing or null"))
-    return f.coalesce(*found) if found else None
-
-
-def _required(struct: StructType) -> Iterable[tuple[str, ...]]:
-    for field in struct.fields:
-        if not field.nullable:
-            yield (field.name,)
-        if isinstance(field.dataType, StructType):
-            yield from ((field.name, *rest) for rest in _required(field.dataType))
 
 
 def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
@@ -155,7 +129,8 @@ def _refuse_names(names: Iterable[str], reserved: Iterable[str]) -> None:
     known = {name.lower() for name in reserved}
     for name in names:
         if name.lower() in known or name.lower().startswith("_waltz_"):
-            raise InvalidSetting(name="columns", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
+            advice = f"declare another column, such as {name}_in_data, and fields: {{{name}_in_data: {name}}}"
+            raise InvalidSetting(name="columns", reason=f"{name} is already a column of the log; {advice}", nearest=None)
 
 
 def raised(problem: Column) -> Column:
@@ -189,11 +164,7 @@ def shape(
     if settings is None and schema is not None:
         settings = DecodeSettings(format="json", columns=schema)
     if settings is not None and settings.format != "bytes":
-        decoded = decode(rows, settings)
-        missing = required(settings, rows.sparkSession)
-        if missing is not None:
-            decoded = decoded.withColumn(PROBLEM, f.coalesce(f.col(PROBLEM), missing))
-        # Counting also keeps the filter from being evaluated below, where it would decode everything twice.
-        counted = refuse(decoded).observe("undecodable", f.count(PROBLEM))
+        # Counting also keeps the filter from being evaluated below, where Avro and Protobuf would be decoded twice.
+        counted = refuse(decode(rows, settings)).observe("undecodable", f.count(PROBLEM))
         rows = counted.where(f.col(PROBLEM).isNull()).drop(PROBLEM, DATA)
     return project(rows, where=f.expr(where) if where is not None else None, select=select)

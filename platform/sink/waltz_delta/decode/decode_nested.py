@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-__all__ = ["Checked", "Rule", "checked", "first_problem", "found_in", "kept_only", "paths_of", "replaced"]
+__all__ = ["Checked", "Rule", "checked", "first_problem", "found_in", "replaced"]
 
 Test = Callable[[DataType], bool]
 
@@ -90,29 +90,3 @@ def replaced(kind: DataType, test: Test, other: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(kind.keyType, replaced(kind.valueType, test, other), kind.valueContainsNull)
     return other if test(kind) else kind
-
-
-def kept_only(kind: DataType, test: Test) -> DataType | None:
-    """The type without fields in which no scalar passes the test; None if none does."""
-    if isinstance(kind, StructType):
-        fields = [StructField(field.name, kept) for field in kind.fields if (kept := kept_only(field.dataType, test)) is not None]
-        return StructType(fields) if fields else None
-    if isinstance(kind, ArrayType):
-        element = kept_only(kind.elementType, test)
-        return None if element is None else ArrayType(element)
-    if isinstance(kind, MapType):
-        value = kept_only(kind.valueType, test)
-        return None if value is None else MapType(StringType(), value)
-    return kind if test(kind) else None
-
-
-def paths_of(kind: DataType, test: Test, path: str = "") -> list[str]:
-    """The paths of the scalars that pass the test."""
-    if isinstance(kind, StructType):
-        start = f"{path}." if path else ""
-        return [each for field in kind.fields for each in paths_of(field.dataType, test, f"{start}{field.name}")]
-    if isinstance(kind, ArrayType):
-        return paths_of(kind.elementType, test, path)
-    if isinstance(kind, MapType):
-        return paths_of(kind.valueType, test, path)
-    return [path] if test(kind) else []

@@ -7,7 +7,6 @@ projection can still make one; then the query fails and names the transaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -15,10 +14,9 @@ from pyspark.sql.types import StringType
 
 from waltz_delta.base.quoting import quoted
 from waltz_delta.decode.decode import raised
+from waltz_delta.decode.row_checks import UNSTORED
 
 __all__ = ["refuse_unstored", "unstored_key"]
-
-UNSTORED: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def unstored_key(rows: DataFrame, keys: Sequence[str], partition_by: Sequence[str]) -> Column | None:

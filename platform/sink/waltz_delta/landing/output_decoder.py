@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
-from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse, required
+from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse
+from waltz_delta.decode.decoded_source import as_decoded, is_decoded
+from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks
 from waltz_delta.landing.key_values import unstored_key
 from waltz_delta.landing.merge_source import AT, DELETED
 from waltz_delta.landing.routing import routed
@@ -48,18 +50,23 @@ class OutputDecoder:
         return rows.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
 
     def _decoded(self, raw: DataFrame) -> DataFrame:
-        settings, deletes = self.output.decode, self.output.target.deletes
-        rows = decode(routed(raw, self.output.route), settings)
-        missing = required(settings, raw.sparkSession)
+        if is_decoded(raw):
+            return as_decoded(raw)
+        target, deletes = self.output.target, self.output.target.deletes
+        in_workers = self.output.decode.columns is not None
+        both = {name.lower() for name in target.keys} & {name.lower() for name in target.layout.partition_by}
+        checks = Checks(target.keys if deletes is not None else None, tuple(sorted(both)))
+        rows = decode(routed(raw, self.output.route), self.output.decode, checks)
+        problems = [f.col(PROBLEM)]
         if deletes is not None:
             deleted = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))
             rows = rows.withColumns({DELETED: f.coalesce(deleted, f.lit(False)), AT: f.col("timestamp")})
-            if missing is not None:
-                keys = required(settings, raw.sparkSession, only=self.output.target.keys)
-                missing = f.when(~f.col(DELETED), missing).otherwise(keys if keys is not None else f.lit(None).cast("string"))
-        unstored = unstored_key(rows, self.output.target.keys, self.output.target.layout.partition_by)  # an append has no keys
-        problems = [each for each in (missing, unstored) if each is not None]
-        return rows.withColumn(PROBLEM, f.coalesce(f.col(PROBLEM), *problems)) if problems else rows
+            if MISSING in rows.columns:
+                problems.append(f.when(f.col(DELETED), f.col(MISSING_KEY)).otherwise(f.col(MISSING)))
+        unstored = None if in_workers else unstored_key(rows, target.keys, target.layout.partition_by)
+        if unstored is not None:
+            problems.append(unstored)
+        return rows.withColumn(PROBLEM, f.coalesce(*problems)).drop(MISSING, MISSING_KEY) if len(problems) > 1 else rows
 
     def _projected(self, rows: DataFrame) -> DataFrame:
         """A delete passes the filter, since it may carry no more than its key."""

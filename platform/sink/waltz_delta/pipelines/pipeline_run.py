@@ -26,6 +26,7 @@ from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
+from waltz_delta.decode.decoded_source import decoding_options
 from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks.restored import marks_as_restored
@@ -174,7 +175,8 @@ class PipelineRun(threading.Thread):
         if not self._before:  # a restarted query continues the same run
             self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
-        rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
+        options = start_options(settings, starting) | decoding_options(self._spark, settings)
+        rows = self._spark.readStream.format(self.source).options(**options).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)
         self._board.add(self.name, landing.progress)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)

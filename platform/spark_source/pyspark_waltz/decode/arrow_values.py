@@ -8,26 +8,19 @@ Pyright does not know the functions of `pyarrow.compute`: pyarrow generates them
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
 from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
 
-from waltz_delta.decode.decode_times import bounds_text, micros_of
-from waltz_delta.settings import EARLIEST, LATEST, DecodeSettings
+from pyspark_waltz.decode.problems import Refused, shown
+from pyspark_waltz.decode.settings import EARLIEST, LATEST, DecodeSettings, bounds_text
+from pyspark_waltz.decode.times import EPOCH_DAY, micros_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Refused", "declared_values"]
+__all__ = ["declared_values"]
 
 _WHOLE = r"^-?(0|[1-9][0-9]*)$"
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-
-
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-
-
-class Refused(ValueError):
-    """Why a transaction does not decode. Internal to the decoder."""
 
 
 def declared_values(column: pa.ChunkedArray, wanted: pa.DataType, path: str, settings: DecodeSettings) -> pa.ChunkedArray:
@@ -175,7 +168,7 @@ def _check_strings(values: pa.Array, wanted: pa.DataType, path: str) -> None:
     if not len(wrong) and pa.types.is_floating(wanted):
         wrong = texts.filter(pc.is_inf(texts.cast(wanted)))  # pyright: ignore[reportAttributeAccessIssue]
     if len(wrong):
-        raise Refused(f"{path} is the string {wrong[0].as_py()[:40]}, not {wanted}")
+        raise Refused(f"{path} is the string {shown(wrong[0].as_py())}, not {wanted}")
 
 
 def _check_bounds(values: pa.Array, kind: pa.DataType, path: str, settings: DecodeSettings) -> None:
@@ -187,7 +180,7 @@ def _check_bounds(values: pa.Array, kind: pa.DataType, path: str, settings: Deco
         unit = settings.unit_of(path)
         reason = f"out of bounds; check the unit of its numbers{f', timestamp_unit={unit}' if unit else ''}: {bounds_text(settings)}"
     elif pa.types.is_date(kind):
-        counts, least, most = values.cast(pa.int32()), EARLIEST.toordinal() - _EPOCH_DAY, LATEST.toordinal() - _EPOCH_DAY
+        counts, least, most = values.cast(pa.int32()), EARLIEST.toordinal() - EPOCH_DAY, LATEST.toordinal() - EPOCH_DAY
         reason = f"not a date from {EARLIEST.date()} to {LATEST.date()}"
     else:
         return

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from waltz_delta.decode.decode_arrow_values import Refused, declared_values
-from waltz_delta.settings import DecodeSettings
+from pyspark_waltz.decode.arrow_values import declared_values
+from pyspark_waltz.decode.problems import Refused
+from pyspark_waltz.decode.settings import DecodeSettings
 
 AT = pa.timestamp("us", "UTC")
 MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)

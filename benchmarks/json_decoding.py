@@ -1,0 +1,151 @@
+"""`python -m benchmarks.json_decoding [--rows N] [--turns N]`: JSON into columns, beside Spark's `from_json`.
+
+- `decode.json`: documents of the demo's 14 columns, in one Python process: rows/s of one core.
+- `decode.json_spark` and `decode.json_100`: 14 and 100 columns in Spark, from a Parquet file to no sink, in turns with `from_json` of the same
+  columns over the same rows. The ratio counts. `from_json` refuses less than this decoder does.
+- `batch.plan_ms_100_columns`: what the driver needs to plan a batch of 100 columns, 10 of them required.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from pyspark_waltz.decode.json_columns import JsonColumns
+from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.required import nullable
+from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.times import time_zone
+from waltz_delta.landing.output_decoder import OutputDecoder
+from waltz_delta.settings import OutputSettings, TargetSettings
+
+__all__ = ["main"]
+
+TURNS = 5
+ROWS = 200_000
+FLIGHT = (
+    "tail STRING, carrier STRING, origin STRING, dest STRING, flight STRING, leg INT, dep_delay INT, arr_delay INT, distance INT, air_time INT, "
+    "hour INT, minute INT, day DATE, at TIMESTAMP"
+)
+_KINDS = (("s", "STRING", 40), ("i", "INT", 40), ("d", "DOUBLE", 18))
+WIDE = ", ".join([*(f"{letter}{n} {kind}" for letter, kind, count in _KINDS for n in range(count)), "day DATE", "at TIMESTAMP"])
+REQUIRED_WIDE = WIDE.replace(" STRING", " STRING NOT NULL", 10)
+
+
+def flight(n: int) -> bytes:
+    when = {"day": f"2013-01-{n % 28 + 1:02}", "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z"}
+    numbers = {"leg": n % 9, "dep_delay": n % 60, "arr_delay": n % 60 - 20, "distance": 2475, "air_time": n % 400, "hour": n % 24, "minute": n % 60}
+    return json.dumps({"tail": f"N{n % 4000}", "carrier": "UA", "origin": "EWR", "dest": "LAX", "flight": f"UA{n}", **numbers, **when}).encode()
+
+
+def wide(n: int) -> bytes:
+    values: dict[str, Any] = {f"s{at}": f"value {n + at}" for at in range(40)}
+    values |= {f"i{at}": n + at for at in range(40)} | {f"d{at}": (n + at) / 7 for at in range(18)}
+    return json.dumps(values | {"day": f"2013-01-{n % 28 + 1:02}", "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z"}).encode()
+
+
+def alone(spark: SparkSession, columns: str, documents: list[bytes]) -> float:
+    """Rows per second of processor time in one process."""
+    struct = StructType.fromDDL(columns)
+    assert isinstance(struct, StructType)
+    arrow = [to_arrow_type(nullable(field.dataType), timezone="UTC") for field in struct.fields]
+    decoder = JsonColumns(struct, arrow, struct.names, DecodeSettings(format="json", columns=columns), time_zone("UTC"))
+    batches = [pa.array(documents[at : at + 10_000], pa.binary()) for at in range(0, len(documents), 10_000)]
+    spent = []
+    for _ in range(TURNS):
+        began = time.process_time()
+        for batch in batches:
+            problems = Problems()
+            decoder.decode(batch, problems)
+            if problems.reasons:
+                raise RuntimeError(f"a document of the benchmark did not decode: {problems.reasons}")
+        spent.append(time.process_time() - began)
+    return len(documents) / min(spent)
+
+
+def written(directory: Path, name: str, documents: list[bytes]) -> str:
+    """A Parquet file with the columns of the source."""
+    count = len(documents)
+    table = pa.table(
+        {
+            "partition": pa.array([0] * count, pa.int32()),
+            "transaction_id": pa.array(range(count), pa.int64()),
+            "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
+            "header": pa.array([0] * count, pa.int32()),
+            "data": pa.array(documents, pa.binary()),
+        }
+    )
+    path = directory / f"{name}.parquet"
+    pq.write_table(table, path, row_group_size=max(1, count // 4))
+    return str(path)
+
+
+def ours(rows: DataFrame, columns: str) -> DataFrame:
+    output = OutputSettings(target=TargetSettings(table="unused"), decode=DecodeSettings(format="json", columns=columns))
+    return OutputDecoder(output, dead_letters=True).good(rows)
+
+
+def spark_alone(rows: DataFrame, columns: str) -> DataFrame:
+    return rows.select("partition", "transaction_id", f.from_json(f.col("data").cast("string"), columns).alias("value")).select(
+        "partition", "transaction_id", "value.*"
+    )
+
+
+def in_turns(rows: DataFrame, columns: str, turns: int) -> dict[str, float]:
+    """The median of the turns for each way, in seconds; the first turn warms up."""
+    ways: dict[str, Callable[[DataFrame, str], DataFrame]] = {"from_json": spark_alone, "waltz": ours}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way(rows, columns).write.format("noop").mode("overwrite").save()
+            if turn:
+                spent[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def planning_ms(rows: DataFrame, columns: str) -> float:
+    spent = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        ours(rows, columns).schema  # noqa: B018  # Spark analyzes the plan
+        spent.append((time.perf_counter() - began) * 1000)
+    return statistics.median(spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.json_decoding", description="JSON into columns, beside from_json.")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    found = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).config("spark.driver.host", "127.0.0.1")
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    print(f"decode.json {alone(spark, FLIGHT, [flight(n) for n in range(min(found.rows, 100_000))]):,.0f} rows/s and core")
+    with tempfile.TemporaryDirectory() as made:
+        for name, columns, document, count in (("decode.json_spark", FLIGHT, flight, found.rows), ("decode.json_100", WIDE, wide, found.rows // 5)):
+            rows = spark.read.parquet(written(Path(made), name, [document(n) for n in range(count)]))
+            spent = in_turns(rows, columns, found.turns)
+            shown = ", ".join(f"{way} {count / seconds:,.0f} rows/s" for way, seconds in spent.items())
+            print(f"{name} ratio {spent['from_json'] / spent['waltz']:.2f} ({shown})")
+        print(f"batch.plan_ms_100_columns {planning_ms(rows, REQUIRED_WIDE):.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""One record batch of transactions, decoded: runs in a Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any  # pyarrow has no types
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as _pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_waltz.decode.arrow_streams import ArrowColumns
+from pyspark_waltz.decode.json_columns import JsonColumns
+from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.read_batches import data_of_problems
+from pyspark_waltz.decode.required import find_missing
+from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.times import time_zone
+from waltz_delta.decode.row_checks import UNSTORED, Checks
+from waltz_delta.marks.batch import DATA
+
+__all__ = ["BatchDecoder"]
+
+pc: Any = _pc
+
+
+class BatchDecoder:
+    """`kept`: columns that pass through. `declared`: the columns to decode. `result`: all columns of a result, in order."""
+
+    def __init__(self, kept: Sequence[str], declared: StructType, result: StructType, settings: DecodeSettings, zone: str, checks: Checks) -> None:
+        self._kept, self._declared, self._checks = kept, declared, checks
+        self._schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
+        arrow = [self._schema.field(name).type for name in declared.names]
+        fields = [settings.fields.get(name, name) for name in declared.names]
+        self._json = self._streams = None
+        if settings.format == "json":
+            self._json = JsonColumns(declared, arrow, fields, settings, time_zone(zone))
+        else:
+            self._streams = ArrowColumns(declared, arrow, fields, settings)
+
+    def decode(self, batch: Any) -> Any:
+        """A record batch of the result. The values of a transaction with a problem mean nothing."""
+        data, count = batch.column(DATA), batch.num_rows
+        problems, rows = Problems(), None
+        if self._json is not None:
+            arrays = self._json.decode(data, problems)
+        else:
+            assert self._streams is not None
+            arrays, rows = self._streams.decode(data, problems)
+        missing = self._missing(arrays, problems) if self._json is not None else []
+        self._find_unstored(arrays, problems, rows)
+        columns = [batch.column(name) for name in self._kept]
+        found = [pa.array(each.column(count), pa.string()) for each in (*missing, problems)]
+        own = data_of_problems(data, {row for each in (problems, *missing) for row in each.reasons})
+        if rows is not None:  # a transaction is any number of rows
+            first = np.searchsorted(rows, rows)
+            owners = pa.array(rows)
+            columns = [*(column.take(owners) for column in columns), pa.array(np.arange(len(rows)) - first, pa.int32())]
+            found, own = [each.take(owners) for each in found], own.take(owners)
+        *others, problem = found
+        return pa.RecordBatch.from_arrays([*columns, *arrays, *others, own, problem], schema=self._schema)
+
+    def _missing(self, arrays: Sequence[Any], problems: Problems) -> list[Problems]:
+        """What required columns lack: problems, unless Spark separates deletes later."""
+        if self._checks.keys is None:
+            find_missing(self._declared, arrays, problems)
+            return []
+        whole, key = Problems(), Problems()
+        find_missing(self._declared, arrays, whole)
+        find_missing(self._declared, arrays, key, only=self._checks.keys)
+        return [whole, key]
+
+    def _find_unstored(self, arrays: Sequence[Any], problems: Problems, rows: Any) -> None:
+        for name in self._checks.unstorable:
+            values = arrays[self._declared.names.index(name)]
+            for at in pc.indices_nonzero(pc.is_in(values, pa.array(UNSTORED))).to_pylist():
+                shown = values[at].as_py() or "an empty string"
+                reason = f"{name} is {shown}, which a key column that is a partition column cannot hold"
+                problems.add(at if rows is None else int(rows[at]), reason)

@@ -1,0 +1,36 @@
+"""Where the source itself can decode a query's rows, so that the data of what decodes does not cross to the JVM and back."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_waltz.decoded_reads import PROBLEM as PROBLEM_OF_SOURCE
+from waltz_delta.decode.decode import DATA, PROBLEM, declared_columns
+from waltz_delta.settings import LandingSettings, OutputSettings
+
+__all__ = ["as_decoded", "decoding_options", "is_decoded"]
+
+
+def decoding_options(spark: SparkSession, settings: LandingSettings) -> dict[str, str]:
+    """Options of the source with which it decodes for the only output; none if the output needs what the source does not know: another output's
+    columns, a route, which transactions delete, or which keys the table cannot store."""
+    output = settings.outputs[0]
+    if len(settings.outputs) > 1 or output.decode.format != "json" or output.route is not None or _needs_checks(output):
+        return {}
+    others = output.decode.model_dump_json(exclude={"format", "columns", "undecodable"}, exclude_defaults=True)
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    return {"columns": declared_columns(spark, output.decode).json(), "decode": others, "timeZone": zone}
+
+
+def _needs_checks(output: OutputSettings) -> bool:
+    target = output.target
+    return target.deletes is not None or bool({name.lower() for name in target.keys} & {name.lower() for name in target.layout.partition_by})
+
+
+def is_decoded(rows: DataFrame) -> bool:
+    return PROBLEM_OF_SOURCE in rows.columns
+
+
+def as_decoded(rows: DataFrame) -> DataFrame:
+    """Rows that the source decoded, as `decode` gives them."""
+    return rows.withColumnsRenamed({"data": DATA, PROBLEM_OF_SOURCE: PROBLEM})

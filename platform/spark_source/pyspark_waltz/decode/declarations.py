@@ -1,0 +1,38 @@
+"""Settings that name columns: whether those are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+
+from pyspark_waltz.decode.settings import DecodeSettings
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["check_names"]
+
+
+def check_names(settings: DecodeSettings, columns: StructType) -> None:
+    """Raises `InvalidSetting`, with the nearest name, for a unit of what is no TIMESTAMP and for the field of a column that is not declared."""
+    _check("timestamp_units", settings.timestamp_units, list(_timestamps(columns, "")), "column of type TIMESTAMP")
+    _check("fields", settings.fields, columns.names, "column")
+
+
+def _check(setting: str, given: Mapping[str, str], known: list[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            near = InvalidSetting.unknown(name, known).nearest
+            raise InvalidSetting(name=f"{setting}.{name}", reason=f"no such {what}", nearest=near)
+
+
+def _timestamps(kind: DataType, path: str) -> Iterator[str]:
+    """The path of each TIMESTAMP; elements and values have the path of what contains them."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _timestamps(field.dataType, f"{path}.{field.name}" if path else field.name)
+    elif isinstance(kind, ArrayType):
+        yield from _timestamps(kind.elementType, path)
+    elif isinstance(kind, MapType):
+        yield from _timestamps(kind.valueType, path)
+    elif isinstance(kind, TimestampType):
+        yield path

@@ -1,0 +1,101 @@
+"""A batch of JSON documents as Arrow columns. The fast decoder reads the declared fields of each document; a document that it does not accept is
+parsed exactly, which accepts it after all (a number in a STRING column) or says why it does not decode.
+
+These do not decode: data that is null; bytes that are not UTF-8, also in fields that are not declared; text that is not one JSON object; a value that
+is not of the declared type or does not fit into it; a number for a TIMESTAMP without a declared unit; a string for a number, unless `numeric_strings`
+allows it; nesting deeper than `DEPTH_MAX`. A STRING accepts any value as its text, and a number for a DECIMAL is rounded to its scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any, Final  # Any: pyarrow has no types
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pyspark_waltz.decode.json_exact import DEPTH_MAX, is_deep, parse
+from pyspark_waltz.decode.json_nested import record_of
+from pyspark_waltz.decode.problems import Problems, Refused
+from pyspark_waltz.decode.settings import DecodeSettings
+
+__all__ = ["JsonColumns"]
+
+_AT_ONCE: Final = 512
+"""Documents whose values are turned into columns together: as many as a processor's cache holds."""
+_ARRAY, _OBJECT = b"[{"
+
+
+class JsonColumns:
+    """`columns`: the declared ones. `arrow`: their Arrow types, as Spark expects them. `fields`: what each is called in the documents. `zone`: of
+    times without an offset."""
+
+    def __init__(self, columns: StructType, arrow: Sequence[Any], fields: Sequence[str], settings: DecodeSettings, zone: tzinfo) -> None:
+        self._record = record_of(columns, arrow, settings, zone, fields=fields)
+        self._decode = msgspec.json.Decoder(self._record.made).decode
+        self._nothing = self._record.made()
+
+    def decode(self, data: Any, problems: Problems) -> list[Any]:
+        """One array for each declared field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
+        parts = [self._part(data.slice(at, _AT_ONCE), at, problems) for at in range(0, max(1, len(data)), _AT_ONCE)]
+        return parts[0] if len(parts) == 1 else [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
+
+    def _part(self, data: Any, first: int, problems: Problems) -> list[Any]:
+        documents = data.to_pylist()
+        exact = _suspicious(data, documents)
+        found: list[Any] = []
+        if exact:
+            for at, document in enumerate(documents):
+                found.append(self._exact(first + at, document, problems) if at in exact else self._either(first + at, document, problems))
+        else:
+            waiting = iter(documents)
+            while len(found) < len(documents):
+                try:
+                    found.extend(map(self._decode, waiting))
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+                    at = len(found)
+                    found.append(self._exact(first + at, documents[at], problems))
+        return self._record.columns(found, range(first, first + len(found)), problems)
+
+    def _either(self, row: int, document: bytes | None, problems: Problems) -> Any:
+        try:
+            return self._decode(document)  # type: ignore[arg-type]  # null raises TypeError
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+            return self._exact(row, document, problems)
+
+    def _exact(self, row: int, document: bytes | None, problems: Problems) -> Any:
+        try:
+            if document is None:
+                raise Refused("no data")
+            return self._record.admit(parse(document))
+        except Refused as refused:
+            problems.add(row, str(refused))
+            return self._nothing
+
+
+def _suspicious(data: Any, documents: list[bytes | None]) -> set[int]:
+    """The documents that the fast decoder would accept, and that may break a rule that it does not have."""
+    found: set[int] = set()
+    try:
+        data.cast(pa.string())
+    except pa.ArrowInvalid:  # it ignores the bytes of fields that are not declared
+        found |= {at for at, document in enumerate(documents) if document is not None and not _is_utf8(document)}
+    offsets = np.frombuffer(data.buffers()[1], dtype=np.int32)[data.offset : data.offset + len(data) + 1]
+    if len(data) and np.diff(offsets).max() > 2 * DEPTH_MAX:
+        text = np.frombuffer(data.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
+        opening = np.flatnonzero((text == _ARRAY) | (text == _OBJECT))
+        if len(opening) > DEPTH_MAX:
+            brackets = np.diff(np.searchsorted(opening, offsets - offsets[0]))
+            many = np.flatnonzero(brackets > DEPTH_MAX).tolist()
+            found |= {at for at in many if is_deep(documents[at] or b"")}
+    return found
+
+
+def _is_utf8(document: bytes) -> bool:
+    try:
+        document.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

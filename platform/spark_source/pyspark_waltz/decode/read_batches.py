@@ -1,0 +1,47 @@
+"""One record batch of the source, decoded: runs in the worker that reads it."""
+
+from __future__ import annotations
+
+from typing import Any  # pyarrow has no types
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as _pc
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from pyspark_waltz.decode.json_columns import JsonColumns
+from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.required import find_missing, nullable
+from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.times import time_zone
+
+__all__ = ["ReadDecoder", "data_of_problems"]
+
+pc: Any = _pc
+
+
+class ReadDecoder:
+    """`columns`: the declared ones."""
+
+    def __init__(self, columns: StructType, settings: DecodeSettings, zone: str) -> None:
+        arrow = [to_arrow_type(nullable(field.dataType), timezone="UTC") for field in columns.fields]
+        fields = [settings.fields.get(name, name) for name in columns.names]
+        self._columns = columns
+        self._json = JsonColumns(columns, arrow, fields, settings, time_zone(zone))
+
+    def decode(self, batch: Any) -> Any:
+        """The columns of the log without `data`, the declared ones, the data of what does not decode, and the problem."""
+        problems, data = Problems(), batch.column("data")
+        arrays = self._json.decode(data, problems)
+        find_missing(self._columns, arrays, problems)
+        log = [name for name in batch.schema.names if name != "data"]
+        own = [data_of_problems(data, set(problems.reasons)), pa.array(problems.column(batch.num_rows), pa.string())]
+        return pa.RecordBatch.from_arrays([*map(batch.column, log), *arrays, *own], names=[*log, *self._columns.names, "data", "problem"])
+
+
+def data_of_problems(data: Any, rows: set[int]) -> Any:
+    """The data of these transactions; null for the others."""
+    wrong = np.zeros(len(data), dtype=bool)
+    wrong[list(rows)] = True
+    return pc.if_else(pa.array(wrong), data, None) if rows else pa.nulls(len(data), pa.binary())
