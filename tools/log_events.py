@@ -236,6 +236,8 @@ MEANINGS: dict[str, str] = {
     "peer could not repair a range": "One peer could not supply the range. The next peer is asked.",
     "copying the rest of a range from peers": "Only a part of a damaged range was readable. The rest comes from peers.",
     # ---- compacted views
+    "topic not recorded, retried later": "The file `metadata` of a topic was not written or removed, for example because the disk is full. The next "
+    "round of upkeep repeats it.",
     "compacted view removed": "The topic was deleted, or its type changed; its view was removed.",
     "compacted view does not open": "The files of a view cannot be used. The view is made again from another replica or the log.",
     "compacted view replaced by another replica's": "The view was copied from another replica, up to transaction `bound`.",

@@ -59,11 +59,42 @@ def test_a_page_names_code_that_exists_and_a_reason_for_each_difference(path: Pa
         ("partitioned_wal", "in advance"),
         ("partitioned_wal", "every 10 seconds"),
         ("circular_journal", "sealed"),
+        ("client_server_communication", "two connections per server"),
+        ("client_server_communication", "`partitionReady`"),
+        ("client_server_communication", "with the generation in it"),
+        ("client_server_communication", "success flag"),
+        ("client_server_communication", "ids and headers"),
+        ("waltz_server", "one catch-up feed task"),
+        ("waltz_server", "closing high-water mark"),
+        ("on_disk_data_structures", "`--replace`"),
+        ("on_disk_data_structures", "never exceeds its size"),
+        ("partitioned_wal", "1 GB"),
+        ("partitioned_wal", "segment of its own"),
+        ("partitioned_wal", "neither truncated nor deleted"),
+        ("partitioned_wal", "never copied"),
+        ("partitioned_wal", "Each core has its shard"),
+        ("partitioned_wal", "can also be deleted"),
     ],
 )
 def test_the_differences_that_readers_ask_for_are_there(stem: str, difference: str) -> None:
     page = (ROOT / f"docs/concepts/documents/{stem}.md").read_text()
     assert any(difference in " ".join(item[:2]) for item in items(page, "Deliberate differences", DIFFERENCE))
+
+
+@pytest.mark.parametrize(
+    ("stem", "claim"),
+    [
+        ("partitioned_wal", "Segments of 1 GB"),
+        ("partitioned_wal", "nothing is deleted"),
+        ("partitioned_wal", "referenced, not copied"),
+        ("partitioned_wal", "One process per core"),
+        ("client_server_communication", "Two gRPC channels per server"),
+    ],
+)
+def test_no_mechanism_claims_more_than_the_code_does(stem: str, claim: str) -> None:
+    """Each of these is a difference, with its reason."""
+    page = (ROOT / f"docs/concepts/documents/{stem}.md").read_text()
+    assert not any(claim in " ".join(item) for item in items(page, "Mechanisms", MECHANISM))
 
 
 def test_a_path_that_does_not_exist_is_noticed() -> None:

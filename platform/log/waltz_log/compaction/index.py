@@ -110,7 +110,7 @@ def decode_index(data: bytes, *, where: str) -> Iterator[IndexChunk]:
         sizes = np.frombuffer(value, "<i4", count, sizes_at)
         ends = np.cumsum(sizes, dtype=np.int64)
         if int(sizes.min()) < 0 or int(ends[-1]) != key_bytes or record.key != str(int(np.bitwise_xor.reduce(hashes))).encode():
-            raise _corrupt(where, offset, "chunk does not hold the keys it names")
+            raise _corrupt(where, offset, "the keys of a chunk do not match their hashes")
         yield IndexChunk(hashes, offsets, ends, value[keys_at:])
 
 

@@ -1,5 +1,5 @@
-"""The `metadata` file of a view: its current contents. The file is replaced as a whole, which is the moment a change of the view takes effect. A file
-in the folder that is not named here is a leftover of a change that did not take effect.
+"""The `metadata` file of a topic's partition: its properties, and the current contents of its view. The file is replaced as a whole, which is the
+moment a change of the view takes effect. A file in the folder that is not named here is a leftover of a change that did not take effect.
 
 One record (`core.formats.wal_records`): its key `created: <time ms>`, its value JSON. Pure.
 """
@@ -24,10 +24,10 @@ __all__ = ["METADATA", "METADATA_BYTES_MAX", "Manifest", "ViewFile"]
 METADATA: Final = "metadata"
 LAYOUT: Final = 1
 RECORDS_MAX: Final = 1 << 30
-"""Of all files of a view: one byte of memory for each, for as long as the view is open."""
+"""For all files of a view: one byte of memory for each, for as long as the view is open."""
 
 METADATA_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of the file: a bit for each record, and no compression at all, is half of it."""
+"""For the file: a bit for each record, and no compression at all, is half of it."""
 
 _NUMBERS: Final = {"partition": None, "start": None, "bound": None, "commit": None, "log_partition": -1, "not_keyed": None}
 """With their defaults; None: none."""
@@ -84,6 +84,8 @@ class Manifest:
     """Whose fold it is; -1: not known."""
     not_keyed: int = 0
     """Transactions whose data does not begin with a key. They are in the log, not in the view."""
+    type: str = "compaction"
+    """For the topic. The file of a `regular` topic describes no view: it only stores the properties."""
     files: tuple[ViewFile, ...] = field(default=())
     """In the order of their ids, which do not overlap."""
 
@@ -106,6 +108,8 @@ class Manifest:
                 for f in self.files
             ],
         }
+        if self.type == "regular":
+            value["type"] = self.type
         told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
         return encode_wal_record(WalRecord(self.bound, self.created_ms, 0, b"created: %d" % self.created_ms, told))
 
@@ -114,7 +118,7 @@ class Manifest:
         """Raises `CorruptData`; also for a layout of a newer release, which is not for this one to change."""
         records = list(walk_wal_records(data, where=METADATA))
         if len(records) != 1:
-            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"wants one record, has {len(records)}")
+            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"must have one record, has {len(records)}")
         try:
             return _parsed(records[0][1])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error) as error:
@@ -135,7 +139,10 @@ def _parsed(record: WalRecord) -> Manifest:
     files: list[ViewFile] = []
     for each in found["files"]:
         files.append(_file(each, RECORDS_MAX - sum(file.records for file in files)))
-    return Manifest(topic, partition, properties, record.time_ms, start, bound, commit, log_partition, not_keyed, tuple(files))
+    kind = found.get("type", "compaction")
+    if kind not in ("compaction", "regular"):
+        raise ValueError(f"type {kind!r} is not that of a topic")
+    return Manifest(topic, partition, properties, record.time_ms, start, bound, commit, log_partition, not_keyed, kind, tuple(files))
 
 
 def _file(fields: list[Any], records_max: int) -> ViewFile:

@@ -26,7 +26,7 @@ from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
-__all__ = ["CompactedView", "ViewSnapshot", "read_metadata", "walk_live", "walk_records"]
+__all__ = ["CompactedView", "ViewSnapshot", "make_folders", "read_metadata", "replace_metadata", "walk_live", "walk_records"]
 
 READ_BYTES: Final = 1 << 20
 RECORD_BYTES_MAX: Final = 17 << 20
@@ -53,19 +53,19 @@ class CompactedView:
         folder = f"{topic.namespace}/{topic.topic}/{partition}"
         path = f"{folder}/{METADATA}"
         try:
-            if not disk.exists(path):
+            found = read_metadata(disk, path) if disk.exists(path) else None
+            if found is None or found.type == "regular":
                 view = cls(disk, folder, Manifest(str(topic), partition, dict(properties), now_ms, start, start, log_partition=log_partition))
-                _make_folders(disk, folder)
+                make_folders(disk, folder)
                 view._replace_manifest(view._manifest)
                 view._tidy()
                 return view
-            view = cls(disk, folder, read_metadata(disk, path))
-            found = view._manifest
+            view = cls(disk, folder, found)
             if (found.topic, found.partition) != (str(topic), partition) or dict(found.properties) != dict(properties):
                 told = f"topic {found.topic} partition {found.partition} with properties {dict(found.properties)}"
-                raise InvalidRequest(reason=f"{folder} is of {told}")
+                raise InvalidRequest(reason=f"{folder} belongs to {told}")
             if log_partition != found.log_partition and -1 not in (log_partition, found.log_partition):
-                raise InvalidRequest(reason=f"{folder} is the fold of log partition {found.log_partition}, not of {log_partition}")
+                raise InvalidRequest(reason=f"{folder} is the compacted view of log partition {found.log_partition}, not of {log_partition}")
             disk.sync_directory(folder)  # the name of a manifest that a killed process gave, before anything is removed for it
             view._tidy()
             return view
@@ -116,7 +116,7 @@ class CompactedView:
         with self._lock:
             told, wanted = _whole(self._disk, path), self._manifest.to_bytes()
         if told != wanted:
-            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="does not say what the view is")
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="lacks the description of the view")
 
     def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
         """The keys of a file, a chunk at a time. Raises `CorruptData` if the index is damaged or not there; what it gave before is right."""
@@ -127,7 +127,7 @@ class CompactedView:
             raise CorruptData(where=path, offset=0, transaction_id=-1, reason="is not there") from None
         try:
             if handle.size() != file.index_bytes:
-                raise CorruptData(where=path, offset=handle.size(), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
+                raise CorruptData(where=path, offset=handle.size(), transaction_id=-1, reason=f"must have {file.index_bytes} bytes")
             yield from read_index(handle, where=path)
         finally:
             handle.close()
@@ -179,17 +179,7 @@ class CompactedView:
         return f"{self._folder}/{name}"
 
     def _replace_manifest(self, manifest: Manifest) -> None:
-        new = self._path(f"{METADATA}.new")
-        if self._disk.exists(new):
-            self._disk.remove(new)
-        handle = self._disk.open(new, "create")
-        try:
-            handle.write(0, manifest.to_bytes())
-            handle.sync()
-        finally:
-            handle.close()
-        self._disk.rename(new, self._path(METADATA))
-        self._disk.sync_directory(self._folder)
+        replace_metadata(self._disk, self._folder, manifest)
 
     def _tidy(self) -> None:
         """Gives the names that took effect and removes what did not, or does not any more."""
@@ -285,7 +275,7 @@ def walk_records(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tu
         number += 1
         offset = end
     if number != file.records or base + offset != file.size_bytes:
-        reason = f"wants {file.records} records in {file.size_bytes} bytes, has {number} in {base + offset}"
+        reason = f"must hold {file.records} records in {file.size_bytes} bytes, has {number} in {base + offset}"
         raise CorruptData(where=where, offset=base + offset, transaction_id=-1, reason=reason)
 
 
@@ -305,7 +295,22 @@ def _whole(disk: Disk, path: str) -> bytes:
         handle.close()
 
 
-def _make_folders(disk: Disk, folder: str) -> None:
+def replace_metadata(disk: Disk, folder: str, manifest: Manifest) -> None:
+    """Durable when it returns. Raises `OSError`."""
+    new = f"{folder}/{METADATA}.new"
+    if disk.exists(new):
+        disk.remove(new)
+    handle = disk.open(new, "create")
+    try:
+        handle.write(0, manifest.to_bytes())
+        handle.sync()
+    finally:
+        handle.close()
+    disk.rename(new, f"{folder}/{METADATA}")
+    disk.sync_directory(folder)
+
+
+def make_folders(disk: Disk, folder: str) -> None:
     """With each name on the medium."""
     parts = folder.split("/")
     disk.make_directory(folder)

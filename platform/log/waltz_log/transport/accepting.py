@@ -23,7 +23,7 @@ __all__ = ["HANDSHAKES_MAX", "TlsAcceptor", "listen"]
 log = get_logger(__name__)
 
 HANDSHAKES_MAX: Final = 64
-"""Of one port: connections of which it is not known yet whether a peer makes them."""
+"""For one port: connections of which it is not known yet whether a peer makes them."""
 
 SHUTDOWN_S: Final = 5.0
 """The time that a peer has to acknowledge the end of a TLS connection."""

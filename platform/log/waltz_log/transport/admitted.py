@@ -45,7 +45,7 @@ CALLER: Final = "waltz-caller"
 
 
 class Gate:
-    """Of one network. `certificates` None: open. `limits`: of what one principal may hold."""
+    """The gate of one network. `certificates` None: open. `limits`: of what one principal may hold."""
 
     def __init__(self, certificates: Certificates | None, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
         self._certificates = certificates
@@ -148,7 +148,7 @@ def _bearer_of(context: Any) -> str | None:
 
 
 def caller_metadata(identity: Identity | None) -> tuple[tuple[str, str], ...]:
-    """Of a call that is passed on to a sibling: whose it is."""
+    """The caller metadata of a call that is passed on to a sibling: whose it is."""
     return () if identity is None else ((CALLER, json.dumps([identity.principal, sorted(identity.roles)])),)
 
 

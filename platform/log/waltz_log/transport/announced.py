@@ -18,7 +18,7 @@ ANNOUNCED_BYTES: Final = 64 * 1024
 """Smaller messages fit the window of a stream anyway."""
 
 SIBLING_OPTIONS: Final[list[tuple[str, Any]]] = [("grpc.http2.bdp_probe", 0)]
-"""Of a channel to a sibling: the window of a stream does not grow. On a socket of the same machine a larger one gains nothing."""
+"""For a channel to a sibling: the window of a stream does not grow. On a socket of the same machine a larger one gains nothing."""
 
 _ANNOUNCEMENT: Final = Struct(">BI")
 """A zero, with which no message of protobuf begins, and the size."""
@@ -41,7 +41,7 @@ class AnnouncingContext:
 
 
 def announced_size(message: bytes) -> int | None:
-    """Of the message that follows this one; None if this is a message itself."""
+    """The announced size of the message that follows this one; None if this is a message itself."""
     if len(message) != _ANNOUNCEMENT.size or message[0]:
         return None
     return int(_ANNOUNCEMENT.unpack(message)[1])

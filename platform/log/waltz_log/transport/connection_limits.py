@@ -46,9 +46,9 @@ class ConnectionLimits(NamedTuple):
         }
 
     def options(self) -> list[tuple[str, Any]]:
-        """Of a gRPC server. A client that knows the limit of streams delays a new stream above it until another one ends. The transport refuses a
-        stream that a client begins before it knows the limit, or in spite of it; the caller gets `ConnectionLost`. A connection above the limit of
-        connections is closed when it is accepted. The limit holds for each port."""
+        """The options of a gRPC server. A client that knows the limit of streams delays a new stream above it until another one ends. The transport
+        refuses a stream that a client begins before it knows the limit, or in spite of it; the caller gets `ConnectionLost`. A connection above the
+        limit of connections is closed when it is accepted. The limit holds for each port."""
         return [
             ("grpc.max_concurrent_streams", self.streams),
             ("grpc.max_allowed_incoming_connections", self.connections),
@@ -61,7 +61,8 @@ DEFAULT_LIMITS: Final = ConnectionLimits()
 
 
 class PrincipalConnections:
-    """Of one port: from which connections each principal has calls now. `limit` 0: nothing is counted. Nodes are never refused."""
+    """The principal connections of one port: from which connections each principal has calls now. `limit` 0: nothing is counted. Nodes are never
+    refused."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

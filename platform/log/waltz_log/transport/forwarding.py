@@ -63,7 +63,7 @@ PATIENCE = 0.8
 """The share of the caller's time that the workers have for an answer that may be late. The rest is for the answer's way."""
 
 GATHERED_CALLS_MAX = 16
-"""Of a connection to another worker, kept for what all workers are asked."""
+"""For a connection to another worker, kept for what all workers are asked."""
 
 _OF_THE_TRANSPORT = frozenset({"user-agent", "content-type", "te", AUTHORIZATION, PASSED_ON, CALLER})
 """Metadata that each connection makes itself, besides names that begin with `_OF_GRPC`."""

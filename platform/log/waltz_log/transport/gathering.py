@@ -57,7 +57,7 @@ def _bounds(answers: Sequence[pb.BoundResponse | None]) -> pb.BoundResponse:
 def _statistics(
     kind: type[ServerStatistics] | type[NodeStatistics], answers: Sequence[pb.ServerStatusResponse | pb.StorageStatusResponse | None]
 ) -> str:
-    """Of workers of one version. At least the one that was asked answers."""
+    """The statistics of workers of one version. At least the one that was asked answers."""
     found = merge(from_json(kind, json.loads(answer.json), unknown="refuse") for answer in answers if answer is not None)
     silent = [WorkerStatistics(number, answers=False) for number, answer in enumerate(answers) if answer is None]
     return json.dumps(to_json(replace(found, workers=tuple(sorted([*found.workers, *silent], key=lambda each: each.worker)))))

@@ -119,7 +119,7 @@ class GrpcChannels:
             self._channel = None
 
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """Of one call on a channel of this object: the token, if this client has one."""
+        """The metadata of one call on a channel of this object: the token, if this client has one."""
         return None if self._token is None else self._token.metadata()
 
     async def close(self) -> None:

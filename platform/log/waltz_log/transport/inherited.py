@@ -40,7 +40,7 @@ ENDING_S: Final = 5.0
 
 
 class _State:
-    """Of this process."""
+    """The state of this process."""
 
     used = False
     """Whether gRPC may run. Some servers fork without Python's announcement; then it is whether gRPC was used since the last one."""

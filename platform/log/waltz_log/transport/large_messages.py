@@ -39,7 +39,7 @@ _UINT32_MAX = 2**32 - 1
 _VARINT_BYTES_MAX = 10
 
 MIXED_BYTES_MAX: Final = 256 * 1024
-"""Of a client's message that is not an append frame alone."""
+"""For a client's message that is not an append frame alone."""
 
 _APPEND, _BLOCK = 2, 2
 """The fields of `ClientMessage` and of `ReplicateRequest`."""
@@ -123,7 +123,7 @@ def replicate_message(block: Block) -> Encoded[pb.ReplicateRequest]:
 
 
 def read_message(blocks: Iterable[Block], replica_last_transaction_id: int) -> Encoded[pb.ReadResponse]:
-    """Of the blocks of a range that a replica read."""
+    """The message with the blocks of a range that a replica read."""
     pieces = [piece for block in blocks for piece in _block_pieces(_BLOCKS, block)]
     return Encoded.of_pieces(pb.ReadResponse, (*pieces, _number_field(_REPLICA_LAST, replica_last_transaction_id)))
 
@@ -153,7 +153,7 @@ def _varint(value: int) -> bytes:
 
 
 def _number_field(number: int, value: int) -> bytes:
-    """Of an int32 or int64. Protobuf leaves zeros out, and sends negative numbers as those of 64 bits."""
+    """The encoded field of an int32 or int64. Protobuf leaves zeros out, and sends negative numbers as those of 64 bits."""
     return _varint(number << 3) + _varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
 
 
@@ -169,8 +169,8 @@ def _bytes_field(number: int, value: bytes) -> bytes:
 
 
 def decoder_of(method: Any) -> Callable[[Any], Any]:
-    """Of the requests of a procedure (any of `ports`, whose messages are of any type). It raises protobuf's `DecodeError`, and `ProtocolViolation`
-    for names that are not valid (`request_texts`)."""
+    """A decoder of the requests of a procedure (any of `ports`, whose messages are of any type). It raises protobuf's `DecodeError`, and
+    `ProtocolViolation` for names that are not valid (`request_texts`)."""
     by_type: dict[type, Callable[[Any], Any]] = {pb.ClientMessage: received_append, pb.ReplicateRequest: received_block}
     return by_type.get(method.request) or (lambda data: with_names(method.request.FromString(data)))
 

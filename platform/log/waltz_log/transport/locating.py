@@ -1,4 +1,4 @@
-"""Asks storage nodes where something is in the log: from which id on a time holds, how many bytes a range has.
+"""Asks storage nodes where something is in the log: the first id at a time, and the bytes of a range.
 
 A replica answers for what it holds, so one that is not clean in the session of the bound, or holds less than the bound, is passed over; the next is
 asked, round after round, until the time is over. Never above the committed mark: transactions above it may still be truncated.
@@ -41,8 +41,8 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Place:
     """`positions`: for each time the first id appended then or later, and the id after the mark where none is committed yet. `bytes`: of the range's
-    records, each with its 40 bytes of framing; `last_within`: the last id up to which they are within `max_bytes`, `first - 1` where not even one
-    is."""
+    records, each with its 40 bytes of framing; `last_within`: the last id up to which they are within `max_bytes`, `first - 1` if the first record
+    alone is larger."""
 
     positions: tuple[int, ...]
     bytes: int

@@ -17,7 +17,7 @@ from waltz_log.transport import methods
 __all__ = ["ANSWER_BYTES", "OPENING_BYTES_MAX", "REQUEST_BYTES_MAX", "SMALL_BYTES", "answer_bytes", "request_bytes_max"]
 
 OPENING_BYTES_MAX: Final = 1024
-"""Of the first message of a direct stream. The opening of a replication stream has about 40 bytes, that of a mount 50 and the names of principal and
+"""For the first message of a direct stream. The opening of a replication stream has about 40 bytes, that of a mount 50 and the names of principal and
 topics. A caller with a larger first message uses gRPC."""
 
 SMALL_BYTES: Final = 16 * 1024
@@ -54,7 +54,7 @@ REQUEST_BYTES_MAX: Final[Mapping[AnyMethod, int]] = MappingProxyType(
         methods.LOCATE: SMALL_BYTES,
         methods.PING: SMALL_BYTES,
         methods.STORAGE_STATUS: SMALL_BYTES,
-        methods.DESCRIBE: SMALL_BYTES,
+        methods.DESCRIBE: NAMES_BYTES,
         methods.TRIM: SMALL_BYTES,
         methods.BEGIN: SMALL_BYTES,
         methods.COMPACT: NAMES_BYTES,

@@ -23,13 +23,13 @@ TEXT_BYTES_MAX: Final = 256
 """The longest topic has 200 bytes, the longest principal that a rule can name 249."""
 
 ENTRIES_MAX: Final = 64
-"""Of messages with names in one request: a follower names a version of each of about ten sources."""
+"""For messages with names in one request: a follower names a version of each of about ten sources."""
 
 MAP_ENTRIES_MAX: Final = 1024
 """Properties of ranges of a topic's partitions are one entry each."""
 
 VALUE_BYTES_MAX: Final = 16 * 1024
-"""Of one value of a map: 4,096 characters of a subscriber's label."""
+"""For one value of a map: 4,096 characters of a subscriber's label."""
 
 KEY_BYTES_MAX: Final = 64
 """The key of a cluster has 16 bytes, an owner's token 32."""

@@ -24,7 +24,7 @@ JUDGE_S: Final = 0.5
 
 
 class TokenCalls:
-    """Of one network, on one event loop."""
+    """The token calls of one network, on one event loop."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens

@@ -29,7 +29,8 @@ class _OfPrincipal:
 
 
 class Room:
-    """Of one message. Use it as a context around its sending, which ends with `QuotaExceeded` if the room is needed and the peer does not read."""
+    """The room of one message. Use it as a context around its sending, which ends with `QuotaExceeded` if the room is needed and the peer does not
+    read."""
 
     def __init__(self, unread: Unread, principal: str | None, size: int) -> None:
         self._unread = unread
@@ -72,7 +73,8 @@ class Room:
 
 
 class Unread:
-    """Of one process. `bytes_max`: of each principal; 0: no limit. Nodes, and peers of a transport that does not know them, are not counted."""
+    """The unread bytes of one process. `bytes_max`: of each principal; 0: no limit. Nodes, and peers of a transport that does not know them, are not
+    counted."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -50,7 +50,7 @@ class VerifiedPeer:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of `host:port`, the host without brackets. Raises `ConnectionLost`."""
+    """The host and port of `host:port`, the host without brackets. Raises `ConnectionLost`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ConnectionLost(address=address, reason="not an address, host:port is one")

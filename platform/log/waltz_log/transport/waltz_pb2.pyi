@@ -2387,11 +2387,16 @@ class DescribeRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     SEGMENTS_MAX_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     segments_max: _builtins.int
     """of the oldest"""
+    @_builtins.property
+    def of(self) -> Global___TopicPartition:
+        """of a regular topic: recorded in its file `metadata`. A compacted view has that file in any case"""
+
     def __init__(
         self,
         *,
@@ -2399,10 +2404,11 @@ class DescribeRequest(_message.Message):
         partition: _builtins.int = ...,
         session: _builtins.int = ...,
         segments_max: _builtins.int = ...,
+        of: Global___TopicPartition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["of", b"of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "segments_max", b"segments_max", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "of", b"of", "partition", b"partition", "segments_max", b"segments_max", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

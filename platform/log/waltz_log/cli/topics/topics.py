@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, Final  # Any: JSON values
 from waltz_log.cli.connecting import reached
 from waltz_log.cli.partition_ranges import format_ranges, parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_result, print_table
+from waltz_log.cli.topics.misuse import misuses
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.cli.watching import watched
 from waltz_log.client.owners.owners import Owners
@@ -69,7 +71,7 @@ async def create(
             request.dry_run = False
             answer = await _asked(owners, request, timeout_s)
     topic = _topic(answer.topics[0])
-    line = f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={format_ranges(topic.partitions)}"
+    line = f"{'Would create' if dry_run else 'Created'} {topic.name}: type={topic.type} log_partitions={format_ranges(topic.partitions)}"
     held = [{"log_partition": each.partition, "transactions": each.last + 1 - each.first} for each in contents]
     chose = [] if reason is None else [f"partitions={len(topic.partitions)}: {reason}; --partitions sets another number, which cannot change later"]
     print_result(_topic_fields(topic) | {"dry_run": dry_run, "contents": held}, [line, *chose], output)
@@ -95,9 +97,9 @@ async def _asked(owners: Owners, request: pb.TopicsRequest, timeout_s: float) ->
 def _show_contents(topic: Topic, contents: Sequence[pb.PartitionContents], existing: str | None) -> None:
     """What the log partitions hold, and whether it is kept or discarded."""
     fates = {
-        "keep": "stays; nothing is ever removed from this partition",
-        "discard": "is removed for good",
-        None: "is in the way: nothing is created",
+        "keep": "is kept; nothing is ever removed from this partition",
+        "discard": "is removed permanently",
+        None: "prevents the creation",
     }
     counts = {each.partition: each.last + 1 - each.first for each in contents}
     rows = [
@@ -113,13 +115,13 @@ def _show_contents(topic: Topic, contents: Sequence[pb.PartitionContents], exist
         )
         for each in contents
     ]
-    print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
+    print_table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "its data"), rows)
     silent = sorted(set(topic.partitions) - counts.keys())
     if silent:
-        print_line(f"no owner of these answers, so nobody knows what they hold: {format_ranges(silent)}")
+        print_line(f"contents unknown, because no owner of these answers: {format_ranges(silent)}")
     held = sum(counts.values())
     if held and existing == "discard":
-        print_line(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
+        print_line(f"{held} transactions would be removed permanently: confirm with --discard-transactions {held}")
 
 
 def _date(time_ms: int) -> str:
@@ -133,11 +135,14 @@ async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_ALTER, topic=str(TopicName.parse(name)), policies=changes, dry_run=dry_run)
     async with reached(address, timeout_s) as owners:
         answer = await _asked(owners, request, timeout_s)
-    before, topic = _topic(answer.before), _topic(answer.topics[0])
+        before, topic = _topic(answer.before), _topic(answer.topics[0])
+        warnings = misuses(topic, await partition_facts(owners, topic, timeout_s)) if topic.type == "compaction" else []
     changed = {policy: {"from": getattr(before.policies, policy), "to": getattr(topic.policies, policy)} for policy in changes}
-    become = "would become" if dry_run else "became"
-    lines = [f"{topic.name} {policy}: {each['from']} {become} {each['to']}" for policy, each in changed.items()]
-    print_result({"topic": str(topic.name), "dry_run": dry_run, "policies": changed}, lines, output)
+    change = "Would set" if dry_run else "Set"
+    lines = [f"{change} {policy} of {topic.name}: {each['to']}, before {each['from']}" for policy, each in changed.items()]
+    print_result({"topic": str(topic.name), "dry_run": dry_run, "policies": changed, "warnings": warnings}, lines, output)
+    if output == "table":
+        _warn(warnings)
     return OK
 
 
@@ -145,8 +150,8 @@ async def delete(address: str, name: str, *, dry_run: bool, output: str, timeout
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_DELETE, topic=str(TopicName.parse(name)), dry_run=dry_run)
     async with reached(address, timeout_s) as owners:
         topic = _topic((await _asked(owners, request, timeout_s)).topics[0])
-    freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
-    line = f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {format_ranges(topic.partitions)} {freed}"
+    freed = "are free for another topic after the subscribers have read the data and the owners have removed it"
+    line = f"{'Would delete' if dry_run else 'Deleted'} {topic.name}: log partitions {format_ranges(topic.partitions)} {freed}"
     print_result({"topic": str(topic.name), "dry_run": dry_run, "deleted": not dry_run, "log_partitions": list(topic.partitions)}, [line], output)
     return OK
 
@@ -183,8 +188,9 @@ async def describe(address: str, name: str, *, output: str, every_s: float | Non
 async def _describe(owners: Owners, name: str, output: str, timeout_s: float) -> int:
     topic = await find_topic(owners, TopicName.parse(name), min(timeout_s, CONFIRM_S))
     places = await partition_facts(owners, topic, timeout_s)
+    warnings = misuses(topic, places)
     if output != "table":
-        print_data(_topic_fields(topic) | {"partitions": places}, output)
+        print_data(_topic_fields(topic) | {"partitions": places, "warnings": warnings}, output)
         return OK
     fields = _topic_fields(topic)
     rows = [(key, str(value)) for key, value in fields.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
@@ -197,7 +203,13 @@ async def _describe(owners: Owners, name: str, output: str, timeout_s: float) ->
     print_table(
         ("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places]
     )
+    _warn(warnings)
     return OK
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for each in warnings:
+        print_line(f"waltz: {each}", file=sys.stderr)
 
 
 def _row(place: Mapping[str, Any]) -> list[str]:
@@ -261,6 +273,6 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals) or name in found:
-            raise InvalidSetting(name=option, reason=f"wants name=value, each name once, got {text!r}", nearest=None)
+            raise InvalidSetting(name=option, reason=f"must be name=value, with each name once, got {text!r}", nearest=None)
         found[name] = value
     return found

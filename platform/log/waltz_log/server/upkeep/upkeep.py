@@ -24,7 +24,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep_calls import ask
-from waltz_log.server.upkeep.view_upkeep import ViewUpkeep
+from waltz_log.server.upkeep.view_upkeep import ViewUpkeep, topic_partition
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -43,7 +43,7 @@ PHASES: Final = 16
 
 
 class Upkeep:
-    """Of one store session; `run` it as long as that lives."""
+    """The upkeep of one store session; `run` it as long as that lives."""
 
     def __init__(self, store: StoreSession, topics: ServedTopics, clock: Clock, settings: ServerSettings) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class Upkeep:
             # This owner or an earlier one may have proposed a trim and not done it. The proposal keeps subscribers from registering below it.
             await withdraw_proposal(store.coordinator, store.partition, store.probes.known)
             self._settled = True
-        described = await self._describe()
+        described = await self._describe(found)
         now_ms = agreed_now_ms([self._clock.now_ms(), *(each.now_ms for each in described.values())])
         if found is not None and found[0].type == "compaction":
             await self._views.compact(found[0], found[1], described, now_ms)
@@ -122,10 +122,12 @@ class Upkeep:
 
     # ---- asking ------------------------------------------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> dict[str, pb.DescribeResponse]:
-        """What each clean replica holds, as far as they answer."""
+    async def _describe(self, found: tuple[Topic, int] | None) -> dict[str, pb.DescribeResponse]:
+        """What each clean replica holds, as far as they answer. A regular topic is named, so that replicas record its properties."""
         store = self._store
         request = pb.DescribeRequest(cluster_key=store.cluster.key.bytes, partition=store.partition, session=store.session, segments_max=SEGMENTS_MAX)
+        if found is not None and found[0].type == "regular":
+            request.of.CopyFrom(topic_partition(*found))
         members = store.members()
         answers = await asyncio.gather(*(ask(store, replica, methods.DESCRIBE, request) for replica in members))
         return {replica.name: answer for replica, answer in zip(members, answers, strict=True) if answer is not None}

@@ -21,15 +21,19 @@ from waltz_log.server.upkeep.upkeep_calls import ask
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["ViewUpkeep"]
+__all__ = ["ViewUpkeep", "topic_partition"]
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
 
+def topic_partition(topic: Topic, partition: int) -> pb.TopicPartition:
+    return pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=topic.properties_of(partition))
+
+
 class ViewUpkeep:
-    """Of one store session."""
+    """The view upkeep of one store session."""
 
     def __init__(self, store: StoreSession, settings: ServerSettings) -> None:
         self._store = store
@@ -40,7 +44,7 @@ class ViewUpkeep:
     async def compact(self, topic: Topic, partition: int, described: Mapping[str, pb.DescribeResponse], now_ms: int) -> None:
         """Sends every replica the bound up to which it may fold, and copies views between replicas. `described`: what the clean replicas reported."""
         store = self._store
-        of = pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=topic.properties_of(partition))
+        of = topic_partition(topic, partition)
         request = pb.CompactRequest(
             cluster_key=store.cluster.key.bytes,
             partition=store.partition,

@@ -33,12 +33,17 @@ class ViewReport:
 
 
 def verify_views(disk: Disk, partitions: set[int] | None = None, on_bytes: Callable[[int], None] = lambda size: None) -> Iterator[ViewReport]:
-    """A report for each view, only of the given log partitions. `on_bytes` receives the bytes of each file."""
+    """A report for each view, and for each other `metadata` that cannot be read; only of the given log partitions. `on_bytes` receives the bytes of
+    each file."""
     for topic, partition in list(view_folders(disk)):
         try:
             report = _verify_view(disk, topic, partition, on_bytes)
+            if report is None:
+                continue
             if report.findings:
                 again = _verify_view(disk, topic, partition, on_bytes)
+                if again is None:
+                    continue
                 known = {(found.file, found.reason) for found in report.findings}
                 report = ViewReport(*_facts(again), tuple(found for found in again.findings if (found.file, found.reason) in known))
         except FileNotFoundError:
@@ -51,13 +56,16 @@ def _facts(report: ViewReport) -> tuple[str, int, int, int, int, int]:
     return report.topic, report.partition, report.log_partition, report.bound, report.records, report.bytes
 
 
-def _verify_view(disk: Disk, topic: TopicName, partition: int, on_bytes: Callable[[int], None]) -> ViewReport:
+def _verify_view(disk: Disk, topic: TopicName, partition: int, on_bytes: Callable[[int], None]) -> ViewReport | None:
+    """None for the partition of a regular topic, which has no view."""
     folder = f"{topic.namespace}/{topic.topic}/{partition}"
     try:
         manifest = read_manifest(disk, topic, partition)
     except (WaltzError, ValueError, KeyError) as error:
         offset, reason = (error.offset, error.reason) if isinstance(error, CorruptData) else (0, str(error))
         return ViewReport(str(topic), partition, -1, -1, 0, 0, (Finding("header", f"{folder}/{METADATA}", offset, -1, -1, reason),))
+    if manifest.type == "regular":
+        return None
     findings: list[Finding] = []
     records = size = 0
     for file in manifest.files:

@@ -52,6 +52,7 @@ from waltz_log.storage.replica.range_reads import ReadShare
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles
+from waltz_log.storage.views.topic_metadata import TopicMetadata
 from waltz_log.storage.views.views import Views
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport.unread import Unread
@@ -92,6 +93,7 @@ class StorageNode:
         """The segments that are known to be corrupt."""
         self.views = Views(disk, clock, self._reads, settings, self._space, self.corruption.report)
         """The compacted views of topics' partitions."""
+        self.topics = TopicMetadata(disk, clock, offload)
         self._control: ControlFiles | None = None
         self._holds = False
         """Whether the directory is held by this process, not by its supervisor."""
@@ -169,6 +171,7 @@ class StorageNode:
         mine = [partition for partition in range(control.header.partitions) if self._shard.owns(partition) and str(partition) in present]
         await asyncio.gather(*(self._open(partition) for partition in mine))
         await self.views.open(self._shard.owns)
+        await self.topics.open(self._shard.owns)
         if torn := sorted({partition for partition in control.damaged if self._shard.owns(partition)}):
             advice = "after a crash this is expected; otherwise run `waltz storage verify` and examine the disk"
             log.warning("control file has damaged structs, their other copies are used", partitions=torn, advice=advice)
@@ -204,7 +207,7 @@ class StorageNode:
         if not 0 <= partition < control.header.partitions:
             raise InvalidRequest(reason=f"no such partition partition={partition} partitions={control.header.partitions}")
         if not self._shard.owns(partition):
-            raise NotOwner(partition=partition, reason=f"of another worker than {self._shard.worker} of {self._shard.workers}")
+            raise NotOwner(partition=partition, reason=f"belongs to another worker than {self._shard.worker} of {self._shard.workers}")
         if partition in self._stopped:
             raise self._stopped[partition]
         opening = self._opening.get(partition)

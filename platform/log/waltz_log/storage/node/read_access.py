@@ -91,7 +91,7 @@ class ReadAccess:
         known = self._opened.get(partition)
         newer = "" if known is None or known.topic == self.control.topic_of(partition) else known.topic
         if newer and not self.control.permits(Operation.READ, partition) and self.control.permits(Operation.READ, partition, newer):
-            raise Unavailable(reason=f"the topics are not known here yet: partition={partition}")
+            raise Unavailable(reason=f"the topics are not known to this server yet: partition={partition}")
         self.control.expect(partition, Operation.READ)
 
     def reads_all(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> bool:

@@ -12,6 +12,7 @@ from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.replica.partition_store import PartitionStore
+from waltz_log.storage.views.topic_metadata import TopicMetadata
 from waltz_log.storage.views.views import Views
 from waltz_log.transport.unread import Unread
 
@@ -25,6 +26,7 @@ class ServedNode(Protocol):
     settings: StorageSettings
     clock: Clock
     views: Views
+    topics: TopicMetadata
     access: ReadAccess
     unread: Unread
     measure_round_trips: MeasureRoundTrips | None

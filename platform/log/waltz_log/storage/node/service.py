@@ -55,7 +55,7 @@ def service_of(node: ServedNode) -> Service:
 
 FLUSH_PERIOD_MS_MIN = 2
 LOCATE_BYTES_MAX = 8 * 64
-"""Of times in one request: each is looked up by a binary search over the segments."""
+"""For times in one request: each is looked up by a binary search over the segments."""
 
 
 class _Service:

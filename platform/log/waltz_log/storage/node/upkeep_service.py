@@ -66,10 +66,11 @@ class _UpkeepService:
 
     async def describe(self, request: pb.DescribeRequest) -> pb.DescribeResponse:
         store = await self._member(request)
+        await self._node.topics.record(request.partition, _topic_partition(request.of) if request.HasField("of") else None)
         try:
             segments = await store.holdings()
         except FileNotFoundError:
-            raise Unavailable(reason=f"the log is just being trimmed: partition={request.partition}") from None
+            raise Unavailable(reason=f"the log is being trimmed: partition={request.partition}") from None
         except OSError as error:
             raise StorageFailed(partition=request.partition, reason=f"cannot read the segments: {error}") from None
         shown = segments[: min(request.segments_max or SEGMENTS_MAX, SEGMENTS_MAX)]

@@ -76,7 +76,7 @@ def folders_of_views(disk: Disk) -> list[ViewFolder]:
         except (OSError, WaltzError, ValueError, KeyError) as error:
             log.error("metadata of a compacted view cannot be read", topic=str(topic), partition=partition, error=str(error))
             continue
-        if manifest.log_partition >= 0:
+        if manifest.log_partition >= 0 and manifest.type == "compaction":
             found.append(ViewFolder(topic, partition, manifest.log_partition, dict(manifest.properties)))
     return found
 

@@ -87,7 +87,7 @@ class _Entry:
     """None after a failure: it is reopened before it is used."""
     error: str = ""
     damage: str = ""
-    """What of the view is corrupt. It stays until another replica's view replaces it, or a check finds the view intact."""
+    """The damage that was found in the view. It is kept until another replica's view replaces it, or a check finds the view intact."""
     start: int = 0
     """Where the log begins, for a view that does not exist yet."""
     busy: bool = False
@@ -98,7 +98,7 @@ class _Entry:
 
 
 class Views:
-    """Of one node. Call `open` first. `corrupt`: called with corruption in the log that a fold found."""
+    """The views of one node. Call `open` first. `corrupt`: called with corruption in the log that a fold found."""
 
     def __init__(
         self,

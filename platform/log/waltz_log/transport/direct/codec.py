@@ -37,7 +37,7 @@ GREETING = 0x57
 VERSION = b"\x01"
 
 BUFFER_BYTES = 16 * 1024
-"""Of each accepted connection: what is received lands here. A frame that does not fit gets its own buffer and is received in place."""
+"""For each accepted connection: what is received lands here. A frame that does not fit gets its own buffer and is received in place."""
 
 GREETING_BYTES_MAX = 256
 
@@ -51,7 +51,7 @@ HELD_BYTES_MAX = 1024 * 1024
 """Bytes that were received and not consumed. Above this limit nothing more is read."""
 
 CONTROL_BYTES_MAX = 64 * 1024
-"""Of a frame that carries no message: the longest is a status with its error."""
+"""For a frame that carries no message: the longest is a status with its error."""
 
 FRAME_S = 60.0
 """How long one frame may arrive: the largest one at 2 Mbit/s. An incomplete frame holds memory."""

@@ -18,7 +18,7 @@ LIMIT_MIN = 2 * MAX_FRAME_BYTES
 
 
 class Share:
-    """Of one principal. `limit` 0: none."""
+    """The share of one principal. `limit` 0: none."""
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
@@ -49,7 +49,7 @@ class Share:
 
 
 class ReceivedBytes:
-    """Of one port. A share lives as long as a connection uses it."""
+    """The received bytes of one port. A share lives as long as a connection uses it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(limit, LIMIT_MIN) if limit else 0

@@ -16,6 +16,8 @@ from waltz_log.cli.topics.subscribers import subscriber_facts
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
+from waltz_log.compaction.manifest import METADATA
+from waltz_log.compaction.view import read_metadata
 from waltz_log.coordination.subscribers import read_retained, register_subscriber
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
@@ -322,6 +324,47 @@ async def test_files_and_folders_of_a_deleted_topic_go_by_themselves() -> None:
         await until(lambda: not any(disk.exists("shop") for disk in cluster.disks.values()))
         for disk in cluster.disks.values():
             assert [name for name in disk.list("0") if name.endswith(".seg")] == [f"{60:019d}.seg"]
+
+
+def properties(cluster: Kept, name: str, folder: str = "shop/orders/0") -> dict[str, str] | None:
+    """Those in the file `metadata` of a regular topic; None: there is none."""
+    disk = cluster.disks[name]
+    if not disk.exists(f"{folder}/{METADATA}"):
+        return None
+    manifest = read_metadata(disk, f"{folder}/{METADATA}")
+    assert manifest.type == "regular"
+    return dict(manifest.properties)
+
+
+@in_virtual_time
+async def test_every_replica_stores_the_properties_of_a_regular_topic_until_it_is_deleted() -> None:
+    async with kept() as (cluster, client):
+        await change_catalogue(
+            cluster.session, lambda found: found.with_new(NAME, type="regular", partitions=1, pool=range(1), now_ms=0, properties={"owner": "shop"})
+        )
+        await fill(client)
+        await until(lambda: all(properties(cluster, name) == {"owner": "shop"} for name in cluster.storages))
+        await cluster.kill_storage("storage-1")
+        await cluster.start_storage("storage-1")
+        disk = cluster.disks["storage-1"]
+        assert list(verify_views(disk)) == [], "the file describes no view"
+        await cluster.delete()
+        await until(lambda: not any(disk.exists("shop") for disk in cluster.disks.values()))
+        await asyncio.sleep(4 * ROUND_S)  # until the partition is free again
+        await cluster.create("compaction")
+        await until(lambda: cluster.storages["storage-1"][0].views.describe(0).exists)
+
+
+@in_virtual_time
+async def test_a_file_that_cannot_be_written_delays_no_trimming() -> None:
+    async with kept() as (cluster, client):
+        await cluster.create(retention_bytes=4096)
+        for disk in cluster.disks.values():
+            disk.make_directory("shop")
+            disk.open("shop/orders", "create").close()
+        await fill(client)
+        await until(lambda: all(cluster.held(name)[0] > 0 for name in cluster.storages))
+        assert [properties(cluster, name) for name in cluster.storages] == [None] * 3
 
 
 @in_virtual_time
