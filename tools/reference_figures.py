@@ -1,7 +1,9 @@
 """The tables of measured figures in the docs. `make reference` writes them from `benchmarks/published.json`; no figure is written by hand.
 
-A table is between `<!-- figures: NAME -->` and `<!-- end -->`, below the command that measures it. `python -m tools.reference_figures FILE ...`
-copies the figures of measured runs (`benchmarks/latest.json`) into the published ones; quick runs are refused.
+A table is between `<!-- figures: NAME -->` and `<!-- end -->`, below the command that measures it; a single figure within a sentence is between
+`<!-- figure: NAME -->` and `<!-- end -->`. `python -m tools.reference_figures FILE ...`
+copies the figures of measured runs (`benchmarks/latest.json`) into the published ones; quick runs, and those without commit, date and processor, are
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "benchmarks" / "published.json"
-PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md", "guides/sizing.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("reference/performance.md", "reference/cost_model.md", "guides/sizing.md", "guides/workers.md"))
+INLINE_PAGES = tuple(ROOT / "docs" / name for name in ("guides/monitoring.md", "guides/topics.md", "internals/storage.md"))
+"""Pages with single figures within their sentences."""
+INLINE = re.compile(r"(<!-- figure: ([\w.]+) -->).*?(<!-- end -->)")
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 HELD = 0.97
@@ -36,7 +41,8 @@ def read(path: Path = PUBLISHED) -> dict[str, dict[str, Any]]:
 def page(path: Path, figures: Figures | None = None) -> str:
     """The page with its tables rewritten from the published figures."""
     known = read() if figures is None else figures
-    return BLOCK.sub(lambda found: f"{found[1]}{_filled(found[2], known)}{found[3]}", path.read_text())
+    text = INLINE.sub(lambda found: f"{found[1]}{_short(known[found[2]]['value'])} {known[found[2]]['unit']}{found[3]}", path.read_text())
+    return BLOCK.sub(lambda found: f"{found[1]}{_filled(found[2], known)}{found[3]}", text)
 
 
 def _filled(name: str, figures: Figures) -> str:
@@ -66,7 +72,10 @@ def _compared(rows: Mapping[str, str], unit: str, figures: Figures) -> str:
             figures[name]["conditions"]["platform"],
             f"{figures[name]['ratio']:.2f} ({figures[name]['conditions']['ratios']})",
             "<br>".join(f"{peer} {value}" for peer, value in figures[name]["conditions"]["peers"].items())
-            + "".join(f"<br>{peer}: did not hold the rate" for peer in figures[name]["conditions"].get("could_not_hold", {})),
+            + "".join(
+                f"<br>{peer}: did not hold the rate, {value} in the last round of warm-up"
+                for peer, value in figures[name]["conditions"].get("could_not_hold", {}).items()
+            ),
         )
         for name, label in rows.items()
         if name in figures
@@ -159,7 +168,15 @@ def _queueing(figures: Figures) -> str:
     allowed = float(figures[QUEUEING[0]]["conditions"]["allowed"])
     missed = sum(error > allowed for error in errors.values())
     below = f"\n**{missed} of {len(errors)} are not within {allowed:.0%} in this run.**\n" if missed else ""
-    return _rows(head, *rows) + below
+    return _rows(head, *rows) + below + _single_rounds(figures)
+
+
+def _single_rounds(figures: Figures) -> str:
+    """How far the simulation of one round was from its measurement."""
+    percents = {name: [int(each) for each in re.findall(r"[+-]?\d+", str(figures[name]["conditions"]["errors"]))] for name in QUEUEING}
+    low, high = min(min(each) for each in percents.values()), max(max(each) for each in percents.values())
+    rounds = figures[QUEUEING[0]]["conditions"]["rounds"]
+    return f"\n**Single rounds were off by {low:+d} % to {high:+d} %.** Only the medians over {rounds} rounds are predictions.\n"
 
 
 def _conditions(name: str, figures: Figures) -> str:
@@ -168,6 +185,7 @@ def _conditions(name: str, figures: Figures) -> str:
     parts = [f"{own['cores']} cores", f"Python {own['python']}"]
     parts += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
     parts += [f"load average {own['load_at_start']} at the start"]
+    parts += [f"commit {own['commit']} of {own['date']} on {own['processor']}"] if "commit" in own else ["commit, date and processor not recorded"]
     parts += [f"{own['others_processors']} processors used by other programs meanwhile"] if "others_processors" in own else []
     return f"\nMeasured on {', '.join(parts)}.\n"
 
@@ -185,6 +203,13 @@ THROUGHPUT = {
     "kafka.append_default": "the same, Kafka's default batching",
     "kafka.bulk": "in bulk, no locks",
     "kafka.bulk_locks": "in bulk, a write lock each",
+    "kafka.bulk_lz4": "in bulk, no locks, Kafka with lz4",
+    "kafka.bulk_unsynced": "in bulk, no locks, Kafka as most run it: without `flush.messages`",
+}
+WORKERS = {
+    **{f"workers.server_us_{number}": f"log server with {number} workers, the busiest one" for number in (1, 2, 4)},
+    **{f"workers.storage_us_{number}": f"storage node with {number} workers, the busiest one" for number in (1, 2, 4)},
+    "workers.append": "rate with two workers to that with one, on two cores",
 }
 OFFERED = {f"kafka.{quantile}_ms_at_{rate}k": f"{quantile} at {rate},000 per second" for rate in (20, 50, 100) for quantile in ("p50", "p99")}
 SINGLE = {"kafka.single_p50_ms": "p50, one in flight", "kafka.single_p99_ms": "p99, one in flight"}
@@ -257,6 +282,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "costs": _table({"costs.server": ""}, _costs),
     "runs": (COSTS, _runs),
     "roles": (COSTS, _roles),
+    "workers": _table(WORKERS, partial(_values, WORKERS)),
     "plans": (("costs.nodes_1m",), _plans),
     "queueing": (QUEUEING, _queueing),
 }
@@ -269,6 +295,10 @@ def publish(paths: list[Path]) -> None:
         for name, each in read(path).items():
             if "quick" in each["conditions"]:
                 raise SystemExit(f"{name} of {path} is of a quick run; measure it whole")
+            if lacking := [key for key in ("commit", "date", "processor") if not each["conditions"].get(key)]:
+                raise SystemExit(f"{name} of {path} has no {', '.join(lacking)}; measure it again")
+            if each["conditions"]["commit"].endswith(("+", "unknown")):
+                raise SystemExit(f"{name} of {path} was measured with files that no commit has; commit them and measure it again")
             known[name] = each
     lines = ",\n".join(json.dumps(each) for _, each in sorted(known.items()))
     PUBLISHED.write_text(f"[\n{lines}\n]\n")

@@ -18,7 +18,7 @@ from statistics import median
 from benchmarks.load import prepare
 from benchmarks.measurement import Measurement
 from benchmarks.pace import pace_ns
-from benchmarks.peers.kafka_cases import GROUPS, OFFERED_PER_S, PARTITIONS, WINDOW, Sides, Work, cases, topic
+from benchmarks.peers.kafka_cases import GROUPS, OFFERED_PER_S, PARTITIONS, UNSYNCED, WINDOW, Sides, Work, cases, topic
 from benchmarks.peers.kafka_clients import ConfluentLoads, ProducerSettings, java_tool
 from benchmarks.peers.kafka_cluster import kafka_cluster
 from benchmarks.peers.rounds import compared
@@ -54,6 +54,7 @@ def _measure_group(directory: Path, group: str, rounds: int, work: Work, jars: P
             kafka = stack.enter_context(kafka_cluster(jars, directory / "kafka"))
             for number in partitions:
                 kafka.create_topic(topic(number), partitions=number)
+            kafka.create_topic(UNSYNCED, partitions=1, synced=False)
 
             @cache
             def confluent(name: str, settings: ProducerSettings) -> ConfluentLoads:

@@ -1,6 +1,7 @@
 """Kafka's two clients under the platform's loads.
 
-`ConfluentLoads` is an application in Python: confluent-kafka (librdkafka) in this process, one callback for each record. `JavaTool` is Kafka's own
+`ConfluentLoads` is an application in Python: confluent-kafka (librdkafka) in this process. `produce` has a call and a callback for each record,
+`produce_batch` a call for many of them, which is its fastest interface. `JavaTool` is Kafka's own
 ProducerPerformance in one JVM for all runs, so that its code is compiled after the warm-up rounds. A new process for each run would be measured cold.
 
 The latency of an open loop counts from the moment a record is due for confluent-kafka, as it does for the platform. Java's tool counts from the call
@@ -34,8 +35,11 @@ BEHIND_S = 1.0
 unanswered record counts with its delay at that moment."""
 
 QUEUE_KIB = 1_048_576
-BUFFER_BYTES = 4 * 1024 * 1024
-"""The buffer of Java's client if it sends as fast as it can: about 16,000 records of 200 bytes in flight, with Kafka's overhead."""
+BATCH_RECORDS = 1_000
+"""Records of one call of `produce_batch`. More change nothing: librdkafka makes its own batches by size and linger."""
+
+RECORD_OVERHEAD_BYTES = 62
+"""Of a record of 200 bytes in the buffer of Java's client, which bounds what is in flight if it sends as fast as it can."""
 
 OPEN_BUFFER_BYTES = 64 * 1024 * 1024
 
@@ -48,10 +52,11 @@ class ProducerSettings:
 
     linger_ms: int
     batch_bytes: int | None
+    compression: str = "none"
 
     def document(self) -> dict[str, str | int]:
         batch = {} if self.batch_bytes is None else {"batch.size": self.batch_bytes}
-        return {"acks": "all", "linger.ms": self.linger_ms, **batch}
+        return {"acks": "all", "linger.ms": self.linger_ms, "compression.type": self.compression, **batch}
 
 
 # ---- confluent-kafka -------------------------------------------------------------------------------------------------------------------------------
@@ -59,6 +64,8 @@ class ProducerSettings:
 
 class _Producer(Protocol):
     def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]) -> None: ...
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], *, partition: int, on_delivery: Callable[[Any, Any], None]) -> int: ...
 
     def poll(self, timeout: float) -> int: ...
 
@@ -104,6 +111,21 @@ class ConfluentLoads:
             self._produce(number % partitions, data, self._timing(latencies_ms, time.perf_counter()) if sampled else self._delivered)
         self._wait_for(count)
         return self._ended(Load(count, time.perf_counter() - began_s, latencies_ms))
+
+    def batched(self, count: int, *, window: int, partitions: int = 1, data: bytes = DATA) -> Load:
+        """By `produce_batch`. A batch goes to one partition, the next one to the next partition."""
+        began_s = time.perf_counter()
+        sent = 0
+        for number in range(-(-count // BATCH_RECORDS)):
+            messages = [{"value": data} for _ in range(min(BATCH_RECORDS, count - sent))]
+            sent += len(messages)
+            if sent - self._answered > window:
+                self._wait_for(sent - window)
+            queued = self._producer.produce_batch(self._topic, messages, partition=number % partitions, on_delivery=self._delivered)
+            if queued != len(messages):
+                raise RuntimeError(f"Kafka's client queued {queued} of {len(messages)} records")
+        self._wait_for(count)
+        return self._ended(Load(count, time.perf_counter() - began_s, []))
 
     def offered(self, count: int, *, rate: float) -> Load:
         latencies_ms: list[float] = []
@@ -185,9 +207,9 @@ class JavaTool:
         self._run = run
         self._addresses = addresses
 
-    def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, str | int]) -> Produced:
-        """`per_s` -1: as fast as possible."""
-        buffer = BUFFER_BYTES if per_s < 0 else OPEN_BUFFER_BYTES
+    def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, str | int], window: int = 0) -> Produced:
+        """`per_s` -1: as fast as possible, with about `window` records in flight."""
+        buffer = window * (record_bytes + RECORD_OVERHEAD_BYTES) if per_s < 0 else OPEN_BUFFER_BYTES
         given = [f"{name}={value}" for name, value in {"bootstrap.servers": self._addresses, "buffer.memory": buffer, **settings}.items()]
         size = ["--num-records", str(count), "--record-size", str(record_bytes), "--throughput", str(per_s)]
         return parsed(self._run(["--topic", topic, *size, "--producer-props", *given]))

@@ -54,9 +54,10 @@ class KafkaCluster:
                 broker.send_signal(signal.SIGCONT)
             time.sleep(RESUME_S)
 
-    def create_topic(self, topic: str, *, partitions: int) -> None:
-        """Each replica flushes every message (`flush.messages=1`), as the platform does. A batch is written at once."""
-        config = ("flush.messages=1", "min.insync.replicas=2")
+    def create_topic(self, topic: str, *, partitions: int, synced: bool = True) -> None:
+        """`synced`: each replica flushes every message (`flush.messages=1`), as the platform does. A batch is written at once. Without it, the
+        operating system writes the records later, as in most clusters."""
+        config = (*(("flush.messages=1",) if synced else ()), "min.insync.replicas=2")
         command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.addresses, "--create", "--topic", topic]
         command += ["--partitions", str(partitions), "--replication-factor", str(BROKERS)]
         self._run(*command, *(part for each in config for part in ("--config", each)))

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import bulk
 from benchmarks.load import DATA, Load
 from benchmarks.peers import kafka_cases, kafka_clients
-from benchmarks.peers.kafka_cases import GROUPS, LINGERS_MS, OFFERED_PER_S, SIZES, Sides, Work, cases
+from benchmarks.peers.kafka_cases import BULK_WINDOW, GROUPS, LINGERS_MS, OFFERED_PER_S, SIZES, TRIALS, UNSYNCED, Sides, Work, cases
 from benchmarks.peers.kafka_clients import ConfluentLoads, Produced, ProducerSettings
 from benchmarks.peers.rounds import WARM_ROUNDS, Case, Rounds, compared
 from waltz_log.client import WaltzClient
@@ -29,6 +29,7 @@ class Recorder:
         self.ours: list[tuple[Any, ...]] = []
         self.theirs: list[tuple[Any, ...]] = []
         self.java_settings: list[Mapping[str, Any]] = []
+        self.topics: list[tuple[str, ProducerSettings]] = []
 
         async def pipelined(_: Any, count: int, *, window: int, partitions: Any = (0,), data: bytes = DATA, locked: bool = True) -> Load:
             self.ours.append(("pipelined", count, window, len(partitions), len(data)))
@@ -66,6 +67,11 @@ class Recorder:
                 recorder.theirs.append(("pipelined", count, window, partitions, len(data)))
                 return FOUND
 
+            def batched(self, count: int, *, window: int, partitions: int = 1, data: bytes = DATA) -> Load:
+                recorder.theirs.append(("batched", count, window, partitions, len(data)))
+                recorder.topics.append((topic, settings))
+                return Load(count, settings.linger_ms / 10 + 1, [])
+
             def offered(self, count: int, *, rate: float) -> Load:
                 recorder.theirs.append(("offered", count, rate))
                 return FOUND
@@ -76,8 +82,8 @@ class Recorder:
 
         return Loads()
 
-    def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, Any]) -> Produced:
-        self.theirs.append(("pipelined", count, 16_000, 1, record_bytes) if per_s < 0 else ("offered", count, per_s))
+    def produce(self, topic: str, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, Any], window: int = 0) -> Produced:
+        self.theirs.append(("pipelined", count, window, 1, record_bytes) if per_s < 0 else ("offered", count, per_s))
         self.java_settings.append(settings)
         return Produced(count, 5.0, 1.0, 2, 4)
 
@@ -97,11 +103,12 @@ def test_both_sides_get_the_same_load(group: str, monkeypatch: pytest.MonkeyPatc
             assert len(peer()) == len(case.figures)
             for (way, *load), (their_way, *theirs) in zip(recorder.ours, recorder.theirs, strict=True):
                 if way == "bulk":
-                    assert (their_way, theirs[0]) == ("pipelined", load[0])
+                    assert theirs[:2] == [load[0], BULK_WINDOW], "as many bytes in flight as append_bulk has"
                 else:
-                    assert (their_way, theirs) == (way, load)
+                    assert (their_way.replace("batched", "pipelined"), theirs) == (way, load)
         assert "2 of 3" in case.conditions["platform_durability"]
         assert "every in-sync replica" in case.conditions["kafka_durability"]
+        assert all(name.removesuffix(" produce") + " produce_batch" in case.peers for name in case.peers if name.endswith(" produce"))
     for settings in recorder.java_settings:
         assert settings["acks"] == "all"
         assert "linger.ms" in settings, "not left to a default that differs between versions"
@@ -161,8 +168,30 @@ def test_latencies_are_measured_at_each_linger_and_rate() -> None:
     assert LINGERS_MS == (0, 1, 5)
 
 
-def test_large_records_are_not_in_flight_by_the_gigabyte() -> None:
-    sides: Any = None
+def test_kafka_in_bulk_is_tuned_compressed_and_as_most_run_it_each_with_its_durability(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    sides = Sides("", recorder.confluent, recorder)  # type: ignore[arg-type]
+    monkeypatch.setattr(sides, "confluent", recorder.confluent)
+    found = {case.figures[0]: case for case in cases("throughput", sides, WORK)}
+    assert {settings for _, settings in recorder.topics} == set(TRIALS)
+    for name, compression, durability in (
+        ("kafka.bulk", "none", "each syncs"),
+        ("kafka.bulk_lz4", "lz4", "each syncs"),
+        ("kafka.bulk_unsynced", "none", "synced later"),
+    ):
+        conditions = found[name].conditions
+        assert (conditions["kafka"]["compression.type"], conditions["kafka"]["linger.ms"]) == (compression, 1), "the fastest trial"
+        assert durability in conditions["kafka_durability"]
+        assert (conditions["in_flight"], conditions["bytes_in_flight"]) == (BULK_WINDOW, BULK_WINDOW * len(DATA))
+        recorder.topics.clear()
+        found[name].peers["confluent-kafka produce_batch"]()
+        assert {topic for topic, _ in recorder.topics} == {UNSYNCED if name == "kafka.bulk_unsynced" else "bench-1"}
+
+
+def test_large_records_are_not_in_flight_by_the_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    sides = Sides("", recorder.confluent, recorder)  # type: ignore[arg-type]
+    monkeypatch.setattr(sides, "confluent", recorder.confluent)
     for case, (_, size, _) in zip(cases("sizes", sides, WORK), SIZES, strict=True):
         assert case.conditions["in_flight"] * size <= 32 * 1024 * 1024
 
@@ -232,12 +261,21 @@ class Producer:
         self.sent: list[tuple[str, int, int]] = []
         self.waiting: deque[Callable[[Any, Any], None]] = deque()
         self.in_flight_max = 0
-        self.stopped = self.purged = False
+        self.stopped = self.purged = self.full = False
+        self.batches: list[int] = []
 
     def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]) -> None:
         self.sent.append((topic, partition, len(value)))
         self.waiting.append(on_delivery)
         self.in_flight_max = max(self.in_flight_max, len(self.waiting))
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], *, partition: int, on_delivery: Callable[[Any, Any], None]) -> int:
+        if self.full:
+            return len(messages) - 1
+        for message in messages:
+            self.produce(topic, message["value"], partition=partition, on_delivery=on_delivery)
+        self.batches.append(len(messages))
+        return len(messages)
 
     def poll(self, timeout: float) -> int:
         time.sleep(self.delay_s)
@@ -264,6 +302,21 @@ def test_the_window_bounds_what_is_in_flight() -> None:
     assert (load.count, producer.in_flight_max) == (1_000, 100)
     assert [producer.sent.count(("t", partition, 5)) for partition in range(4)] == [250] * 4
     assert len(load.latencies_ms) == 20
+
+
+def test_batches_keep_to_the_window_and_go_to_partitions_in_turns() -> None:
+    producer = Producer()
+    load = ConfluentLoads(producer, "t").batched(4_500, window=2_000, partitions=2, data=b"12345")
+    assert (load.count, producer.in_flight_max) == (4_500, 2_000)
+    assert producer.batches == [1_000] * 4 + [500]
+    assert [producer.sent.count(("t", partition, 5)) for partition in range(2)] == [2_500, 2_000]
+
+
+def test_a_batch_that_is_not_queued_whole_spoils_the_figure() -> None:
+    producer = Producer()
+    producer.full = True
+    with pytest.raises(RuntimeError, match="queued 4 of 5 records"):
+        ConfluentLoads(producer, "t").batched(5, window=10)
 
 
 def test_one_at_a_time_means_one_in_flight_and_a_second_load_counts_from_zero() -> None:

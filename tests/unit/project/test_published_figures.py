@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from benchmarks.setting import machine_conditions
 from tools import reference_figures
 from tools.reference_figures import BLOCK, NOT_PUBLISHED, PAGES, TABLES, page, publish, read
 
@@ -57,12 +60,55 @@ def test_an_edited_figure_is_noticed(tmp_path: Path) -> None:
 def test_a_quick_run_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_figures, "PUBLISHED", tmp_path / "published.json")
     run = tmp_path / "latest.json"
-    run.write_text('[{"name": "a", "value": 1, "unit": "s", "conditions": {"cores": 2}}]')
+    measured = {"name": "a", "value": 1, "unit": "s", "conditions": {"commit": "0123456789ab", "date": "2026-11-28", "processor": "a processor"}}
+    run.write_text(json.dumps([measured]))
     publish([run])
     assert list(read(tmp_path / "published.json")) == ["a"]
+    for name, value, lacking in (("processor", "", "has no processor"), ("date", "", "no date"), ("commit", "0123456789ab+", "no commit has")):
+        run.write_text(json.dumps([{**measured, "conditions": {**measured["conditions"], name: value}}]))
+        with pytest.raises(SystemExit, match=lacking):
+            publish([run])
     run.write_text('[{"name": "a", "value": 2, "unit": "s", "conditions": {"quick": "yes"}}]')
     with pytest.raises(SystemExit, match="quick"):
         publish([run])
+
+
+def test_a_run_states_its_commit_its_day_and_its_processor() -> None:
+    found = machine_conditions(quick=True)
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", found["commit"])
+    assert date.fromisoformat(found["date"])
+    assert found["processor"]
+    own = {**found, "rounds": 5, "warm_rounds": 3}
+    assert found["processor"] in reference_figures._conditions("a", {"a": {"conditions": own}})
+    del own["commit"]
+    assert "not recorded" in reference_figures._conditions("a", {"a": {"conditions": own}})
+
+
+def test_a_peer_that_did_not_hold_the_rate_is_shown_with_what_was_measured() -> None:
+    conditions = {"platform": "1 (1 to 1)", "ratios": "1 to 1", "peers": {}, "could_not_hold": {"peer linger 0": "12,300"}}
+    table = reference_figures._compared({"a": "load"}, "ms", {"a": {"ratio": 1.0, "conditions": conditions}})
+    assert "peer linger 0: did not hold the rate, 12,300 in the last round of warm-up" in table
+
+
+def test_a_figure_within_a_sentence_is_generated(tmp_path: Path) -> None:
+    text = tmp_path / "page.md"
+    text.write_text("It needs <!-- figure: a.ms -->0 ms<!-- end --> each.\n")
+    assert page(text, {"a.ms": {"value": 23.1, "unit": "ms"}}) == "It needs <!-- figure: a.ms -->23.1 ms<!-- end --> each.\n"
+
+
+HAND_WRITTEN = re.compile(r"\b(?:costs?|needs?|took|measured|about)\b[^.|\n]{0,60}?\d[\d.,]* (?:µs|us|ms|MB|MiB)\b", re.IGNORECASE)
+SETTINGS_OR_LIMITS = re.compile(r"`[a-z_]+`|limit|at most|up to")
+
+
+@pytest.mark.parametrize("path", sorted([*(ROOT / "docs/guides").glob("*.md"), *(ROOT / "docs/concepts").glob("*.md")]), ids=lambda path: path.stem)
+def test_no_measured_cost_in_guides_and_concepts_is_written_by_hand(path: Path) -> None:
+    text = reference_figures.INLINE.sub("", without_blocks(path.read_text()))
+    assert [line for line in text.splitlines() if HAND_WRITTEN.search(line) and not SETTINGS_OR_LIMITS.search(line)] == []
+
+
+def test_a_measured_cost_written_by_hand_is_noticed() -> None:
+    for line in ("1,000 of them need about 40 MB with their streams", "costs 14 ms of processor time", "an append costs all together 5.2 ms"):
+        assert HAND_WRITTEN.search(line)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
