@@ -86,10 +86,24 @@ def test_every_pinned_version_is_one_that_the_project_allows() -> None:
     assert {name: pins[canonicalize_name(name)] for name in PINNED} == PINNED, "what doctor checks is what is pinned"
 
 
+def test_pages_and_manifests_name_the_version_of_the_tree() -> None:
+    version = PROJECT["project"]["version"]
+    named = re.compile(r"(?:waltz_platform-|\bwaltz(?:-jobs|-spark)?:|newTag: )(\d[\w.]*?)(?:-py3|[`\s,}]|$)", re.MULTILINE)
+    texts = {path: path.read_text() for folder in ("docs", "conf") for path in (ROOT / folder).rglob("*") if path.suffix in {".md", ".yaml"}}
+    found = {path.name: set(named.findall(text)) for path, text in texts.items() if path.parent.name != "decisions" and path.name != "upgrades.md"}
+    stated = {name: versions for name, versions in found.items() if versions}
+    assert stated.keys() >= {"install.md", "deploy.md", "spark_cluster.md", "kustomization.yaml"}
+    assert {name: versions for name, versions in stated.items() if versions != {version}} == {}
+
+
 def test_the_changelog_describes_the_version_in_added_changed_and_fixed() -> None:
     lines = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("#")]
     versions = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
-    assert versions[:2] == ["Unreleased", PROJECT["project"]["version"]]
+    from packaging.version import Version
+
+    mine, released = Version(PROJECT["project"]["version"]), Version(versions[1])
+    assert versions[0] == "Unreleased"
+    assert mine > released if mine.is_devrelease else mine == released, "nodes of two builds need two versions"
     assert {line for line in lines if line.startswith("### ")} == {"### Added", "### Changed", "### Fixed"}
 
 

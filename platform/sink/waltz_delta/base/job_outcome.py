@@ -74,8 +74,11 @@ class Failure:
 
 
 def _text(error: BaseException) -> str:
-    """What it says, with its class where that says more: `ModuleNotFoundError` and errors of Java's classes."""
+    """What it says, with its class where that says more: `ModuleNotFoundError` and errors of Java's classes. Spark's exceptions keep their causes in
+    the Java stack, which their text leaves out by default."""
     said = str(error)
+    if "Caused by: " not in said:
+        said = "\n".join([said, *(f"Caused by: {cause}" for cause in _JAVA_CAUSE.findall(str(getattr(error, "_stackTrace", ""))))])
     return f"{type(error).__name__}: {said}" if isinstance(error, TypeError) else said
 
 
@@ -89,8 +92,8 @@ def _from_spark(text: str) -> tuple[type[WaltzError] | None, str]:
 
 
 def _cause(text: str) -> str:
-    """The line that says why: Spark's first one, unless the reason stands below it. There it is the last error of a Python traceback, or the last
-    cause of a Java one."""
+    """One line that says why: Spark's first line with the last cause of a Java stack, unless that line is empty of content. Then only the cause: the
+    last error of a Python traceback, or the last cause of a Java one."""
     first = text.strip().split("\n")[0]
     if "Traceback (most recent call last)" in text:
         below = text.rpartition("Traceback (most recent call last)")[2]
@@ -100,6 +103,8 @@ def _cause(text: str) -> str:
     causes = _JAVA_CAUSE.findall(text) or (_CALLED.findall(text) if _CALL in first else [])
     if causes and ("Traceback" in first or _CALL in first or any(re.search(signs, causes[-1]) for signs, _ in _LACKING)):
         return str(causes[-1])
+    if causes and causes[-1].partition(": ")[2] not in first:
+        return f"{first}; caused by {causes[-1]}"
     return first
 
 

@@ -57,7 +57,9 @@ def test_what_the_machine_lacks_ends_the_job_with_the_cause_and_what_to_do(error
         (FOREACH, "ValueError: no such column"),
         ("Traceback (most recent call last):\n  File x\nKeyError: 'a'", "KeyError: 'a'"),
         ("An error occurred while calling o1.x.\n: java.io.IOException: disk\n\tat y", "java.io.IOException: disk"),
-        ("[TABLE_NOT_FOUND] no table\nCaused by: java.io.IOException: x", "[TABLE_NOT_FOUND] no table"),
+        ("[TABLE_NOT_FOUND] no table\nCaused by: java.io.IOException: disk", "[TABLE_NOT_FOUND] no table; caused by java.io.IOException: disk"),
+        ("[STREAM_FAILED] terminated: disk\nCaused by: java.io.IOException: disk", "[STREAM_FAILED] terminated: disk"),
+        ("[A] failed\nCaused by: java.io.IOException: outer\nCaused by: x.NoAuth: no credentials", "[A] failed; caused by x.NoAuth: no credentials"),
         ("plain", "plain"),
     ],
 )
@@ -65,6 +67,18 @@ def test_the_line_names_the_cause_and_never_only_a_traceback(text: str, line: st
     found = Failure.of(RuntimeError(text))
     assert found.line == line
     assert not found.final
+
+
+class FailedQuery(Exception):
+    """As pyspark's captured exceptions: their text has no Java stack."""
+
+    _stackTrace = "org.apache.spark.X: failed\n\tat y\nCaused by: org.apache.hadoop.fs.s3a.NoAuthWithAWSException: No AWS Credentials\n\tat z\n"
+
+
+def test_a_cause_that_only_the_java_stack_has_is_named_without_verbose() -> None:
+    assert Failure.of(FailedQuery("[STREAM_FAILED] query failed")).line == (
+        "[STREAM_FAILED] query failed; caused by org.apache.hadoop.fs.s3a.NoAuthWithAWSException: No AWS Credentials"
+    )
 
 
 def test_another_spark_is_named() -> None:
