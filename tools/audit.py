@@ -1,6 +1,6 @@
 """`make audit`: asks pip-audit whether a pinned package has a known vulnerability.
 
-Ends with 1 if one has. The vulnerabilities are in the package index's database. An index without this database, such as a mirror, says nothing about
+Exit code 1 if one has. The vulnerabilities are in the package index's database. An index without this database, such as a mirror, says nothing about
 any package. This is reported, and does not count as clean. The exit code is then 3, or 0 with `--offline-ok`.
 """
 

@@ -2,7 +2,7 @@
 
 The places are drawn with a seed from the packages that decide what is committed, locked, permitted, kept and trimmed. Each change is made in a copy
 of `platform/`, never in the checkout. A survivor is printed with its line before and after, and saved in `var/mutation`. Survivors that change
-nothing are listed with the reason in `tools/mutation_explained.txt`. Ends with 1 if another one survived.
+nothing are listed with the reason in `tools/mutation_explained.txt`. Exit code 1 if another one survived.
 """
 
 from __future__ import annotations

@@ -63,6 +63,12 @@ AVOID: dict[str, str] = {
     r"\bfor ever\b": "permanently, never expires",
     r"so that\b[^.;]*\bso that\b": "two sentences",
 }
+WRONG_VERBS = re.compile(r"^(?:wants|wanted) |(?<!there )\bis no (?!longer)")
+"""In error messages: a setting wants nothing, it must be something, and what is no such thing is not such a thing."""
+SENTENCES = ROOT / "tests/unit/project/sentences_to_avoid.txt"
+"""Sentences that readers had to read twice, one a line. Each was replaced and does not return."""
+SHOWN = ("README.md", "SECURITY.md", "conf", "demo", "docs", "examples", "jobs", "platform")
+"""Where those sentences are searched."""
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE if not pattern.startswith("(?:^") else 0), instead) for pattern, instead in AVOID.items()]
 
 
@@ -149,8 +155,19 @@ def source_findings(source: str) -> list[Finding]:
         Finding(getattr(node, "lineno", 0), f"{found!r} in {text[:80]!r}", instead)
         for node in _nodes(source)
         for text in _messages(node)
-        for found, instead in words(re.sub(r"`[^`]*`", "`", text))
+        for found, instead in [*words(re.sub(r"`[^`]*`", "`", text)), *((each[0], "must be, is not") for each in WRONG_VERBS.finditer(text))]
     ]
+
+
+def sentences_found(root: Path = ROOT) -> list[str]:
+    """File and line of each of `SENTENCES` that is back."""
+    avoided = SENTENCES.read_text().splitlines()
+    found = []
+    for top in (root / name for name in SHOWN):
+        for path in [top] if top.is_file() else sorted(each for each in top.rglob("*") if each.suffix in {".py", ".html", ".js", ".md", ".proto"}):
+            text = path.read_text()
+            found += [f"{path.relative_to(root)}:{text[: text.index(each)].count(chr(10)) + 1}: {each}" for each in avoided if each in text]
+    return found
 
 
 def _docstrings(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -217,6 +234,11 @@ def code_findings(source: str) -> list[Finding]:
         for text in [" ".join(re.sub(r"`[^`]*`", "`", raw).split())]
         for found, instead in words(text)
     ]
+
+
+def docstrings_without_a_subject(source: str) -> list[int]:
+    """The lines of docstrings that begin with "Of": they leave it to the reader to find what of it."""
+    return [line for line, text in _docstrings(_nodes(source)) if text.startswith("Of ")]
 
 
 def modules(folder: Path) -> list[Path]:

@@ -159,7 +159,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
     ("options", "reported"),
     [
         ({"startingTimestmp": "5"}, r"startingtimestmp: no such option of the source .did you mean startingTimestamp"),
-        ({"startingTimestamp": "soon"}, r"wants milliseconds since 1970, or ISO 8601 with an offset"),
+        ({"startingTimestamp": "soon"}, r"must be milliseconds since 1970, or ISO 8601 with an offset"),
         ({"startingTimestamp": str(T0 + 60_000)}, r"nothing of partition 0 was appended at 2023-11-14T22:14:20.000Z or later"),
         ({"startingTransactionIds": '{"0": 61}'}, r"out of range: .*: partition=0 asked=61 first=0 last=59"),
         ({"endingTransactionIds": '{"9": 5}'}, r"names partition 9, the log has 0,1,2"),

@@ -197,7 +197,7 @@ def _wrong(cluster: LocalCluster, outcomes: Outcomes) -> list[str]:
     try:
         with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("operator", "run"))) as client:
             return compare(client, outcomes)[:20]
-    except (WaltzError, ValueError) as error:  # ValueError: what the coordinator holds is no number any more
+    except (WaltzError, ValueError) as error:  # ValueError: what the coordinator holds is not a number any more
         return [f"the log cannot be read: {error}"]
 
 

@@ -12,7 +12,7 @@ from waltz_log.outside_text import cut
 __all__ = ["VALUE_BYTES_MAX", "get_logger"]
 
 VALUE_BYTES_MAX: Final = 2048
-"""Of a value in a line. Peers, files and other programs choose some of them."""
+"""For a value in a line. Peers, files and other programs choose some of them."""
 
 
 def get_logger(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["NAME_BYTES_MAX", "cut", "printable", "printable_lines"]
 
 NAME_BYTES_MAX: Final = 256
-"""Of one name in a log line or a message. Topics have at most 200 bytes and principals that a rule can name 249."""
+"""For one name in a log line or a message. Topics have at most 200 bytes and principals that a rule can name 249."""
 
 
 def printable(text: str) -> str:

@@ -130,7 +130,7 @@ def shown(value: Any, length: int = SHOWN_MAX) -> str:
 
 
 def validation_reason(message: str) -> str:
-    """Of pydantic's message: what the setting must be, with the setting as its subject."""
+    """The reason in pydantic's message: what the setting must be, with the setting as its subject."""
     if message == "Field required":
         return "is required"
     message = re.sub(r"^\w+ should ", "must ", message.removeprefix("Value error, "))

@@ -107,7 +107,7 @@ FIELDS: Final = Rule("fields", lambda one, other: merge([one, other]), commutati
 
 
 def worst_of(*worst_first: str) -> Rule:
-    """Of words for a state: the worst that any part reports. A word that is not listed is milder than those that are."""
+    """Merges words for a state into the worst that any part reports. A word that is not listed is better than those that are."""
 
     def rank(word: str) -> tuple[int, str]:
         return (worst_first.index(word) if word in worst_first else len(worst_first)), word
@@ -193,7 +193,8 @@ class _Reading(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Of one type. `encode`, `decode`: None if the value is the same in JSON. `empty`: makes what a reader assumes where the field is missing."""
+    """The codec of one type. `encode`, `decode`: None if the value is the same in JSON. `empty`: makes what a reader assumes where the field is
+    missing."""
 
     encode: Callable[[Any], Any] | None
     decode: Callable[[Any, _Reading], Any] | None

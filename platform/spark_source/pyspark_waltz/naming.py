@@ -84,5 +84,5 @@ def parse_topic_pattern(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidSetting(name="topicPattern", reason=f"is no regular expression: {error}, got {text!r}", nearest=None) from None
+        raise InvalidSetting(name="topicPattern", reason=f"is not a regular expression: {error}, got {text!r}", nearest=None) from None
     return text

@@ -201,7 +201,7 @@ class SourceOptions:
         if {"topic", "topicPattern"} <= self.named:
             raise InvalidSetting(name="topicPattern", reason="cannot be together with topic", nearest=None)
         if self.compacted and not self.by_topic:
-            raise InvalidSetting(name="compacted", reason="wants topic or topicPattern: only a topic has a compacted view", nearest=None)
+            raise InvalidSetting(name="compacted", reason="needs topic or topicPattern: only a topic has a compacted view", nearest=None)
         if self.compacted:
             for name in sorted(self.named):
                 if name.startswith(("starting", "ending")) or (name == "includeMetadata" and self.include_metadata):
@@ -217,7 +217,7 @@ class SourceOptions:
             return
         time_zone(self.time_zone, "timeZone")
         if self.compacted:
-            raise InvalidSetting(name="columns", reason="cannot be combined with compacted=true: a tombstone is no JSON", nearest=None)
+            raise InvalidSetting(name="columns", reason="cannot be combined with compacted=true: a tombstone is not JSON", nearest=None)
         if self.filter_pushdown:
             raise InvalidSetting(name="columns", reason="cannot be combined with filterPushdown: filters know the log's columns only", nearest=None)
 
@@ -226,7 +226,7 @@ class SourceOptions:
         for name, said in self._said():
             for topic in said.topics if said is not None else ():
                 if not self.by_topic:
-                    raise InvalidSetting(name=name, reason=f"names topic {topic}; that wants topic or topicPattern", nearest=None)
+                    raise InvalidSetting(name=name, reason=f"names topic {topic}, which needs topic or topicPattern", nearest=None)
                 if self.topics is not None and topic not in self.topics:
                     raise InvalidSetting.unknown(topic, self.topics, what=f"topic of those read, named by {name}")
                 if self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is None:
@@ -310,7 +310,7 @@ def _decoding(values: Mapping[str, str]) -> DecodeSettings | None:
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise InvalidSetting(name="decode", reason='wants JSON of decode settings, as {"timestamp_unit": "ms"}', nearest=None)
+        raise InvalidSetting(name="decode", reason='must be JSON of decode settings, such as {"timestamp_unit": "ms"}', nearest=None)
     for name in ("format", "columns", "undecodable"):
         if name in given:
             raise InvalidSetting(name="decode", reason=f"cannot set {name}: the source decodes JSON to the option columns", nearest=None)
@@ -373,7 +373,7 @@ def _measured(values: Mapping[str, str], name: str, form: str, units: Mapping[st
         return None
     matched = re.fullmatch(form, values[name].strip().lower())
     if matched is None or int(matched[1]) < 1:
-        raise InvalidSetting(name=name, reason=f"wants {wanted}, above 0, got {values[name]!r}", nearest=None)
+        raise InvalidSetting(name=name, reason=f"must be {wanted}, above 0, got {values[name]!r}", nearest=None)
     return int(matched[1]) * units[matched[2]]
 
 
@@ -382,14 +382,14 @@ def _count(values: Mapping[str, str], name: str) -> int | None:
         return None
     text = values[name].strip()
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidSetting(name=name, reason=f"wants a whole number above 0, got {values[name]!r}", nearest=None)
+        raise InvalidSetting(name=name, reason=f"must be a whole number above 0, got {values[name]!r}", nearest=None)
     return int(text)
 
 
 def _truth(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = values.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise InvalidSetting(name=name, reason=f"wants true or false, got {values[name]!r}", nearest=None)
+        raise InvalidSetting(name=name, reason=f"must be true or false, got {values[name]!r}", nearest=None)
     return text == "true"
 
 
@@ -398,12 +398,12 @@ def _key(values: Mapping[str, str]) -> UUID | None:
     try:
         return None if text is None else UUID(text.strip())
     except ValueError:
-        raise InvalidSetting(name="clusterKey", reason=f"wants a key as `waltz cluster status` shows it, got {text!r}", nearest=None) from None
+        raise InvalidSetting(name="clusterKey", reason=f"must be a key as `waltz cluster status` shows it, got {text!r}", nearest=None) from None
 
 
 def _word(values: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     """The first of the known words if the option is not given."""
     text = values.get(name, known[0]).strip().lower()
     if text not in known:
-        raise InvalidSetting(name=name, reason=f"wants {' or '.join(known)}, got {values[name]!r}", nearest=None)
+        raise InvalidSetting(name=name, reason=f"must be {' or '.join(known)}, got {values[name]!r}", nearest=None)
     return text

@@ -81,7 +81,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (not dash or last.isdecimal())):
-            raise InvalidSetting(name="partitions", reason=f"wants numbers and ranges as in 0-3,7, got {text!r}", nearest=None)
+            raise InvalidSetting(name="partitions", reason=f"must be numbers and ranges as in 0-3,7, got {text!r}", nearest=None)
         low, high = int(first), int(last or first)
         if high < low or high >= PARTITIONS_MAX:
             raise InvalidSetting(name="partitions", reason=f"range {part.strip()} is empty or too far", nearest=None)
@@ -118,12 +118,12 @@ def parse_time(name: str, value: object) -> int:
     """Milliseconds since 1970."""
     text = str(value).strip()
     wrong = InvalidSetting(
-        name=name, reason=f"wants milliseconds since 1970, or ISO 8601 with an offset as in 2026-11-21T10:00:00Z, got {text!r}", nearest=None
+        name=name, reason=f"must be milliseconds since 1970, or ISO 8601 with an offset as in 2026-11-21T10:00:00Z, got {text!r}", nearest=None
     )
     if not isinstance(value, bool) and text.isdecimal():
         found = int(text)
         if 0 < found < TIME_MS_MIN:
-            reason = f"wants milliseconds since 1970, and {text} is {iso_time(found)[:10]} in milliseconds; were seconds meant?"
+            reason = f"must be milliseconds since 1970, and {text} is {iso_time(found)[:10]} in milliseconds; were seconds meant?"
             raise InvalidSetting(name=name, reason=reason, nearest=None)
     else:
         try:
@@ -193,4 +193,4 @@ def _in_log(option: str, given: Mapping[int, int], topics: ByTopic, places: Plac
 
 
 def _wrong(name: str, text: str, form: str) -> InvalidSetting:
-    return InvalidSetting(name=name, reason=f"wants {form}, got {text!r}", nearest=None)
+    return InvalidSetting(name=name, reason=f"must be {form}, got {text!r}", nearest=None)

@@ -151,7 +151,7 @@ def _plan_compacted(options: SourceOptions, view: LogView, extents: Mapping[int,
     """Tasks for the views, and for the log from where each view ends. Raises `InvalidSetting` for a topic without views."""
     for found in view.topics.values():
         if not found.compaction:
-            raise InvalidSetting(name="compacted", reason=f"cannot be used: {found.topic.name} is no compaction topic", nearest=None)
+            raise InvalidSetting(name="compacted", reason=f"cannot be used: {found.topic.name} is not a compaction topic", nearest=None)
     ends = view.view_ends(extents)
     tasks: list[InputPartition] = []
     begins = {partition: view_end(ends.get(partition, {}), extent, partition) for partition, extent in extents.items()}

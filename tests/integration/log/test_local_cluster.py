@@ -87,10 +87,10 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
         return waltz("topic", command, cluster.cluster, *arguments)
 
     made = ("shop/orders", "--partitions", "2", "--type", "compaction", "--property", "owner=shop", "--policy", "retention_bytes=1000000")
-    assert "would be: shop/orders" in topic("create", *made, "--dry-run").stdout
+    assert "Would create shop/orders" in topic("create", *made, "--dry-run").stdout
     assert json.loads(topic("list", "--output", "json").stdout) == []
     for _ in range(2):  # the second finds the same
-        assert topic("create", *made).stdout == "is: shop/orders type=compaction log_partitions=0-1\n"
+        assert topic("create", *made).stdout == "Created shop/orders: type=compaction log_partitions=0-1\n"
     other = topic("create", "shop/orders", "--partitions", "1")
     assert (other.returncode, "another topic of that name" in other.stderr) == (2, True)
     none_free = topic("create", "shop/seats", "--partitions", "1")
@@ -281,7 +281,7 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(cluster: LocalClu
         assert reported_by("cluster", "grow", "--partitions", "5")[0] == 0
         assert "nothing to do" in reported_by("cluster", "grow", "--partitions", "5")[1]
         assert reported_by("cluster", "grow", "--partitions", "4")[0] == 2
-        assert reported_by("topic", "create", "shop/tea", "--partitions", "3", "--keyed")[1] == "is: shop/tea type=regular log_partitions=2-4\n"
+        assert reported_by("topic", "create", "shop/tea", "--partitions", "3", "--keyed")[1] == "Created shop/tea: type=regular log_partitions=2-4\n"
         topic = client.topic("shop/tea")  # of a client that was connected before
         receipts = {key: topic.append(b"of " + key, key=key) for key in (b"a", b"b", b"c", b"d", b"e", b"f")}
         assert {receipt.partition for receipt in receipts.values()} == {2, 3, 4}

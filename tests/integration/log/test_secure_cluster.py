@@ -201,7 +201,7 @@ def test_rules_of_access_hold_at_servers_and_storage_nodes_and_a_revocation_is_o
         unknown = _waltz(cluster, "access", "grant", cluster.coordinator, name.format("application/orders"), "append", "rules/oders")
         assert (unknown.returncode, unknown.stderr) == (2, "waltz: no such topic: rules/oders (did you mean rules/orders?)\n")
         granted = _waltz(cluster, "access", "grant", cluster.coordinator, name.format("application/orders"), "append,read", "rules/orders")
-        assert "this is the first rule" in granted.stdout, granted.stderr
+        assert "This is the first rule" in granted.stdout, granted.stderr
         assert _waltz(cluster, "access", "grant", cluster.coordinator, name.format("reader/reports"), "read", "rules/*").returncode == 0
         assert "rules/orders" in _waltz(cluster, "access", "list", cluster.coordinator).stdout
         assert _waltz(cluster, "access", "test", cluster.coordinator, name.format("reader/reports"), "read", "rules/orders:0").returncode == 0

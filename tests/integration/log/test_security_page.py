@@ -22,7 +22,7 @@ def test_the_guide_works_as_pasted(tmp_path: Path) -> None:
     with running(block["dev"], folder, tmp_path / "terminal", until="ready cluster="):
         granted = second(block["certificates"])
         assert "application-billing.pem" in granted
-        assert "this is the first rule" in granted
+        assert "This is the first rule" in granted
         shown = second("python -i", block["python"])
         assert "appended 0" in shown
         assert "billing reads b'bought'" in shown

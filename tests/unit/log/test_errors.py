@@ -169,7 +169,7 @@ DUMPED = re.compile(r"\b(reason|name|nearest|ended|action|principal)=")
 def is_sentence(message: str) -> bool:
     """Several words in front, a verb among them, facts only behind."""
     prose = re.split(r":? \w+=", message)[0]
-    verbs = r"\b(is|are|was|were|belong|wrote|took|read|has|have|holds?|does|must|may|cannot|wants?|needs?|names?|give|there|no|not)\b"
+    verbs = r"\b(is|are|was|were|belongs?|wrote|took|read|has|have|holds?|does|must|may|cannot|needs?|names?|give|there|no|not)\b"
     return DUMPED.search(message) is None and not re.match(r"\w+=", message) and len(prose.split()) >= 3 and re.search(verbs, prose) is not None
 
 

@@ -14,8 +14,10 @@ from tools.plain_english import (
     committed_counts,
     count_problems,
     counts,
+    docstrings_without_a_subject,
     page_findings,
     pages,
+    sentences_found,
     source_findings,
     words,
 )
@@ -43,6 +45,37 @@ def test_every_listed_page_exists() -> None:
 def test_log_events_error_messages_and_help_are_plain() -> None:
     found = [f"{path.relative_to(ROOT)}:{each.line}: {each.found}: {each.instead}" for path in SOURCES for each in source_findings(path.read_text())]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "platform").rglob("templates/*.html")), ids=lambda path: path.name)
+def test_a_page_of_the_console_is_plain(page: Path) -> None:
+    found = [f"{number}: {each}" for number, line in enumerate(page.read_text().splitlines(), 1) for each in words(line)]
+    assert not found, "\n".join(found)
+
+
+def test_a_sentence_that_had_to_be_read_twice_does_not_return() -> None:
+    found = sentences_found()
+    assert not found, "\n".join(found)
+
+
+def test_no_docstring_of_the_product_begins_without_its_subject() -> None:
+    found = {path: docstrings_without_a_subject(path.read_text()) for path in SOURCES if path.is_relative_to(ROOT / "platform")}
+    assert {str(path): lines for path, lines in found.items() if lines} == {}
+    assert docstrings_without_a_subject('class Name:\n    """Of one process."""\n') == [2]
+
+
+def test_a_sentence_that_returns_is_found_with_its_line(tmp_path: Path) -> None:
+    for name in ("README.md", "SECURITY.md"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/page.md").write_text("Fine.\n\nUnknown can be settled.\n")
+    assert sentences_found(tmp_path) == ["docs/page.md:3: Unknown can be settled"]
+
+
+@pytest.mark.parametrize("reason", ["wants a number", "wanted a list", "/x is no directory"])
+def test_an_error_that_says_what_a_setting_wants_is_found(reason: str) -> None:
+    assert source_findings(f"raise InvalidSetting(name='x', reason={reason!r})")
+    assert not source_findings("raise InvalidSetting(name='x', reason='must be a number; this is no longer used')")
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def test_the_json_of_a_schema_keeps_what_is_required_at_any_depth() -> None:
     [
         ({"decode": "{}"}, "decode", "does nothing without columns"),
         ({"timeZone": "UTC"}, "timeZone", "does nothing without columns"),
-        ({"columns": "k INT", "decode": "ms"}, "decode", "wants JSON of decode settings"),
+        ({"columns": "k INT", "decode": "ms"}, "decode", "must be JSON of decode settings"),
         ({"columns": "k INT", "decode": '{"format": "avro"}'}, "decode", "cannot set format"),
         ({"columns": "k INT", "decode": '{"timestamp_units": {"k": "h"}}'}, "decode.timestamp_units.k", "ms"),
-        ({"columns": "k INT", "timeZone": "Mars/Base"}, "timeZone", "is no time zone that Python knows"),
+        ({"columns": "k INT", "timeZone": "Mars/Base"}, "timeZone", "is not a time zone that Python knows"),
         ({"columns": "k INT", "filterPushdown": "true"}, "columns", "cannot be combined with filterPushdown"),
         ({"columns": "k INT", "compacted": "true", "topic": "a/b"}, "columns", "cannot be combined with compacted"),
     ],

@@ -281,5 +281,5 @@ def test_the_key_of_the_cluster_is_checked_at_the_drivers_first_contact(monkeypa
     inspect_cluster(parse(clusterKey=f" {key} ", fetchTimeoutMs="500"))
     inspect_cluster(parse())
     assert connected == [("127.0.0.1:5101", 0.5, key), ("127.0.0.1:5101", CONNECT_TIMEOUT_S, None)]
-    with pytest.raises(InvalidSetting, match=r"^clusterKey wants a key as `waltz cluster status` shows it, got 'main'$"):
+    with pytest.raises(InvalidSetting, match=r"^clusterKey must be a key as `waltz cluster status` shows it, got 'main'$"):
         parse(clusterKey="main")

@@ -77,9 +77,9 @@ def read_all(cluster: StubCluster, **options: str) -> list[tuple[Any, ...]]:
     [
         ({"topic": "orders"}, "not a topic's name"),
         ({"topic": "shop/orders,"}, "not a topic's name"),
-        ({"topicPattern": "shop/("}, "no regular expression"),
+        ({"topicPattern": "shop/("}, "not a regular expression"),
         ({"topic": "a/b", "topicPattern": "a/.*"}, "cannot be together with topic"),
-        ({"compacted": "true"}, "wants topic or topicPattern"),
+        ({"compacted": "true"}, "needs topic or topicPattern"),
         ({"compacted": "true", "topic": "a/b", "startingTransactionIds": "latest"}, "cannot be combined with compacted"),
         ({"compacted": "true", "topic": "a/b", "endingTimestamp": "0"}, "cannot be combined with compacted"),
         ({"compacted": "true", "topic": "a/b", "includeMetadata": "true"}, "cannot be combined with compacted"),
@@ -95,13 +95,13 @@ def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str],
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        ({"startingTransactionIds": '{"a/b": 3}'}, "names topic a/b; that wants topic or topicPattern"),
+        ({"startingTransactionIds": '{"a/b": 3}'}, "names topic a/b, which needs topic or topicPattern"),
         ({"topic": "a/b", "startingTransactionIds": '{"a/bb": 3}'}, "no such topic of those read, .* .did you mean a/b"),
         ({"topicPattern": "a/.*", "endingTransactionIds": '{"c/b": 3}'}, "which topicPattern does not match"),
-        ({"topic": "a/b", "startingTransactionIds": '{"a/b": "soon"}'}, "wants earliest, latest or JSON"),
-        ({"topic": "a/b", "startingTransactionIds": '{"a/b": {"x": 3}}'}, "wants earliest, latest or JSON"),
-        ({"topic": "a/b", "endingTransactionIds": '{"a/b": -2}'}, "wants latest or JSON"),
-        ({"topic": "a/b", "startingTransactionIdsByTimestamp": '{"a/b": {"0": "yesterday"}}'}, "wants milliseconds"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/b": "soon"}'}, "must be earliest, latest or JSON"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/b": {"x": 3}}'}, "must be earliest, latest or JSON"),
+        ({"topic": "a/b", "endingTransactionIds": '{"a/b": -2}'}, "must be latest or JSON"),
+        ({"topic": "a/b", "startingTransactionIdsByTimestamp": '{"a/b": {"0": "yesterday"}}'}, "must be milliseconds"),
         ({"compacted": "true", "topic": "a/b", "startingTransactionIds": '{"a/b": 3}'}, "cannot be combined with compacted"),
     ],
 )
@@ -493,7 +493,7 @@ def test_a_view_is_read_on_at_another_replica_that_ends_no_earlier(cluster: Stub
 
 def test_a_topic_without_views_cannot_be_read_compacted(cluster: StubCluster) -> None:
     cluster.create_topic("shop/orders", 1, keyed=True)
-    with pytest.raises(InvalidSetting, match="no compaction topic"):
+    with pytest.raises(InvalidSetting, match="not a compaction topic"):
         read_all(cluster, topic="shop/orders", compacted="true")
 
 

@@ -88,7 +88,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> Check:
 
 
 def check_disk(directory: Path, needed_bytes: int = DISK_BYTES_MIN) -> Check:
-    """Of the nearest existing folder: the directory may still have to be made."""
+    """The free space of the nearest existing folder: the directory may still have to be made."""
     here = directory.resolve()
     while not here.exists():
         here = here.parent
@@ -99,7 +99,7 @@ def check_disk(directory: Path, needed_bytes: int = DISK_BYTES_MIN) -> Check:
 
 def check_memory(needed_bytes: int = MEMORY_BYTES_MIN) -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Check("memory", total >= needed_bytes, f"{total / 1e9:.1f} GB", f"the demo wants {needed_bytes / 1e9:.0f} GB", needed=False)
+    return Check("memory", total >= needed_bytes, f"{total / 1e9:.1f} GB", f"the demo needs {needed_bytes / 1e9:.0f} GB", needed=False)
 
 
 def check_loopback() -> Check:
@@ -172,7 +172,7 @@ def check_account() -> Check:
 
 
 def check_folder(project: Path) -> Check:
-    """Of a checkout, whose environment may be a copy of another one's."""
+    """Checks the folder of a checkout, whose environment may be a copy of another one's."""
     problem = machine_faults.unusable_folder(project) or machine_faults.foreign_code(project, __file__)
     return Check("folder", problem is None, problem or str(project))
 

@@ -141,7 +141,7 @@ def console(
     replay_command: Annotated[
         str | None, typer.Option("--replay-command", help="With --allow-actions: command that replays dead letters; --pipeline FILE is appended.")
     ] = None,
-    principal: Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")] = None,
+    principal: Annotated[str | None, typer.Option(help="Principal to present to topics that restrict access.")] = None,
     log_level: LogLevel = None,
 ) -> int:
     """Serve web pages about a cluster: partitions, transactions, conflicts, topics, pipelines and nodes."""

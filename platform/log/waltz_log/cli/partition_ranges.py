@@ -19,7 +19,7 @@ def parse_ranges(option: str, text: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         good = _is_number(first) and (not dash or (_is_number(last) and 0 <= int(last) - int(first) < NUMBERS_MAX))
         if not good:
-            raise InvalidSetting(name=option, reason=f"wants numbers and ranges such as 3,5-7, got {text!r}", nearest=None)
+            raise InvalidSetting(name=option, reason=f"must be numbers and ranges such as 3,5-7, got {text!r}", nearest=None)
         found += range(int(first), int(last if dash else first) + 1)
     return tuple(found)
 

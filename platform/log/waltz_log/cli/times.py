@@ -22,5 +22,5 @@ def parse_time(option: str, text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
         return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        wanted = "wants a time such as 2026-11-25T14:30:00, or 15m for a quarter of an hour ago"
+        wanted = "must be a time such as 2026-11-25T14:30:00, or a duration ago such as 15m"
         raise InvalidSetting(name=option, reason=f"{wanted}, got {text!r}", nearest=None) from None

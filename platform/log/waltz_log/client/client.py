@@ -324,8 +324,8 @@ class WaltzClient:
         if sender is not None:
             with suppress(BelongsToTopic, TopicDeleted, Fenced):
                 return await resolve_own(error, sender, self._owners, self._settings, deadline), deadline
-            # What was sent before the partition became a topic's, or while it was another one's, or before another process acted under this
-            # client's id: this client appends nothing more there that way.
+            # The appends were sent before the partition became a topic's, or while it was another topic's, or before another process used this
+            # client's id. Their producer cannot append any more, so they are resolved like those of another client.
         return await resolve_foreign(error, self._owners, self._settings, deadline), deadline
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ class WaltzClient:
                 await submitting.begin(self._owners.parameters)
                 self._submitting = submitting
             elif self._submitting.application is not application:
-                raise InvalidRequest(reason="another application is mounted: one for a client")
+                raise InvalidRequest(reason="another application is mounted: a client has at most one")
             await self._submitting.mount(wanted)
 
     async def unmount(self, partitions: Collection[int] | None = None) -> None:

@@ -168,7 +168,7 @@ class SyncWaltzClient:
         wait_s = self.asynchronous.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         if self.background.is_own_thread:  # in a callback of a future: it must not wait for what only its own thread can do
             if not self._inbox_room.acquire(blocking=False):
-                raise NotAppended(partition=partition, reason=f"no room: a callback cannot wait for it, and {INBOX_MAX} appends are handed over")
+                raise NotAppended(partition=partition, reason=f"the queue is full and a callback cannot wait: {INBOX_MAX} appends are handed over")
         elif not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()

@@ -50,8 +50,8 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change that a page offers. `question`: the text of the confirmation; `back`: the page to return to. `run` does it and returns what
-    changed; if its last argument is true, it changes nothing and returns what would change."""
+    """A change that a page offers. `question`: the text of the confirmation, whose part before the question mark labels the button; `back`: the
+    page to return to. `run` makes the change and returns a description; if its last argument is true, it changes nothing and describes the change."""
 
     title: str
     question: Callable[[dict[str, str]], str]

@@ -39,7 +39,7 @@ class ConsoleSettings(Settings):
     principal: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._@:+-]{1,128}$",
-        description="The name to state to topics that restrict who reads them.",
+        description="Principal to present to topics that restrict who reads them.",
     )
     pipelines: tuple[str, ...] = Field(default=(), description="Pipeline files, or directories of them, to show with their tables and their lag.")
     pipeline_metrics: tuple[str, ...] = Field(
@@ -62,7 +62,7 @@ class ConsoleSettings(Settings):
     def _check_listen(cls, listen: str, info: ValidationInfo) -> str:
         host, colon, port = listen.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("wants host:port")
+            raise ValueError("must be host:port")
         if info.data.get("tls") is None and not _is_loopback(host.removeprefix("[").removesuffix("]")):
             raise ValueError(
                 "must be an address of the loopback, such as 127.0.0.1:7080: without TLS the console cannot know who opens its pages; set `tls` "

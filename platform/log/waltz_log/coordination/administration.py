@@ -27,8 +27,8 @@ Action = tuple[str, dict[str, Any]]
 
 
 class AdministrationAudit:
-    """Of one process. It outlives the sessions of its coordinator, and records at the beginning of a session what changed since the one before.
-    `rules`: also of changes of the rules of access, for a process that does not enforce them itself."""
+    """The administration audit of one process. It outlives the sessions of its coordinator, and records at the beginning of a session what changed
+    since the one before. `rules`: also of changes of the rules of access, for a process that does not enforce them itself."""
 
     def __init__(self, *, rules: bool = False) -> None:
         self._paths = (*PATHS, ACCESS) if rules else PATHS

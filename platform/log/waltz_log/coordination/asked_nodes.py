@@ -106,7 +106,7 @@ def _answer(found: ServerStatistics | NodeStatistics) -> NodeAnswer:
 
 
 def newest_revision(answers: Mapping[str, NodeAnswer]) -> tuple[int, str]:
-    """Of the rules that nodes enforce, with a node that does; -1: none enforces any."""
+    """The newest revision of the rules that nodes enforce, with a node that does; -1: none enforces any."""
     found = [(int(label.partition("-")[0]), name) for name, each in answers.items() for label in each.rules if label[:1].isdigit()]
     return max(found, default=(-1, ""))
 

@@ -23,7 +23,7 @@ __all__ = ["Refused", "keep_client_ids", "read_ticket_key", "reserve_client_ids"
 log = get_logger(__name__)
 
 KEEP_TIMEOUT_S: Final = 2.0
-"""Of one storage node. A majority suffices, so a node that hangs delays only the next block."""
+"""For one storage node. A majority suffices, so a node that hangs delays only the next block."""
 
 
 @dataclass(frozen=True, slots=True)

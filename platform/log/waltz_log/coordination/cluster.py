@@ -40,7 +40,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def place_replicas(partitions: int, storages: Sequence[str], replication: int) -> ReplicaAssignment:
-    """No node holds more than one partition more than another. Raises `InvalidRequest` if the arguments do not fit together.
+    """The numbers of replicas of any two nodes differ by at most one. Raises `InvalidRequest` if the arguments do not fit together.
 
     In each full round of as many partitions as there are nodes, a partition starts one node after the partition before it, which spreads a failed
     node's load over its neighbors. The last, incomplete round distributes its replicas one by one instead: one node at a time would give the nodes
@@ -49,7 +49,7 @@ def place_replicas(partitions: int, storages: Sequence[str], replication: int) -
         raise InvalidRequest(reason=f"partitions must be 1 to {PARTITIONS_MAX}, not {partitions}")
     for name in storages:
         if not _NAME.fullmatch(name):
-            raise InvalidRequest(reason=f"not a name for a storage node: {name!r}, wanted lower-case letters, digits, dots and dashes")
+            raise InvalidRequest(reason=f"not a name for a storage node: {name!r}, must be lower-case letters, digits, dots and dashes")
     if len(set(storages)) != len(storages):
         raise InvalidRequest(reason=f"a storage node is named twice: {', '.join(storages)}")
     if not 1 <= replication <= len(storages):
@@ -65,7 +65,7 @@ async def create_cluster(
 ) -> ClusterParameters:
     """The new cluster's parameters. Raises `InvalidRequest` if there is one already, or if the arguments do not fit together."""
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
+        raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, must be lower-case letters, digits, dots and dashes")
     assignment = place_replicas(partitions, storages, replication)
     parameters = ClusterParameters(name, key, partitions)
     if not await coordinator.create(CLUSTER, parameters.to_bytes()):
@@ -161,10 +161,10 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     replaced, the rest (topics, subscribers, outboxes) stays as in the backup. The directories of the nodes are accepted at their next
     start, however often they were started. Raises `InvalidRequest` while log servers run. Repeat an interrupted run."""
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
+        raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, must be lower-case letters, digits, dots and dashes")
     for node in sorted({node for names in found.replicas.values() for node in names}):
         if not _NAME.fullmatch(node):
-            raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, wanted lower-case letters, digits, dots and dashes")
+            raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, must be lower-case letters, digits, dots and dashes")
     there = await coordinator.get(CLUSTER, latest=True)
     known = None if there is None else ClusterParameters.from_bytes(there.data)
     if restored:

@@ -35,7 +35,7 @@ write, the refused ones too, of at most a megabyte each, and requests of more th
 client without any right could end the process. At the limit it ends, so that its supervisor starts it again, with all data: every write is synced."""
 
 REQUEST_BYTES_MAX = 1_048_575
-"""Of one request, and so of one node's value. It is ZooKeeper's default, written out because memory is bounded by it."""
+"""For one request, and so of one node's value. It is ZooKeeper's default, written out because memory is bounded by it."""
 
 HANDSHAKES_MAX = 250
 """TLS handshakes under way at once; more connections are dropped before theirs begins."""

@@ -73,5 +73,5 @@ def close_served(address: str, tls: TlsSettings | None) -> list[str]:
     thread.start()
     thread.join()
     if failed or not found:
-        raise failed[0] if failed else ClusterUnavailable(address=address, reason="the root of zookeeper was not closed")
+        raise failed[0] if failed else ClusterUnavailable(address=address, reason="the access of the root of ZooKeeper was not restricted")
     return found[0]

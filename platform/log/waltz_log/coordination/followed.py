@@ -125,13 +125,13 @@ FOLLOWED: Final[Mapping[str, FollowedValue[Any]]] = MappingProxyType(
 
 
 class KnownValues:
-    """Of one process."""
+    """The known values of one process."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, bytes]] = {}
         """By path: the value, and the bytes that it was read from."""
         self.coordinator: Values | None = None
-        """Of the present session, or of the one before: while it does not answer, that is reported too."""
+        """For the present session, or of the one before: while it does not answer, that is reported too."""
         self._refused: dict[str, str] = {}
         """By path, why the value that is there is not used."""
         self._expected: set[str] = set()

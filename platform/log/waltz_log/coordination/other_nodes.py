@@ -29,7 +29,7 @@ LEARNED: Final = (RULES, TOPICS, ASSIGNMENT, PARAMETERS, REPLICA_ASSIGNMENT)
 
 
 class OtherNodes:
-    """Of one process. `known`: what the process knows, to which `ask` adds. Answers of nodes of another cluster are ignored.
+    """The other nodes of one process. `known`: what the process knows, to which `ask` adds. Answers of nodes of another cluster are ignored.
     `storage`: the name of the storage node that asks, which has answered itself; empty: a log server asks. `learned`: awaited after each round."""
 
     def __init__(self, network: Network, known: KnownValues, *, storage: str = "", learned: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -26,7 +26,7 @@ FILES: Final[Mapping[FollowedValue[Any], str]] = {RULES: "remembered-rules", TOP
 
 
 class RememberedValues:
-    """Of one process. All calls block."""
+    """The remembered values of one process. All calls block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

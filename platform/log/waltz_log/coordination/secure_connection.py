@@ -18,7 +18,7 @@ __all__ = ["SecureConnections"]
 
 
 class SecureConnections:
-    """Of one coordinator session; kazoo's threads call it. `refusal`: why the last server was not accepted; None if it was."""
+    """The secure connections of one coordinator session; kazoo's threads call it. `refusal`: why the last server was not accepted; None if it was."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates

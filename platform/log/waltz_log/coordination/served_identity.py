@@ -21,13 +21,14 @@ from waltz_log.untrusted_files import write_private
 __all__ = ["PASSWORD", "Renewal", "ServedIdentity"]
 
 PASSWORD: Final = "certificates are public"
-"""Of the copy of the authorities, which holds no secret: Java reads no PKCS#12 file without one."""
+"""For the copy of the authorities, which holds no secret: Java reads no PKCS#12 file without one."""
 
 Renewal: TypeAlias = Literal["unchanged", "renewed", "restart"]
 
 
 class ServedIdentity:
-    """Of one ZooKeeper. Raises `InvalidSetting` for files that cannot be used at start, `OSError` if the directory cannot be written."""
+    """The served identity of one ZooKeeper. Raises `InvalidSetting` for files that cannot be used at start, `OSError` if the directory cannot be
+    written."""
 
     def __init__(self, directory: Path, tls: TlsSettings) -> None:
         self.identity = directory / "identity.pem"

@@ -91,7 +91,7 @@ def _of_caller(name: str, node: Node, held: Held | None) -> Subscriber:
     entry = _entry(name, node)
     found = entry if held is None else held(entry)
     if isinstance(found, UnreadableSubscriber):
-        raise InvalidRequest(reason=f"the entry is no subscriber: {name}: {found.reason}; remove it first")
+        raise InvalidRequest(reason=f"the entry is not a valid subscriber: {name}: {found.reason}; remove it first")
     if found is None:
         raise _no_such(name)
     return found

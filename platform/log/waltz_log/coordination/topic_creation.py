@@ -189,11 +189,11 @@ async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequen
     if len(empty) >= plan.partitions:
         return tuple(empty[: plan.partitions])
     if not plan.discloses:
-        raise InvalidRequest(reason=f"{plan.partitions} log partitions are wanted and {len(empty)} are free and empty; an operator can add some")
+        raise InvalidRequest(reason=f"the topic needs {plan.partitions} log partitions and {len(empty)} are free and empty; an operator can add some")
     full = {each: bounds[each].high_water_mark + 1 - bounds[each].first_transaction_id for each in free if each in bounds and each not in empty}
     silent = [each for each in free if each not in bounds]
     raise InvalidRequest(
-        reason=f"{plan.partitions} log partitions are wanted and {len(empty)} are free and empty"
+        reason=f"the topic needs {plan.partitions} log partitions and {len(empty)} are free and empty"
         + (f"; these hold data: {_listed(full)}" if full else "")
         + (f"; of these no owner answers: {', '.join(map(str, silent))}" if silent else "")
         + f". `waltz cluster grow --partitions {len(pool) + plan.partitions - len(empty)}` adds empty ones"
@@ -215,7 +215,7 @@ async def _judge(asked: PartitionsAsked, plan: TopicPlan, bounds: Mapping[int, p
     if plan.discards != held:
         said = "nothing" if plan.discards is None else str(plan.discards)
         raise InvalidRequest(
-            reason=f"{held} transactions would be removed for good, and {said} was confirmed: {_listed(full)}. Show them with --dry-run, then "
+            reason=f"{held} transactions would be removed permanently, and {said} was confirmed: {_listed(full)}. Show them with --dry-run, then "
             f"confirm with --discard-transactions {held}"
         )
 

@@ -32,8 +32,8 @@ __all__ = ["Adoption", "DirectoryFacts", "PartitionFacts", "adopt"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Of one replica. `session`, `low_water_mark`: of the control file; `fence`: the newest session it saw. `present`: it has files of the partition.
-    `generation`, `client_id`: the highest in its records, 0 without any."""
+    """The partition facts of one replica. `session`, `low_water_mark`: of the control file; `fence`: the newest session it saw. `present`: it has
+    files of the partition. `generation`, `client_id`: the highest in its records, 0 without any."""
 
     session: int
     fence: int

@@ -239,7 +239,7 @@ class ClusterMap:
         return self._versions
 
     def fingerprints(self) -> dict[str, int]:
-        """Of each source, to state with its version."""
+        """The fingerprints of each source, to state with its version."""
         return {source: fingerprint(items) for source, items in self._items.items()}
 
     def holds(self, epoch: int, versions: Mapping[str, int]) -> bool:

@@ -31,7 +31,7 @@ class Encoded(Generic[M]):
 
     @classmethod
     def of_pieces(cls, kind: type[M], pieces: tuple[bytes, ...]) -> Self:
-        """Of an encoding in several pieces, which a transport may send one after the other instead of copying them into one."""
+        """The pieces of an encoding in several pieces, which a transport may send one after the other instead of copying them into one."""
         found = cls.__new__(cls)
         found.kind, found.pieces = kind, pieces
         return found
@@ -51,5 +51,5 @@ class Encoded(Generic[M]):
 
 
 def serialized(message: Message | Encoded[M]) -> bytes:
-    """Of a message, or of one that was encoded before."""
+    """The bytes of a message, or of one that was encoded before."""
     return message.SerializeToString()

@@ -16,7 +16,7 @@ from waltz_log.core.metadata import PARTITIONS_MAX
 __all__ = ["OUTBOXES_MAX", "OUTBOXES_OF_PRINCIPAL_MAX", "OutboxRecord", "follows"]
 
 OUTBOXES_MAX: Final = 20_000
-"""Of a cluster. Each is a node of the coordinator of up to 30 KB, and is kept until an operator removes it."""
+"""For a cluster. Each is a node of the coordinator of up to 30 KB, and is kept until an operator removes it."""
 
 OUTBOXES_OF_PRINCIPAL_MAX: Final = 2_000
 """An outbox that has used up its sequences, and one whose directory was lost, counts as well."""

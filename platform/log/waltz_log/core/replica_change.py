@@ -53,7 +53,7 @@ def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: 
     add, remove = change.add, change.remove
     adding, removing = add is not None and add not in assigned, remove is not None and remove in assigned
     if remove is not None and not removing and (add is None or adding):
-        raise InvalidRequest(reason=f"{remove} is no replica of partition {change.partition}: replicas={','.join(assigned)}")
+        raise InvalidRequest(reason=f"{remove} is not a replica of partition {change.partition}: replicas={','.join(assigned)}")
     if not adding and not removing:
         return None
     if adding and removing and remove not in live:

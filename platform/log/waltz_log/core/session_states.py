@@ -18,7 +18,7 @@ __all__ = ["MOUNT", "REPLICA_SESSION", "STORE_SESSION", "MountState", "StateMach
 
 
 class StoreState(StrEnum):
-    """Of a store session."""
+    """The states of a store session."""
 
     OPENING = "opening"
     OPEN = "open"
@@ -38,7 +38,7 @@ class StoreState(StrEnum):
 
 
 class MountState(StrEnum):
-    """Of a mount."""
+    """The states of a mount."""
 
     CATCHING_UP = "catching up"
     READY = "ready"

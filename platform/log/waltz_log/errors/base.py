@@ -41,7 +41,7 @@ class WaltzError(Exception):
     advice: ClassVar[str] = ""
     """The end of the message, in parentheses."""
     exit_code: ClassVar[int] = DEFECT
-    """Of a command that ends with this error. Subclasses inherit it."""
+    """For a command that ends with this error. Subclasses inherit it."""
 
     alternatives: ClassVar[tuple[str, ...]] = ()
     """Fields that stand for the rest of the message where they are given."""

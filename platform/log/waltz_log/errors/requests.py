@@ -25,8 +25,8 @@ __all__ = [
 
 # fmt: off
 _VERBS: Final = frozenset({
-    "are", "cannot", "contains", "does", "expected", "has", "have", "holds", "is", "lies", "may", "must",
-    "names", "needs", "points", "saves", "says", "sets", "takes", "want", "wanted", "wants", "was", "were",
+    "are", "cannot", "contains", "does", "exists", "expected", "has", "have", "holds", "is", "lies", "may", "must",
+    "names", "needs", "points", "saves", "says", "sets", "takes", "was", "were",
 })
 # fmt: on
 
@@ -136,7 +136,7 @@ class BelongsToTopic(WaltzError):
     To do: append through `client.topic(name)`, or to a partition that belongs to no topic. A client that has to address a topic's partitions by
     number names the topic in its setting `topics`."""
 
-    text = "the log partition is a topic's"
+    text = "the log partition belongs to a topic"
     advice = "append through client.topic(name), or to a partition of no topic"
     exit_code = REFUSED
     partition: int

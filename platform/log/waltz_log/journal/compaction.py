@@ -63,7 +63,7 @@ log = get_logger(__name__)
 
 
 class Compactor:
-    """`owners`: records in the hands of open transactions; `next_transaction_id` gives ids for the small transactions."""
+    """`owners`: records that open transactions hold; `next_transaction_id` gives ids for the small transactions."""
 
     def __init__(
         self,

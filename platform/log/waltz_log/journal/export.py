@@ -150,5 +150,5 @@ def _parts(fields: dict[str, Any]) -> tuple[int, int, bytes]:
 
 def _number(found: object) -> int:
     if type(found) is not int:
-        raise ValueError(f"{found!r} is no number")
+        raise ValueError(f"{found!r} is not a number")
     return found

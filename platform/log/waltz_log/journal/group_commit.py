@@ -50,7 +50,7 @@ class GroupCommitJournal:
         self._done = threading.Condition(self._lock)
         """Something that others wait for has ended: a sync, a preparation, an exclusive call."""
         self._sleepers: list[tuple[int, threading.Lock]] = []
-        """Callers that wait for all up to a byte to be on the medium, each asleep on a lock of its own."""
+        """The callers that wait until the file is on disk up to an offset, each with the lock on which it sleeps."""
         self._work = threading.Condition(self._lock)
         """There is something for the thread that flushes."""
         self._wanted = threading.Condition(self._lock)

@@ -237,7 +237,7 @@ def _odd_records(disk: Disk, directory: Directory, file: FoundFile, damaged: boo
         if seen.record.kind == UNHEALTHY:
             waiting.append(seen.record.offset)
             continue
-        yield from (Finding(True, file.name, offset, "begins like a record and is none") for offset in waiting)
+        yield from (Finding(True, file.name, offset, "only looks like a record") for offset in waiting)
         waiting.clear()
     torn = "the end of the file is torn, as a crash leaves it"
     doubtful = "the end of the file is not whole: damage, unless a crash tore it and the journal went on in another file"

@@ -117,7 +117,7 @@ class Journal:
         except OSError as error:
             self._writer.fail(error)
         if not parts:
-            raise CorruptData(where=f"journal record {record_id}", offset=-1, transaction_id=-1, reason="damaged where it stands; its file is logged")
+            raise CorruptData(where=f"journal record {record_id}", offset=-1, transaction_id=-1, reason="damaged; the log names its file")
         return [LoadedRecord(each.record_id, each.user_type, each.body, each.kind in (UPDATE, UPDATE_TX)) for each in parts]
 
     # ---- records outside transactions ------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Journal:
         writer = self._writer
         writer.usable()
         if record_id in self._places or record_id in self._owners:
-            raise InvalidRequest(reason=f"record {record_id} is there already")
+            raise InvalidRequest(reason=f"record {record_id} exists already")
         size = BODY_OVERHEAD_BYTES + len(body)
         self._expect_free(size, 1)
         file, offset = self._put(ADD, record_id, user_type, body, size)
@@ -154,7 +154,7 @@ class Journal:
         writer.usable()
         ids = [record[0] for record in records]
         if not self._places.keys().isdisjoint(ids) or len(set(ids)) != len(ids) or (self._owners and not self._owners.keys().isdisjoint(ids)):
-            raise InvalidRequest(reason="one of the records is there already, or twice in the call")
+            raise InvalidRequest(reason="one of the records exists already, or is twice in the call")
         sizes = [BODY_OVERHEAD_BYTES + len(record[2]) for record in records]
         ends = list(accumulate(sizes))
         if not ends:
@@ -216,7 +216,7 @@ class Journal:
         if record_id not in self._places:
             raise UnknownRecord(what="record", id=record_id)
         if record_id in self._owners:
-            raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {self._owners[record_id]}")
+            raise InvalidRequest(reason=f"record {record_id} belongs to the open transaction {self._owners[record_id]}")
 
     def _expect_free(self, size: int, adds: int) -> None:
         """Refuses what would leave too little room to delete everything."""
@@ -301,12 +301,12 @@ class Journal:
     def _check_within(self, transaction: Transaction, kind: int, record_id: int) -> None:
         owner = self._owners.get(record_id)
         if owner is not None and owner != transaction.id:
-            raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {owner}")
+            raise InvalidRequest(reason=f"record {record_id} belongs to the open transaction {owner}")
         lives = transaction.lives.get(record_id)
         if kind == ADD_TX:
             # A record deleted in the transaction could not be distinguished from one that is deleted at its end.
             if lives is not None or record_id in self._places:
-                raise InvalidRequest(reason=f"record {record_id} is there already, or was within the transaction")
+                raise InvalidRequest(reason=f"record {record_id} exists already, or existed within the transaction")
         elif not (record_id in self._places if lives is None else lives):
             raise UnknownRecord(what="record", id=record_id)
 

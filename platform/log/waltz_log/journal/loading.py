@@ -133,7 +133,7 @@ class _Loader:
         self._rows = Rows(self._ledger)
         self._open: dict[int, Transaction] = {}
         self._bodies: dict[int, LoadedRecord] = {}
-        """Of open transactions, by place."""
+        """For open transactions, by place."""
         self._broken: list[int] = []
         self._record_id_max = -1
         self._transaction_id_max = 0

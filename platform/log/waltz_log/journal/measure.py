@@ -27,7 +27,7 @@ ROUNDS_MIN = 5
 """The minimum for each size, however long they are: a median of fewer is meaningless."""
 
 ROUNDS_MAX = 2000
-"""Of each size: more would only say the same again."""
+"""For each size: more would only say the same again."""
 
 QUICK_SYNC_S = 0.0005
 """Below it waiting saves nothing: while one sync runs the next group gathers by itself, and a thread does not sleep that short."""

@@ -72,7 +72,7 @@ FILL: Final = b"J"
 """What a new file is filled with: no record's type, so that a search skips it."""
 FILE_HEADER_BYTES: Final = 4
 ID_MAX: Final = (1 << 63) - 1
-"""Of records and transactions."""
+"""For records and transactions."""
 USER_TYPE_MAX: Final = 255
 
 _BODY: Final = Struct(">BiqiB")
@@ -175,7 +175,7 @@ class AddRun(NamedTuple):
 
 
 def scan(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEADER_BYTES) -> Iterator[Record]:
-    """The healthy records of a file at any offset, and a `Record` of kind `UNHEALTHY` for each place that starts like a record and is none."""
+    """The healthy records of a file at any offset, and a `Record` of kind `UNHEALTHY` for each place that only looks like a record."""
     for found in scan_runs(data, file_id, seed, start):
         if isinstance(found, Record):
             yield found

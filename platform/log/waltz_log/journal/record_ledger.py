@@ -64,7 +64,7 @@ class JournalFile:
 
 
 def reclaimable(living: Sequence[int], outlives: Sequence[Collection[int]]) -> list[bool]:
-    """Which files can go. `living`: what still lives in each or is in the hands of an open transaction; `outlives`: the files that each must outlive,
+    """Which files can go. `living`: what still lives in each or belongs to an open transaction; `outlives`: the files that each must outlive,
     by index. The largest set such that nothing lives in it and all that its members must outlive is in it."""
     can = [count <= 0 for count in living]
     settled = False

@@ -11,7 +11,7 @@ from waltz_log.settings import Settings
 __all__ = ["FILE_BYTES_MAX", "GroupCommitSettings", "JournalSettings"]
 
 FILE_BYTES_MAX: Final = 1 << 30
-"""Of one file, which loading holds in memory."""
+"""For one file, which loading holds in memory."""
 
 
 class JournalSettings(Settings):

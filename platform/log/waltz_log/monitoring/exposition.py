@@ -85,7 +85,7 @@ def exposition(found: Finding, accept: str) -> tuple[bytes, str]:
 
 
 class _Once(Collector):
-    """Of one scrape."""
+    """The state of one scrape."""
 
     def __init__(self, found: Finding) -> None:
         self._found = found

@@ -53,5 +53,5 @@ def histogram(name: str, labels: tuple[str, ...], meaning: str, read: Callable[[
 
 
 def single(read: Callable[[S], float | None]) -> Callable[[S], Samples]:
-    """Of a family without labels."""
+    """The only sample of a family without labels."""
     return lambda statistics: [((), read(statistics))]

@@ -51,7 +51,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class MonitoringHandler(BaseHTTPRequestHandler):
-    """Of one request. A subclass has `do_GET`."""
+    """The handler of one request. A subclass has `do_GET`."""
 
     timeout = REQUEST_TIMEOUT_S
     server_version = "waltz"
@@ -201,6 +201,6 @@ class MonitoringServer:
 
 
 def _path_of(head: bytes) -> str:
-    """Of the first line of a request; empty if it has none."""
+    """The path in the first line of a request; empty if it has none."""
     words = head.split(b"\n", 1)[0].split()
     return words[1].split(b"?", 1)[0].decode("latin-1") if len(words) > 1 else ""

@@ -14,7 +14,7 @@ from waltz_log.monitoring.families import Family, Kind, Samples, counter, gauge,
 __all__ = ["SERVER"]
 
 SUBSCRIBERS_SHOWN = 50
-"""Of a server: names of subscribers are chosen by applications, and labels must be bounded."""
+"""For a server: names of subscribers are chosen by applications, and labels must be bounded."""
 
 _PARTITION = ("partition",)
 _REPLICA = ("partition", "replica")

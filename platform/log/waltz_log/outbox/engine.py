@@ -35,7 +35,7 @@ class Engine:
         self.reserved_space = ReservedSpace(disk, dependencies.settings.file_bytes)
         self.session: Session | None = None
         self.partitions: int | None = None
-        """Of the cluster, once it is known."""
+        """For the cluster, once it is known."""
         self.submitted = 0
         self._disk = disk
         self._offload = offload

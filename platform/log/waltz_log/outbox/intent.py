@@ -57,7 +57,7 @@ class Intent:
 
     @property
     def arguments(self) -> Any:
-        """Of a call. Raises `CorruptData` if they are not JSON."""
+        """The arguments of a call. Raises `CorruptData` if they are not JSON."""
         try:
             return json.loads(self.payload)
         except ValueError:
@@ -72,7 +72,7 @@ def _partition(partition: int) -> int:
 
 def _header(header: int) -> int:
     if not isinstance(header, int) or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-        raise InvalidRequest(reason=f"header does not fit 32 bits, signed: header={header}")
+        raise InvalidRequest(reason=f"header must fit a signed 32-bit integer: header={header}")
     return header
 
 

@@ -38,7 +38,7 @@ ATTEMPT_ENTRIES_MAX = 4096
 """In one record, so that it fits into the smallest journal file."""
 
 REASON_BYTES_MAX = 1000
-"""Of a dead letter, which must fit into a journal file with its intent."""
+"""For a dead letter, which must fit into a journal file with its intent."""
 
 _ATTEMPT = struct.Struct(">iiqqI")
 _DEAD = struct.Struct(">qqiH")

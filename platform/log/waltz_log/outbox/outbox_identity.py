@@ -30,7 +30,7 @@ MOUNTS_PER_EPOCH = 1 << 41
 """Mount sequences of one epoch: more than a process uses, and above the first one of a client that resolves for another client. 2^22 epochs fit."""
 
 TIMEOUT_S = 10.0
-"""Of one call, at all log servers together. The session begins again after it."""
+"""For one call, at all log servers together. The session begins again after it."""
 
 
 class _Found(NamedTuple):

@@ -23,7 +23,7 @@ __all__ = ["Processes", "ended_with"]
 LOG_TAIL_BYTES = 2000
 
 UMASK = 0o077
-"""Of children: only this user reads what they write."""
+"""For children: only this user reads what they write."""
 
 
 def ended_with(code: int) -> str:

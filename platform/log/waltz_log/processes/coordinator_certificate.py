@@ -28,7 +28,7 @@ HANDSHAKE_TIMEOUT_S: Final = 5.0
 
 
 class CoordinatorCertificate:
-    """Of the coordinator at an address, as a process with these settings sees it; nothing without TLS. `close` ends its task."""
+    """The certificate of the coordinator at an address, as a process with these settings sees it; nothing without TLS. `close` ends its task."""
 
     def __init__(self, address: str, tls: TlsSettings | None, now_s: Callable[[], float] = time.monotonic) -> None:
         chosen = chosen_tls(tls)

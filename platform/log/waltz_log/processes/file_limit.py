@@ -10,7 +10,7 @@ from waltz_log.errors import InvalidRequest
 __all__ = ["SOCKETS_MIN", "prepare_open_files"]
 
 SOCKETS_MIN: Final = 512
-"""Of clients, other nodes and direct connections; with fewer, a node that a few hundred clients use refuses others."""
+"""For clients, other nodes and direct connections; with fewer, a node that a few hundred clients use refuses others."""
 
 WANTED: Final = 65536
 

@@ -98,7 +98,7 @@ class LocalCluster:
         self._server_settings = dict(server_settings or {})
         self._http = http
         self._identity: ServedIdentity | None = None
-        """Of ZooKeeper, in a secure cluster."""
+        """For ZooKeeper, in a secure cluster."""
 
     def _agreed(self, what: str, asked: int | None, kept: Mapping[str, Any], default: int) -> int:
         found = kept.get(what)

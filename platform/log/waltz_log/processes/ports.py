@@ -14,7 +14,7 @@ __all__ = ["HeldPort", "free_port"]
 HOST = "127.0.0.1"
 
 PORTS = range(15_000, 32_000)
-"""Of a new cluster. Linux gives ports from 32,768 on to outgoing connections, other systems from 49,152 on."""
+"""For a new cluster. Linux gives ports from 32,768 on to outgoing connections, other systems from 49,152 on."""
 
 ATTEMPTS = 100
 

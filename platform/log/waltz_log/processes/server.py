@@ -99,8 +99,9 @@ async def _lives(life: Callable[[], Awaitable[None]], monitored: Monitored, stop
 
 
 async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event, access: AccessControl, recorded: AdministrationAudit) -> str:
-    """One server from its session's start to its end; returns the address it served at, or was to serve at if the session ended before. If it is
-    asked to stop, it hands its partitions over first. `access`: the rules that the life before knew, so that a change in between is recorded."""
+    """One server from its session's start to its end; returns the address that it served at, or would have served at if the session ended
+    before. If it is asked to stop, it hands its partitions over first. `access`: the rules that the previous life knew, to record a change in
+    between."""
     coordinator = await ZooKeeperCoordinator.connect(
         settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
     )

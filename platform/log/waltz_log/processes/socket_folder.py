@@ -19,7 +19,7 @@ PREFIX = "waltz-sockets-"
 YOUNG_S = 60.0
 
 PARENT_BYTES_MAX = 72
-"""Of the path of the folder's parent. The system bounds the path of a socket by 104 or 108 bytes, and this is what the names below it leave."""
+"""For the path of the folder's parent. The system bounds the path of a socket by 104 or 108 bytes, and this is what the names below it leave."""
 
 
 class SocketFolder:

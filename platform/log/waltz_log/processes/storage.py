@@ -259,7 +259,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
 
 
 async def measure_peers(settings: StorageSettings, network: Network, key: UUID) -> dict[str, float | None]:
-    """Of pings to the other storage nodes, as `measure_round_trips` returns them. Raises `ClusterUnavailable`."""
+    """The results of pings to the other storage nodes, as `measure_round_trips` returns them. Raises `ClusterUnavailable`."""
     coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
     try:
         return await measure_round_trips(coordinator, network, key.bytes, except_for=settings.name)

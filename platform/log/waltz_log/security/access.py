@@ -28,14 +28,14 @@ FOLLOW_OPERATION: Final = "follow"
 
 _OF_TOPIC: Final = (Operation.READ, Operation.APPEND, Operation.RESOLVE, Operation.MANAGE)
 
-NOT_KNOWN: Final = "the rules of access are not known here yet"
+NOT_KNOWN: Final = "the rules of access are not known to this server yet"
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept until the next change. One partition of one principal takes one or two."""
 
 
 class AccessControl:
-    """Of one process. `enforced` False: the transport does not know its peers, and every call is permitted."""
+    """The access control of one process. `enforced` False: the transport does not know its peers, and every call is permitted."""
 
     def __init__(self, *, enforced: bool) -> None:
         self.enforced = enforced

@@ -41,7 +41,7 @@ log = get_logger(__name__)
 LOGGER: Final = logging.getLogger("waltz.audit")
 
 FACT_BYTES_MAX: Final = 1024
-"""Of a value that an administrator wrote, such as a list of operations."""
+"""For a value that an administrator wrote, such as a list of operations."""
 
 LEFT_PAUSE_S: Final = 10.0
 """Between two writes of what is left of the budget of all denials."""
@@ -116,7 +116,7 @@ def denied(error: NotAllowed, *, verified: bool = True) -> None:
 
 
 def _name(principal: str) -> str:
-    """Of a name in a certificate. Two long ones that begin alike stay two."""
+    """A file name for a name in a certificate. Two long ones that begin alike stay two."""
     shown = cut(principal)
     return shown if shown == principal else f"{shown} sha256={hashlib.sha256(principal.encode('utf-8', 'replace')).hexdigest()[:16]}"
 

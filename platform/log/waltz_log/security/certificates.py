@@ -69,7 +69,7 @@ class _Loaded:
 
 
 class Certificates:
-    """Of one process. `version` rises with each change that is in use. Threads of gRPC and the event loop share it.
+    """The certificates of one process. `version` rises with each change that is in use. Threads of gRPC and the event loop share it.
 
     Raises `InvalidSetting`, with the file and the remedy, if the files cannot be used at start.
     """

@@ -131,14 +131,14 @@ def _parsed(text: str) -> _Pattern:
     """Raises `ValueError`."""
     found = _RESOURCE.fullmatch(text)
     if found is None:
-        raise ValueError(f"wants *, NAMESPACE/TOPIC or log, with :FIRST-LAST for some partitions and * at the end of a name, got {text!r}")
+        raise ValueError(f"must be *, NAMESPACE/TOPIC or log, with :FIRST-LAST for some partitions and * at the end of a name, got {text!r}")
     by_number = found["topic"] is None
     if not by_number and not ((found["namespace"] or found["namespaces"]) and (found["topic"] or found["topics"])):
-        raise ValueError(f"wants a namespace and a topic, got {text!r}")
+        raise ValueError(f"must be a namespace and a topic, got {text!r}")
     first = int(found["first"] or 0)
     last = PARTITION_MAX if found["first"] is None else int(found["last"] or first)
     if not first <= last <= PARTITION_MAX:
-        raise ValueError(f"wants partitions FIRST-LAST in this order, got {text!r}")
+        raise ValueError(f"must name partitions FIRST-LAST in this order, got {text!r}")
     return _Pattern(found["namespace"] or "", bool(found["namespaces"]), found["topic"] or "", bool(found["topics"]), by_number, first, last)
 
 
@@ -158,7 +158,7 @@ class Rule(_Stored):
     @classmethod
     def _check_principal(cls, principal: str) -> str:
         if not _PRINCIPAL.fullmatch(principal):
-            raise ValueError(f"wants a name from a certificate, such as spiffe://waltz/application/orders, or a pattern with *, got {principal!r}")
+            raise ValueError(f"must be a name from a certificate, such as spiffe://waltz/application/orders, or a pattern with *, got {principal!r}")
         return principal
 
     @field_validator("operations")
@@ -327,6 +327,6 @@ def parse_resource(text: str) -> Resource:
         raise InvalidSetting(name="resource", reason=str(error), nearest=None) from None
     several = pattern.last not in (pattern.first, PARTITION_MAX) or (pattern.by_number and pattern.last == PARTITION_MAX)
     if pattern.namespaces or pattern.topics or several:
-        raise InvalidSetting(name="resource", reason=f"wants one topic or partition, such as shop/orders:2 or log:5, got {text!r}", nearest=None)
+        raise InvalidSetting(name="resource", reason=f"must be one topic or partition, such as shop/orders:2 or log:5, got {text!r}", nearest=None)
     partition = -1 if pattern.last == PARTITION_MAX else pattern.first
     return Resource("" if pattern.by_number else f"{pattern.namespace}/{pattern.topic}", partition)

@@ -66,10 +66,10 @@ class TlsSettings(Settings):
     )
     tokens: TokenSettings | None = Field(
         default=None,
-        description="Of a node: accepts tokens (JWT) too. The subject of a token is then the caller, instead of the name in the certificate.",
+        description="On a node: accept tokens (JWT) too. The subject of a token is then the caller, instead of the name in the certificate.",
     )
     token: Path | None = Field(
-        default=None, description="Of a client: a file with the token that it sends with each call. It is read again when it changes."
+        default=None, description="On a client: a file with the token that it sends with each call. It is read again when it changes."
     )
     coordinator_writers: tuple[str, ...] = Field(
         default=("CN=node,O=waltz", "CN=operator,O=waltz", "CN=zookeeper,O=waltz"),

@@ -47,7 +47,7 @@ class TicketKey:
 
 
 class Tickets:
-    """Of one cluster. `epoch`: that of its coordinator; tickets of earlier epochs stay good, as the ids do."""
+    """The tickets of one cluster. `epoch`: that of its coordinator; tickets of earlier epochs stay good, as the ids do."""
 
     def __init__(self, cluster_key: UUID, epoch: int, key: TicketKey) -> None:
         self._cluster_key = cluster_key.bytes

@@ -27,7 +27,7 @@ class TokenFile:
         self._token = ""
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Of one call. Raises `InvalidSetting` if there is no token at all."""
+        """The metadata of one call. Raises `InvalidSetting` if there is no token at all."""
         try:
             data = self._file.changed()
             if data is not None:

@@ -119,7 +119,7 @@ class Tokens:
 
     def _identity(self, subject: str) -> Identity:
         if not subject.isprintable() or not 0 < len(subject) <= SUBJECT_MAX or subject == CLUSTER_PRINCIPAL:
-            raise _refused(f"its subject is no name: 1 to {SUBJECT_MAX} printable characters, and not {CLUSTER_PRINCIPAL}")
+            raise _refused(f"its subject is not a valid name: 1 to {SUBJECT_MAX} printable characters, and not {CLUSTER_PRINCIPAL}")
         return Identity(subject, frozenset(role for role, patterns in self._roles.items() if any(matches(subject, each) for each in patterns)))
 
 

@@ -28,7 +28,7 @@ class ApplicationTracer:
 
     @property
     def context(self) -> bytes | None:
-        """Of the current span of the caller, if it is recorded."""
+        """The context of the current span of the caller, if it is recorded."""
         return context_of(trace.get_current_span()) if self.recording else None
 
     def start(self, name: str, started_s: float, parent: bytes | None = None, **attributes: SpanAttribute) -> RecordedSpan:

@@ -82,7 +82,7 @@ class MemoryCluster:
         self._following: dict[str, asyncio.Task[None]] = {}
         self.clock: Clock = LoopClock()
         self.clocks: dict[str, Clock] = {}
-        """Of nodes whose clock is another one, by name."""
+        """For nodes whose clock is another one, by name."""
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, tuple[StorageNode, Listener]] = {}
         self.servers: dict[str, tuple[LogServer, MemoryCoordinator]] = {}

@@ -32,7 +32,8 @@ __all__ = ["Fault", "Faults", "InjectedClient", "InjectedNetwork", "connect_inje
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Of the next append to `partition`, to any where it is None. `data`: what the rival of a conflict appends, None: the same as the append."""
+    """A fault of the next append to `partition`, to any where it is None. `data`: what the rival of a conflict appends, None: the same as the
+    append."""
 
     kind: str
     partition: int | None = None

@@ -19,7 +19,7 @@ SECTOR_BYTES: Final = 512
 """What a medium writes whole or not at all. Sectors of one write reach it in any order."""
 
 Fate: TypeAlias = int | tuple[bool, ...]
-"""What of a change reached the medium: this many bytes of its start, or, of a write, these sectors while the file already has its new length."""
+"""The part of a change that reached the medium: its first bytes, or, for a write, these sectors of a file that already has its new length."""
 
 LOST: Final = 0
 WHOLE: Final = sys.maxsize

@@ -308,7 +308,7 @@ class MemoryCoordinator:
             await self._next_change()
 
     async def _next_change(self) -> None:
-        """Of what its follower has."""
+        """Waits for the next change of what its follower has."""
         position = self._position()
         if position is None or position >= self._ensemble.changes:
             await self._ensemble.next_change()

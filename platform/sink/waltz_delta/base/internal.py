@@ -207,7 +207,7 @@ class TableTransaction:
             return False
 
     def properties(self) -> dict[str, str]:
-        """Of the table; empty if there is none."""
+        """The properties of the table; empty if there is none."""
         entries = self._java("java.util.ArrayList")(self._java(_CONVERTERS).asJava(self._transaction.metadata().configuration()).entrySet())
         return {str(each.getKey()): str(each.getValue()) for each in _each(entries)}
 

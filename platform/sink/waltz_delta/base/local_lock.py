@@ -65,7 +65,7 @@ class _Held(threading.local):
 
 _held = _Held()
 _descriptors: set[int] = set()
-"""Of all threads. Each is added before it is locked."""
+"""For all threads. Each is added before it is locked."""
 
 
 def _forget_in_child() -> None:

@@ -137,7 +137,7 @@ class DeltaPages:
     def actions(self) -> Mapping[str, Action]:
         replay = Action(
             "Replay dead letters",
-            lambda values: f"Replay the dead letters of {values.get('pipeline', '')} by its file as it is now?",
+            lambda values: f"Replay the dead letters of {values.get('pipeline', '')}? The job reads the pipeline's file as it is now.",
             lambda values: f"/pipelines/{values.get('pipeline', '')}/dead-letters",
             self._replay,
         )
@@ -222,7 +222,8 @@ class DeltaPages:
         return console.hides(sample, partition) or (topic is not None and console.hides_topic(sample, str(topic)))
 
     def _hides_any(self, console: Console, sample: Sample, declared: Declared, partitions: Iterable[int] = ()) -> bool:
-        """Of all that the pipeline reads, and these partitions. If no partition is known, the caller must be one who may see every payload."""
+        """Whether a payload is hidden in all that the pipeline reads, and these partitions. If no partition is known, the caller must be one who may
+        see every payload."""
         assert declared.settings is not None
         source, known = declared.settings.source, {*self._partitions(sample, declared), *partitions}
         if "topic" not in source and not known:

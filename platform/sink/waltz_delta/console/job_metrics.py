@@ -81,7 +81,7 @@ def _scheme(address: str) -> str:
     with suppress(ValueError):
         scheme, host = urlsplit(address).scheme, urlsplit(address).hostname or ""
     if not host or scheme not in ("http", "https") or (scheme == "http" and not is_loopback(f"{host}:0")):
-        reason = f"wants a file, an http address of the loopback, or an https address, got {address!r}"
+        reason = f"must be a file, an http address of the loopback, or an https address, got {address!r}"
         raise InvalidSetting(name="pipeline_metrics", reason=reason, nearest=None)
     return scheme
 

@@ -83,7 +83,7 @@ def _position(name: str, text: str | None) -> dict[int, int]:
     try:
         return {int(partition): int(at) for partition, at in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
-        raise InvalidSetting(name=name, reason=f'wants JSON of ids such as {{"0": 42}}, got {text!r}', nearest=None) from None
+        raise InvalidSetting(name=name, reason=f'must be JSON of ids such as {{"0": 42}}, got {text!r}', nearest=None) from None
 
 
 def audit_pipeline(

@@ -123,7 +123,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         with progress(f"backfill {settings.name}", total) as bar:
             fill(spark, settings, landing, todo, done=lambda piece: _landed(piece, bar, stop))
         if stop.asked:
-            print("stopped; started again it goes on here", flush=True)
+            print("stopped; the next start continues here", flush=True)
         return None
     finally:
         spark.stop()

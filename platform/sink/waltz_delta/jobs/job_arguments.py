@@ -91,7 +91,7 @@ def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineS
             raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="is set in the pipeline file", nearest=None)
     pipelines = tuple(load_pipeline(path) for path in pipeline_files(files))
     if not pipelines:
-        raise InvalidSetting(name="--pipeline", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+        raise InvalidSetting(name="--pipeline", reason=f"no .yaml file in {', '.join(str(path) for path in files)}", nearest=None)
     if found.trigger is None:
         return pipelines
     return tuple(settings.model_copy(update={"trigger": _trigger(found.trigger)}) for settings in pipelines)
@@ -108,7 +108,7 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
         name, equals, value = text.partition("=")
         if not equals or name.lower() in ("cluster", "startingtransactionids"):
             raise InvalidSetting(
-                name="--option", reason=f"wants name=value, of another option than have arguments of their own, got {text!r}", nearest=None
+                name="--option", reason=f"must be name=value, for an option that has no argument of its own, got {text!r}", nearest=None
             )
         source[name] = value
     for name, value in (("partitions", found.partitions), ("maxTransactionsPerTrigger", found.max_transactions_per_trigger)):
@@ -151,7 +151,7 @@ def _decode(found: argparse.Namespace) -> DecodeSettings:
     for text in found.timestamp_unit:
         path, equals, unit = text.rpartition("=")
         if unit not in get_args(TimestampUnit) or (equals and not path):
-            raise InvalidSetting(name="--timestamp-unit", reason=f"wants s, ms or us, or COLUMN=s, got {text!r}", nearest=None)
+            raise InvalidSetting(name="--timestamp-unit", reason=f"must be s, ms or us, or COLUMN=s, got {text!r}", nearest=None)
         if equals:
             columns[path] = unit
         else:
@@ -167,7 +167,7 @@ def _headers(given: str) -> tuple[int, ...]:
     try:
         return tuple(int(text) for text in given.split(","))
     except ValueError:
-        raise InvalidSetting(name="--headers", reason=f"wants whole numbers with commas between them, as 1,2, got {given!r}", nearest=None) from None
+        raise InvalidSetting(name="--headers", reason=f"must be whole numbers with commas, such as 1,2, got {given!r}", nearest=None) from None
 
 
 def _trigger(given: str) -> str:

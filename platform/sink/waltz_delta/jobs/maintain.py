@@ -116,7 +116,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     try:
         positions = tuple(checked_position(json.loads(text)) for text in found.keep_position)
     except (ValueError, InvalidRequest):
-        raise InvalidSetting(name="--keep-position", reason='wants JSON of ids such as {"0": 42}', nearest=None) from None
+        raise InvalidSetting(name="--keep-position", reason='must be JSON of ids such as {"0": 42}', nearest=None) from None
     spark = open_session("waltz maintain")
     try:
         internal.check_versions(spark)

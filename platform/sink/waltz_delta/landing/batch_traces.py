@@ -75,7 +75,7 @@ class _Landed(NamedTuple):
 
 
 class BatchTraces:
-    """Of one pipeline. `close` it."""
+    """The batch traces of one pipeline. `close` it."""
 
     def __init__(self, pipeline: str, tracer: LinkingTracer, memory: Memory) -> None:
         self._pipeline = pipeline

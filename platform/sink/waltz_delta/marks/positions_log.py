@@ -59,7 +59,7 @@ class TableLog:
 
     @property
     def identifiers(self) -> dict[str, int]:
-        """Of the newest version: application id to its version."""
+        """The identifiers of the newest version: application id to its version."""
         return dict(self._identifiers)
 
     def refresh(self) -> bool:

@@ -25,7 +25,7 @@ def checked_trigger(given: str) -> str:
     """Raises `ValueError`, which pydantic and argparse each report in their form."""
     text = " ".join(given.split())
     if text != AVAILABLE_NOW and not _INTERVAL.fullmatch(text):
-        raise ValueError(f"wants {AVAILABLE_NOW} or an interval such as '2 seconds', got {given!r}")
+        raise ValueError(f"must be {AVAILABLE_NOW} or an interval such as '2 seconds', got {given!r}")
     return text
 
 
@@ -44,7 +44,7 @@ def _text(value: object) -> str:
     try:
         return json.dumps(value)
     except (TypeError, ValueError):
-        raise ValueError(f"wants text, numbers, true or false, or mappings of them, got {type(value).__name__}") from None
+        raise ValueError(f"must be text, numbers, true or false, or mappings of them, got {type(value).__name__}") from None
 
 
 def _stream_options(given: dict[str, str]) -> dict[str, str]:
@@ -59,12 +59,12 @@ class RestartSettings(Settings):
     once."""
 
     attempts_max: int = Field(
-        default=10, ge=0, description="Starts again so often in a row before the pipeline is given up. 0 where a supervisor restarts the whole job."
+        default=10, ge=0, description="Consecutive restarts before the pipeline stops. 0 where a supervisor restarts the whole job."
     )
-    pause_s: float = Field(default=1.0, ge=0.0, le=3600.0, description="Before the first new start; doubled before each further one.")
-    pause_max_s: float = Field(default=60.0, ge=0.0, le=3600.0, description="At most so long: how late the tables may be after a long outage.")
+    pause_s: float = Field(default=1.0, ge=0.0, le=3600.0, description="Pause before the first restart; doubled before each further one.")
+    pause_max_s: float = Field(default=60.0, ge=0.0, le=3600.0, description="Longest pause between restarts, and so the delay after an outage.")
     healthy_s: float = Field(
-        default=300.0, gt=0.0, description="A query that ran so long counts as recovered: its next failure is a first one again."
+        default=300.0, gt=0.0, description="A query that ran this long counts as recovered: its failures are counted from 0 again."
     )
 
     def pause_after(self, failures: int) -> float:

@@ -17,7 +17,7 @@ from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_log.cli.printing import print_data
-from waltz_log.errors import InvalidSetting
+from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
 from waltz_log.outside_text import printable
 
@@ -33,7 +33,7 @@ Columns = list[tuple[str, str]]
 def run(files: list[Path], *, spark: bool, output: str) -> int:
     found = {path: check_pipeline_file(path) for path in pipeline_files(files)}
     if not found:
-        raise InvalidSetting(name="files", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+        raise InvalidRequest(reason=f"no .yaml file in {', '.join(str(path) for path in files)}")
     pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
     problems = {path: list(wrong) for path, (_, wrong) in found.items()}
     _refuse_shared(pipelines, problems)

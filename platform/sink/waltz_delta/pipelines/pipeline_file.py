@@ -184,7 +184,7 @@ class _Reading:
     def _model(self, model: type[Settings], node: yaml.Node, where: tuple[str, ...]) -> Any:
         """An instance, or None with its problems recorded."""
         if not isinstance(node, yaml.MappingNode):
-            self._wrong(node, where, f"wants settings, as in {next(iter(model.model_fields))}: …")
+            self._wrong(node, where, f"must be settings, as in {next(iter(model.model_fields))}: …")
             return None
         known_before = len(self.problems)
         values: dict[str, Any] = {}
@@ -194,7 +194,7 @@ class _Reading:
             if id(key) in self._written:
                 self._wrong(key, (*where, name), "a variable gives a value, not the name of a setting")
             elif name in places:
-                self._wrong(key, (*where, name), f"is said twice, first in line {places[name].start_mark.line + 1}")
+                self._wrong(key, (*where, name), f"is set twice, first in line {places[name].start_mark.line + 1}")
             elif name not in model.model_fields:
                 unknown = InvalidSetting.unknown(name, model.model_fields)
                 self._wrong(key, (*where, name), unknown.reason, unknown.nearest)
@@ -221,7 +221,7 @@ class _Reading:
                 return self._model(kind, node, where)
             if get_origin(kind) is tuple and isinstance(get_args(kind)[0], type) and issubclass(get_args(kind)[0], Settings):
                 if not isinstance(node, yaml.SequenceNode):
-                    self._wrong(node, where, "wants a list")
+                    self._wrong(node, where, "must be a list")
                     return None
                 return tuple(self._model(get_args(kind)[0], each, (*where, str(number))) for number, each in enumerate(node.value))
         written = self._as_written(node)

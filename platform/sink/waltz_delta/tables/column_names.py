@@ -41,7 +41,7 @@ def _shown(name: str) -> str:
 
 
 def _names(kind: DataType) -> Iterator[str]:
-    """Of the columns and of all fields within them."""
+    """The names of the columns and of all fields within them."""
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield field.name

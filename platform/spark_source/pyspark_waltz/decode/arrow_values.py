@@ -154,7 +154,7 @@ def _within(values: pa.Array, wanted: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def _check_strings(values: pa.Array, wanted: pa.DataType, path: str) -> None:
-    """Checks strings that become numbers: refuses each one that is no number in JSON or has more digits than the scale."""
+    """Checks strings that become numbers: refuses each one that is not a number in JSON or has more digits than the scale."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

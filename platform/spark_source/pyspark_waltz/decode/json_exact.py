@@ -83,7 +83,7 @@ def _fraction(text: str) -> Number:
 
 
 def _constant(name: str) -> object:
-    raise Refused(f"{NOT_AN_OBJECT}: {name} is no JSON value")
+    raise Refused(f"{NOT_AN_OBJECT}: {name} is not a JSON value")
 
 
 _JSON: Final = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_constant=_constant)
@@ -100,7 +100,7 @@ def _refuse_halves(value: Any) -> None:
         each = waiting.pop()
         if isinstance(each, str):
             if _HALF.search(each):
-                raise Refused("holds half of a surrogate pair (such as \\ud800 alone), which is no character")
+                raise Refused("holds half of a surrogate pair (such as \\ud800 alone), which is not a character")
         elif isinstance(each, dict):
             waiting += [*each, *each.values()]
         elif isinstance(each, list):

@@ -25,7 +25,7 @@ _DAY = 10
 
 def _moment(given: object) -> object:
     if isinstance(given, int | float) or (isinstance(given, str) and _NUMBER.fullmatch(given)):
-        raise ValueError("wants a time with its offset, as 2000-01-01T00:00:00Z, or a date")
+        raise ValueError("must be a time with its offset, as 2000-01-01T00:00:00Z, or a date")
     return given
 
 
@@ -113,20 +113,20 @@ class DecodeSettings(Settings):
         for name in ("columns", "avro_schema", "descriptor", "message"):
             given = getattr(self, name) is not None
             if given and name not in needed[self.format]:
-                raise ValueError(f"{name} says nothing to the format {self.format}")
+                raise ValueError(f"{name} does not apply to the format {self.format}")
             if not given and name in needed[self.format]:
                 raise ValueError(f"the format {self.format} needs {name}")
         for name, said in (("timestamp_unit", self.timestamp_unit), ("timestamp_units", self.timestamp_units)):
             if said and self.format not in ("json", "arrow"):
-                raise ValueError(f"{name} says nothing to the format {self.format}")
+                raise ValueError(f"{name} does not apply to the format {self.format}")
         if self.fields and self.format not in ("json", "arrow"):
-            raise ValueError(f"fields says nothing to the format {self.format}")
+            raise ValueError(f"fields does not apply to the format {self.format}")
         if self.numeric_strings != "strict" and self.format not in ("json", "arrow"):
-            raise ValueError(f"numeric_strings says nothing to the format {self.format}")
+            raise ValueError(f"numeric_strings does not apply to the format {self.format}")
         if self.nanoseconds != "refuse" and self.format != "json":
-            raise ValueError(f"nanoseconds says nothing to the format {self.format}")
+            raise ValueError(f"nanoseconds does not apply to the format {self.format}")
         if self.format == "bytes" and (self.earliest_timestamp, self.latest_timestamp) != (EARLIEST, LATEST):
-            raise ValueError("earliest_timestamp and latest_timestamp say nothing to the format bytes")
+            raise ValueError("earliest_timestamp and latest_timestamp do not apply to the format bytes")
         if self.earliest_timestamp > self.latest_timestamp:
             raise ValueError("earliest_timestamp is after latest_timestamp")
         return self

@@ -101,4 +101,4 @@ def time_zone(name: str, setting: str = "spark.sql.session.timeZone") -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise InvalidSetting(name=setting, reason=f"is no time zone that Python knows: {name}", nearest=None) from None
+        raise InvalidSetting(name=setting, reason=f"is not a time zone that Python knows: {name}", nearest=None) from None

@@ -37,12 +37,12 @@ MISUSES = {
     "storage verify {missing}": "directory must be an existing directory, not {missing}",
     "storage --name a verify {missing}": "verify has options of its own, after its name, and none of a node's",
     "zookeeper --listen 2181": "listen must be host:port, not '2181'",
-    "access grant {here} spiffe://x/application/a append shop": "resource wants *, NAMESPACE/TOPIC or log, with :FIRST-LAST for some "
+    "access grant {here} spiffe://x/application/a append shop": "resource must be *, NAMESPACE/TOPIC or log, with :FIRST-LAST for some "
     "partitions and * at the end of a name, got 'shop'",
     "access grant {here} spiffe://x/application/a apend shop/orders": "apend: no such operation (did you mean append?)",
     "access reset {here}": "every application could append to and read everything afterwards: repeat with --yes if that is intended",
     "topic alter-policy {here} a/b": "--policy is required: name=value",
-    "topic create {here} a/b --policy retention": "--policy wants name=value, each name once, got 'retention'",
+    "topic create {here} a/b --policy retention": "--policy must be name=value, with each name once, got 'retention'",
     "cluster adopt {here} x --name y": "node must be NAME=DIRECTORY or NAME=FILE, not 'x'",
     "cluster replica replace {here} 0 a a": "a replica cannot replace itself: a",
 }

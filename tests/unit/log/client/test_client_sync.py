@@ -333,7 +333,7 @@ def test_a_callback_of_a_future_appends_without_waiting_for_its_own_thread(scrip
         added.set()
         assert over.wait(20), "the client's thread waits for itself"
         assert len({each.result(60).transaction_id for each in outcomes}) == sync.INBOX_MAX
-        assert {error.reason for error in refused} == {f"no room: a callback cannot wait for it, and {sync.INBOX_MAX} appends are handed over"}
+        assert {error.reason for error in refused} == {f"the queue is full and a callback cannot wait: {sync.INBOX_MAX} appends are handed over"}
         assert client.append(0, b"the client goes on").transaction_id == sync.INBOX_MAX + 1
 
 

@@ -142,7 +142,7 @@ def test_a_folder_of_another_topic_or_with_other_properties_is_refused() -> None
         open_view(disk, owner="other")
     disk.make_directory("market/other/3")
     disk.rename(f"{FOLDER}/metadata", "market/other/3/metadata")
-    with pytest.raises(InvalidRequest, match="is of topic market/prices"):
+    with pytest.raises(InvalidRequest, match="belongs to topic market/prices"):
         open_view(disk, topic=TopicName("market", "other"))
 
 

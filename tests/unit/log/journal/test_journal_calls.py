@@ -283,7 +283,7 @@ def test_a_prepared_transaction_stays_in_doubt_over_restarts_until_it_is_decided
             assert (reported.transaction_id, reported.deletes) == (transaction, [1])
             assert reported.records == [LoadedRecord(10, 4, b"ten", False), LoadedRecord(11, 4, bytes(900), False)]
             assert (reported_empty.transaction_id, reported_empty.records, reported_empty.deletes) == (empty, [], [])
-            with pytest.raises(InvalidRequest, match="hands of transaction"):
+            with pytest.raises(InvalidRequest, match="belongs to the open transaction"):
                 journal.delete(1)
             with pytest.raises(InvalidRequest, match="prepared"):
                 journal.add_in(transaction, 12, 1, b"")

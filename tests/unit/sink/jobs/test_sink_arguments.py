@@ -120,12 +120,12 @@ restart: {{attempts_max: 3}}
     [
         (["--timestamp-unit=ms"], "--timestamp-unit needs --schema"),
         (["--numeric-strings=lossless"], "--numeric-strings needs --schema"),
-        (["--schema=at TIMESTAMP", "--timestamp-unit=minutes"], "--timestamp-unit wants s, ms or us, or COLUMN=s, got 'minutes'"),
-        (["--schema=at TIMESTAMP", "--timestamp-unit==ms"], "--timestamp-unit wants"),
+        (["--schema=at TIMESTAMP", "--timestamp-unit=minutes"], "--timestamp-unit must be s, ms or us, or COLUMN=s, got 'minutes'"),
+        (["--schema=at TIMESTAMP", "--timestamp-unit==ms"], "--timestamp-unit must be"),
         (["--schema=at TIMESTAMP", "--earliest-timestamp=5"], "--earliest-timestamp"),
         (["--schema=at TIMESTAMP", "--earliest-timestamp=2027-01-01", "--latest-timestamp=2026-01-01"], "earliest_timestamp is after"),
         (["--schema=n INT", "--numeric-strings=loose"], "--numeric-strings"),
-        (["--headers=one"], "--headers wants whole numbers"),
+        (["--headers=one"], "--headers must be whole numbers"),
         (["--undecodable=dead_letter"], "--undecodable: dead_letter needs --dead-letters"),
         (["--dead-letters=/t"], "two outputs of one table"),
         (["--restart-attempts=-1"], "--restart-attempts must be 0 or more"),
@@ -179,7 +179,7 @@ def test_pipeline_files_stand_in_place_of_arguments(tmp_path: Path) -> None:
         parse_arguments("ingest", [f"--pipeline={tmp_path}", "--table=/t"], upsert=False)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InvalidSetting, match=r"no \.yaml in"):
+    with pytest.raises(InvalidSetting, match=r"no \.yaml file in"):
         parse_arguments("ingest", [f"--pipeline={empty}"], upsert=False)
 
 

@@ -96,8 +96,8 @@ dead_letters: 5
     assert problems(path) == [
         "3: source.maxTransactionPerTrigger: no such option of the source (did you mean maxTransactionsPerTrigger?)",
         "4: triger: no such setting (did you mean trigger?)",
-        "6: checkpoint: is said twice, first in line 5",
-        "7: trigger: wants available-now or an interval such as '2 seconds', got 'sometimes'",
+        "6: checkpoint: is set twice, first in line 5",
+        "7: trigger: must be available-now or an interval such as '2 seconds', got 'sometimes'",
         "8: restart.attempts_max: must be greater than or equal to 0, got -1",
         "8: restart.pause: no such setting (did you mean pause_s?)",
         "12: outputs.0.target.mode: must be 'append', 'upsert' or 'history', got 'upsrt'",
@@ -105,7 +105,7 @@ dead_letters: 5
         "15: variable NOPE is not set in the environment; set it, or write ${NOPE:-default}",
         "15: outputs.1.target: mode upsert needs keys",
         "16: outputs.2: target is required: the table",
-        "17: dead_letters: wants settings, as in table: …",
+        "17: dead_letters: must be settings, as in table: …",
     ]
     with pytest.raises(InvalidSetting) as caught:
         load_pipeline(path, {})
@@ -126,7 +126,7 @@ def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: W
         ("a: [", "1: is not YAML: "),
         ("a: {b: ${X}}", "1: is not YAML: "),
         ("a: b\n---\nc: d", "2: is not YAML: but found another document"),
-        ("- a", "1: wants settings, as in outputs: …"),
+        ("- a", "1: must be settings, as in outputs: …"),
         ("a: !!python/object:os.system x", "1: a: no such setting"),
         ("\tx: 1", "1: is not YAML: "),
     ],
@@ -194,7 +194,7 @@ def test_check_reports_columns_or_problems_and_an_exit_code(write: Write, tmp_pa
     assert found["legs.yaml"]["tables"]["raw"]["data"] == "BINARY"
     assert [problem["where"] for problem in found["other.yaml"]["problems"]] == ["checkpoint", "table", "table"]
     assert run(["pipeline", "check", str(write("outputs: 5", "bad"))]) == 2
-    assert f"{tmp_path / 'bad.yaml'}:1: outputs: wants a list" in capsys.readouterr().out
+    assert f"{tmp_path / 'bad.yaml'}:1: outputs: must be a list" in capsys.readouterr().out
     assert run(["pipeline", "schema"]) == 0
     assert set(json.loads(capsys.readouterr().out)["properties"]) == set(PipelineSettings.model_fields)
 

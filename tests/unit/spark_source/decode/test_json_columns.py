@@ -44,7 +44,7 @@ UTC = dt.UTC
 LOSSLESS = "send a number, or set numeric_strings to lossless"
 NO_UNIT = "and no unit is declared; set timestamp_unit to s, ms or us, or send text such as 2026-01-02T03:04:05Z"
 BOUNDS = "earliest_timestamp=0001-01-01T00:00:00Z latest_timestamp=9999-12-31T23:59:59.999999Z"
-HALF = "holds half of a surrogate pair (such as \\ud800 alone), which is no character"
+HALF = "holds half of a surrogate pair (such as \\ud800 alone), which is not a character"
 CUT = "it counts less than a microsecond; to cut that, set nanoseconds to truncate"
 NOT_ONE = "is not one JSON object"
 
@@ -151,7 +151,7 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"r": "x",}', f"{NOT_ONE}: Expecting property name enclosed in double quotes at character 11"),
     (b"{'r': 'x'}", f"{NOT_ONE}: Expecting property name enclosed in double quotes at character 2"),
     (b'{"r": "x", "a": 01}', f"{NOT_ONE}: Expecting ',' delimiter at character 18"),
-    (b'{"r": "x", "f": NaN}', f"{NOT_ONE}: NaN is no JSON value"),
+    (b'{"r": "x", "f": NaN}', f"{NOT_ONE}: NaN is not a JSON value"),
     (b'// {"r": "x"}', f"{NOT_ONE}: Expecting value at character 1"),
     (b'{"r": "x"}],"w":[{}', f"{NOT_ONE}: Extra data at character 11"),
     (b'{"r": "x"}],"w":[{},{}', f"{NOT_ONE}: Extra data at character 11"),
@@ -346,7 +346,7 @@ def test_times_without_an_offset_are_in_the_sessions_time_zone() -> None:
     assert one(TimestampNTZType(), "5") == "v is not TIMESTAMP_NTZ: 5"
     both = decoded(struct(v=TimestampType()), [b'{"v": "2026-07-01T12:00"}', b'{"v": "2026-07-01T12:00Z"}', b"{}"], "Europe/Berlin")
     assert both == [{"v": at(2026, 7, 1, 10)}, {"v": at(2026, 7, 1, 12)}, {}]
-    with pytest.raises(InvalidSetting, match="is no time zone that Python knows: Mars/Base"):
+    with pytest.raises(InvalidSetting, match="is not a time zone that Python knows: Mars/Base"):
         time_zone("Mars/Base")
 
 

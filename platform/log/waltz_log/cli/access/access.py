@@ -38,15 +38,15 @@ async def grant(address: str, principal: str, operations: str, resources: Sequen
         after = await change_rules(coordinator, change, changed_by=_user(), dry_run=dry_run)
         confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
     first = before is None or not before.enforced
-    lines = [f"{'would be' if dry_run else 'is'} granted: {_described(rule)}" for rule in rules]
+    lines = [f"{'Would grant' if dry_run else 'Granted'} {_described(rule)}" for rule in rules]
     if first:
-        lines.append(f"{'this would be' if dry_run else 'this is'} the first rule: whatever no rule permits is denied to applications and readers")
+        lines.append(f"{'This would be' if dry_run else 'This is'} the first rule: applications and readers may do only what a rule permits")
     print_result(_change(after, dry_run, confirmed) | {"granted": _rows(rules), "first_rule": first}, lines, output)
     return OK if confirmed else UNAVAILABLE
 
 
 def _change(after: AccessRules, dry_run: bool, confirmed: bool) -> dict[str, object]:
-    """Of each command that changes rules. `confirmed`: every node enforces them."""
+    """The result of each command that changes rules. `confirmed`: every node enforces them."""
     return {"dry_run": dry_run, "confirmed": confirmed and not dry_run, "revision": after.revision}
 
 
@@ -63,8 +63,8 @@ async def revoke(
         await _expect_newest(coordinator, network)
         after = await change_rules(coordinator, lambda found: found.revoked(principal, wanted, resources), changed_by=_user(), dry_run=dry_run)
         confirmed = dry_run or await _confirmed(coordinator, network, after, timeout_s)
-    what, where = ",".join(wanted) or "everything", " ".join(resources) or "all resources of its rules"
-    done = [f"{'would be' if dry_run else 'is'} revoked: {principal} {what} {where}"] if confirmed else []
+    what, where = ",".join(wanted) or "all rules", f" on {' '.join(resources)}" if resources else ""
+    done = [f"{'Would revoke' if dry_run else 'Revoked'} {what} of {principal}{where}"] if confirmed else []
     revoked = {"principal": principal, "operations": list(wanted) or None, "resources": list(resources) or None}
     print_result(_change(after, dry_run, confirmed) | {"revoked": revoked}, done, output)
     return OK if confirmed else UNAVAILABLE
@@ -107,7 +107,7 @@ async def check(address: str, principal: str, operation: str, resource: str, *, 
     """Ends with `FAILED` if the principal may not do it."""
     asked, where = parse_operations(operation), parse_resource(resource)
     if len(asked) != 1:
-        raise InvalidSetting(name="operation", reason=f"wants one operation, got {operation!r}", nearest=None)
+        raise InvalidSetting(name="operation", reason=f"must be one operation, got {operation!r}", nearest=None)
     identity = Identity(principal, frozenset({_role(principal, role)}))
     async with connected(address, timeout_s) as (coordinator, _):
         rules = await read_rules(coordinator)
@@ -147,7 +147,7 @@ async def reset(address: str, *, confirmed: bool, output: str, timeout_s: float)
         known = AccessRules(revision=max(0, newest_revision(answers)[0]))
         after = await replace_rules(coordinator, AccessRules(enforced=False, changed_by=_user()), [known])
         done = await _confirmed(coordinator, network, after, timeout_s)
-    print_result(_change(after, False, done) | {"removed": "all"}, ["all rules are removed: roles alone decide"] if done else [], output)
+    print_result(_change(after, False, done) | {"removed": "all"}, ["Removed all rules: roles alone decide"] if done else [], output)
     return OK if done else UNAVAILABLE
 
 

@@ -75,7 +75,7 @@ def check(
     output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
-    """Say whether a principal may do something, and which rule permits it. Ends with 1 if it may not."""
+    """Say whether a principal may do something, and which rule permits it. Exit code 1 if denied."""
     from waltz_log.cli.access import access as command
 
     return asyncio.run(command.check(coordinator, principal, operation, resource, role=role, output=checked_output(output), timeout_s=timeout))

@@ -196,7 +196,7 @@ def _show_fills(console: Console, found: Survey) -> None:
 
 def _show_locks(console: Console, found: Survey) -> None:
     """One line for each partition where transactions met; nothing if none did."""
-    columns, rows = ("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)"), []
+    columns, rows = ("partition", "conflicts", "lock table full", "locks remembered", "hottest locks (conflicts)"), []
     for each in found.partitions:
         partition = _owner_statistics(each, found)
         if not isinstance(partition, OpenPartitionStatistics) or not partition.locks.conflicts:

@@ -35,4 +35,5 @@ def _show(change: PlacementChange, output: str, *, dry_run: bool) -> None:
         print_data({"dry_run": dry_run, "moves": moves, "moved": moved}, output)
         return
     print_table(("partition", "from server", "to server"), [(each["partition"], each["from"], each["to"]) for each in moves])
-    print_line(f"{len(moves)} partitions {'would change' if dry_run else 'change'} their owner; {len(moved)} are held where an operator moved them")
+    held = f"{len(moved)} stay on the server to which an operator moved them"
+    print_line(f"{len(moves)} partitions {'would change' if dry_run else 'change'} their owner; {held}")

@@ -42,7 +42,7 @@ def drain(
 def rebalance(
     coordinator: Coordinator, at_once: AtOnce = 2, dry_run: DryRun = False, output: Output = "table", wait: Wait = 3600.0, timeout: Timeout = 10.0
 ) -> int:
-    """Move replicas until each storage node holds about as many, for example after one was added. If it was killed, repeat it."""
+    """Move replicas until the storage nodes hold about equally many, for example after one was added. If it was killed, repeat it."""
     from waltz_log.cli.cluster import drain as command
 
     return asyncio.run(

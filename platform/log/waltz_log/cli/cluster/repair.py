@@ -38,7 +38,7 @@ async def run(address: str, *, dry_run: bool, output: str, timeout_s: float) -> 
         identities = await _repaired_identities(coordinator, dry_run=dry_run)
     finally:
         await coordinator.close()
-    lines = [f"{'would be' if dry_run else 'is'} repaired: {printable(each)}" for each in identities]
+    lines = [f"{'Would repair' if dry_run else 'Repaired'} {printable(each)}" for each in identities]
     if not found and not identities:
         lines = ["nothing to repair"]
     print_result({"dry_run": dry_run, "faults": faults, "identities": identities}, lines, output)
@@ -46,7 +46,7 @@ async def run(address: str, *, dry_run: bool, output: str, timeout_s: float) -> 
 
 
 async def _repaired_identities(coordinator: ZooKeeperCoordinator, *, dry_run: bool) -> list[str]:
-    """Of client ids and outboxes. Without a cluster, or one that cannot be read, there is nothing to compare them with."""
+    """Repairs the values of client ids and outboxes. Without a cluster, or one that cannot be read, there is nothing to compare them with."""
     parameters = await read_entry(coordinator, CLUSTER, ClusterParameters.from_bytes)
     if parameters is None:
         return []
@@ -56,9 +56,9 @@ async def _repaired_identities(coordinator: ZooKeeperCoordinator, *, dry_run: bo
 async def _repaired(coordinator: ZooKeeperCoordinator, finding: Finding, *, dry_run: bool) -> tuple[bool, str]:
     """Whether it is repaired, or would be, and a line that says it."""
     if finding.source is None:
-        return False, f"left: {finding.path} {finding.fault}, and no node that answers knows it; {finding.advice}"
+        return False, f"Not repaired: {finding.path} {finding.fault}, and no node that answers knows it; {finding.advice}"
     if dry_run:
-        return True, f"would be restored: {finding.path} {finding.fault}; known by {finding.source}"
+        return True, f"Would restore {finding.path}: {finding.fault}; known by {finding.source}"
     if not await apply_repair(coordinator, finding):
-        return False, f"left: {finding.path} was changed meanwhile; repeat the command"
-    return True, f"restored: {finding.path} {finding.fault}; from {finding.source}"
+        return False, f"Not repaired: {finding.path} was changed meanwhile; repeat the command"
+    return True, f"Restored {finding.path}: {finding.fault}; from {finding.source}"

@@ -37,7 +37,7 @@ RENEWAL_PATIENCE_S = 3.0
 async def run(
     address: str, partitions: str, *, add: str | None, remove: str | None, force: bool, at_once: int, wait_s: float, output: str, timeout_s: float
 ) -> int:
-    """Of one partition, of ranges, or of all whose replicas the change concerns. Where some cannot be changed, the others are all the same; then the
+    """Changes the replicas of one partition, of ranges, or of all that the change concerns. If some cannot be changed, the others still are; then the
     first error is raised."""
     wanted = None if partitions == "all" else parse_ranges("PARTITIONS", partitions)
     ReplicaChange(0, add, remove, force)  # refuses what can never be

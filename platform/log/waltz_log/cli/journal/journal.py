@@ -31,7 +31,7 @@ __all__ = ["compact", "export", "import_lines", "measure", "print_records", "sta
 
 BODY_SHOWN_BYTES = 40
 LINE_CHARACTERS: Final = 1_000_000
-"""Of a line of an export beside the body of its record: the first line lists the transactions in doubt."""
+"""For a line of an export beside the body of its record: the first line lists the transactions in doubt."""
 
 HEAD = f"{'file':>10} {'offset':>10} {'kind':<10} {'transaction':>12} {'record':>12} {'type':>4} {'bytes':>8}  body, or file:records"
 
@@ -162,7 +162,7 @@ def export(directory: Path, to: Path | None, config: Path | None) -> int:
                 print_line(line)
             return OK
         if to.exists():
-            raise InvalidRequest(reason=f"{to} is there already")
+            raise InvalidRequest(reason=f"{to} exists already")
         half = to.with_name(f"{to.name}.tmp")
         count = 0
         try:

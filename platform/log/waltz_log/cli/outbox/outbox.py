@@ -156,14 +156,14 @@ def _edited(dead: DeadLetter, data: str | None, arguments: str | None) -> Intent
         raise InvalidRequest(reason=f"this dead letter cannot be read, so its partition is not known: dead_id={dead.dead_id}")
     if arguments is not None:
         if data is not None or not dead.intent.handler:
-            raise InvalidRequest(reason="arguments are for a call, data for what is no call")
+            raise InvalidRequest(reason="arguments replace those of a call, data replaces that of an append")
         try:
             return Intent.call(dead.intent.handler, json.loads(arguments), dead.intent.partition, dead.intent.key)
         except ValueError as error:
             raise InvalidRequest(reason=f"arguments are not JSON: {error}") from None
     assert data is not None
     if dead.intent.handler:
-        raise InvalidRequest(reason="arguments are for a call, data for what is no call")
+        raise InvalidRequest(reason="arguments replace those of a call, data replaces that of an append")
     return Intent.data(dead.intent.partition, data.encode(), dead.intent.header, dead.intent.key)
 
 

@@ -46,7 +46,7 @@ def migrate_directory(directory: Path, output: str) -> int:
 
 def _expect_directory(directory: Path) -> None:
     if not (directory / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+        raise InvalidSetting(name="directory", reason=f"is not a storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
 
 
 def _refuse_the_originals(control_file: Path) -> None:
@@ -107,7 +107,7 @@ def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) 
 
 def restore_directory(source: Path, target: Path, mib_per_s: float, output: str, *, keep_session: bool = False) -> int:
     if not source.is_dir():
-        raise InvalidSetting(name="backup", reason=f"is no directory: {source}", nearest=None)
+        raise InvalidSetting(name="backup", reason=f"is not a directory: {source}", nearest=None)
     with staged(target, source) as disk:
         manifest = restore(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), Pacer(mib_per_s), keep_session=keep_session)
     _print_manifest("restored", target, manifest, output)

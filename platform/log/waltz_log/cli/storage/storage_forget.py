@@ -26,5 +26,5 @@ async def forget(address: str, name: str, *, dry_run: bool, output: str, timeout
     if output != "table":
         print_data({"node": name, "dry_run": dry_run, "forgotten": forgotten and not dry_run}, output)
     else:
-        print_line(f"{name} would be forgotten" if dry_run else f"{name} forgotten")
+        print_line(f"would remove {name}" if dry_run else f"Removed {name}")
     return OK

@@ -60,7 +60,7 @@ def _open_segment(path: Path) -> tuple[Disk, str, int]:
     """The disk, the directory on it and the segment's first id."""
     first = first_id_of(path.name, DATA)
     if first is None:
-        raise InvalidSetting(name="segment", reason=f"is no segment's data file, <first id>.{DATA}: {path}", nearest=None)
+        raise InvalidSetting(name="segment", reason=f"is not a segment's data file, <first id>.{DATA}: {path}", nearest=None)
     if not path.is_file():
         raise InvalidSetting(name="segment", reason=f"is not there: {path}", nearest=None)
     where = path.resolve()

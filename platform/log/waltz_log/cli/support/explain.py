@@ -102,7 +102,7 @@ def _own() -> dict[str, type[WaltzError]]:
 
 
 def _installed() -> dict[str, type[WaltzError]]:
-    """Of packages that cannot be imported, because an extra is missing, none."""
+    """The errors of installed packages; packages that cannot be imported, because an extra is missing, none."""
     found: dict[str, type[WaltzError]] = {}
     for declared in entry_points(group=ERRORS):
         try:

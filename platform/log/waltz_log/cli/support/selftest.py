@@ -31,7 +31,7 @@ __all__ = ["CLOCK_MS_MAX", "NodeMeasured", "RoundTrip", "measure_between", "meas
 
 SYNCS = 20
 CALLS = 5
-"""Of each node: its status, which is short where it has few partitions."""
+"""For each node: its status, which is short where it has few partitions."""
 
 SYNC_BYTES = 4096
 CALL_TIMEOUT_S = 2.0

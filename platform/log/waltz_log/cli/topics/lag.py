@@ -36,7 +36,7 @@ CONFIRM_S: Final = 3.0
 """For the servers to confirm the topic with the coordinator. While it is away, the map says what the topic is."""
 
 ReadMarks = Callable[[str, str], Mapping[int, int]]
-"""Of a path and the cluster key."""
+"""For a path and the cluster key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ async def _subscribers(owners: Owners, asked: Asked, timeout_s: float) -> tuple[
     """By name, the marks of those to show, and why others are missing."""
     known, unreadable = await subscriber_entries(owners, timeout_s)
     found = {each.name: each.marks for each in known}
-    wrong = {each.name: InvalidRequest(reason=f"the entry is no subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)}
+    wrong = {each.name: InvalidRequest(reason=f"the entry is not a valid subscriber: {each.reason}") for each in unreadable if asked.shows(each.name)}
     named = sorted(found) if asked.all_subscribers else asked.subscribers
     missing = [name for name in named if name not in found and name not in wrong]
     return {name: found[name] for name in named if name in found}, wrong | {

@@ -50,11 +50,11 @@ async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout
         if output != "table":
             print_data({"name": gone.name, "removed": not dry_run, "unreadable": gone.reason}, output)
         else:
-            print_line(f"{'would be' if dry_run else 'is'} removed: {printable(gone.name)}, an entry that was no subscriber: {gone.reason}")
+            print_line(f"{'Would remove' if dry_run else 'Removed'} {printable(gone.name)}, an entry that was not a valid subscriber: {gone.reason}")
     elif output != "table":
         print_data({"name": gone.name, "removed": not dry_run, "marks": {str(each): mark for each, mark in sorted(gone.marks.items())}}, output)
     else:
-        print_line(f"{'would be' if dry_run else 'is'} removed: {gone.name}; nothing is kept for it above {_marks(gone)}")
+        print_line(f"{'Would remove' if dry_run else 'Removed'} {gone.name}: retention keeps nothing for it above {_marks(gone)}")
     return OK
 
 
@@ -72,7 +72,7 @@ async def place(address: str, name: str, partitions: str | None, to: str, *, dry
         if foreign:
             raise InvalidRequest(reason=f"subscriber {name} is not registered for partition {foreign[0]}")
         if to.isdecimal() and len(wanted) > 1:
-            raise InvalidSetting(name="--to", reason="needs --partition for an id: each partition has ids of its own", nearest=None)
+            raise InvalidSetting(name="--to", reason="needs --partition for an id: each partition has its own ids", nearest=None)
         marks = await _positions(owners, wanted, to, timeout_s)
         if not dry_run:
             await set_entry_marks(owners, name, marks, timeout_s)
@@ -80,8 +80,8 @@ async def place(address: str, name: str, partitions: str | None, to: str, *, dry
     if silent_s < RUNNING_S:
         advice = "stop it before, because a running subscriber reports its own position again"
         print_line(f"waltz: {name} was last seen {silent_s} s ago; {advice}", file=sys.stderr)
-    done = "would be" if dry_run else "is"
-    lines = [f"{done} set: {name} partition {each}: next transaction {mark + 1}, before {before.marks[each] + 1}" for each, mark in marks.items()]
+    done = "Would set" if dry_run else "Set"
+    lines = [f"{done} {name} partition {each}: next transaction {mark + 1}, before {before.marks[each] + 1}" for each, mark in marks.items()]
     rows = [{"partition": each, "mark": mark, "mark_before": before.marks[each]} for each, mark in marks.items()]
     print_result({"name": name, "dry_run": dry_run, "partitions": rows}, lines, output)
     return OK

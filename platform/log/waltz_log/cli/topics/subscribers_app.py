@@ -37,7 +37,7 @@ def place(
     output: Output = "table",
     timeout: Timeout = 10.0,
 ) -> int:
-    """Set where a stopped subscriber reads on, forward or backward. It cannot be before the first retained transaction."""
+    """Move a stopped subscriber forward or backward. It cannot be before the first retained transaction."""
     from waltz_log.cli.topics import subscribers as command
 
     return asyncio.run(command.place(cluster, name, partitions, to, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

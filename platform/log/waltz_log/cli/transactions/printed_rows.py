@@ -100,7 +100,7 @@ def parse_format(template: str) -> Callable[[Row], bytes]:
         if sign == "%":
             if letter not in _LETTERS:
                 known = ", ".join(f"%{each}" for each in _LETTERS)
-                raise InvalidSetting(name="--format", reason=f"has %{letter}, which has no meaning; known are {known}", nearest=None)
+                raise InvalidSetting(name="--format", reason=f"contains %{letter}, which is not defined; use {known}", nearest=None)
             parts.append(_LETTERS[letter][1])
         elif sign == "\\" and letter in _ESCAPES:
             parts.append(_ESCAPES[letter])

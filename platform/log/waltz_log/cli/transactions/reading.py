@@ -218,7 +218,7 @@ async def _rows(client: WaltzClient, source: _Source, span: Span) -> AsyncGenera
     if span.compacted and source.topic is None:
         raise InvalidSetting(name="--compacted", reason="is for topics: --topic namespace/name", nearest=None)
     if len(source.partitions) > 1 and span.after is not None:
-        raise InvalidSetting(name="--after", reason="wants --partition: each partition has ids of its own", nearest=None)
+        raise InvalidSetting(name="--after", reason="needs --partition: each partition has its own ids", nearest=None)
     marks = await source.marks(client)
     until = None if span.follow else marks
     if span.to_time is not None:

@@ -21,7 +21,7 @@ TABLES = "waltz.tables"
 """Entry points that find a transaction in a table: `delta` is the plugin of the Delta sink."""
 
 TableLookup = Callable[[str, int, int, str], TableVersion]
-"""Of a path, a partition, a transaction id and the cluster key."""
+"""For a path, a partition, a transaction id and the cluster key."""
 
 
 async def run(address: str, partition: int, transaction_id: int, *, table: str | None, output: str, principal: str | None, timeout_s: float) -> int:

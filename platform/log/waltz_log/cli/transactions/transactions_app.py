@@ -20,7 +20,7 @@ TopicOption = Annotated[
 ]
 Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
-Principal = Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")]
+Principal = Annotated[str | None, typer.Option(help="Principal to present to topics that restrict access.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
 
 FromTime = Annotated[
@@ -90,7 +90,7 @@ def tail(
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Begin with this many of the last transactions that match.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Show the last N matches first.")] = 10,
     from_time: FromTime = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new transactions until Ctrl-C.")] = True,
     grep: Grep = None,

@@ -55,7 +55,7 @@ class AppendWindow:
         """`awaited`: called when the queue has reached `awaited_bytes`. `due`: called with a deadline that is before `next_deadline`."""
         self.partition = partition
         self.ticket = ""
-        """Of the client id that frames are sent under; set by the owner of the window."""
+        """For the client id that frames are sent under; set by the owner of the window."""
         self._awaited = awaited
         self._due = due
         self.awaited_bytes: float = 0
@@ -107,8 +107,8 @@ class AppendWindow:
 
     @property
     def sendable_bytes(self) -> int:
-        """From how many bytes in the queue on the next frame is sent before an answer: any if the last frame has its answer, otherwise enough for a
-        frame that overlaps with it, and a full frame if the last two have none."""
+        """The queue size in bytes from which the next frame is sent before an answer: any if the last frame has its answer, enough for an
+        overlapping one if it has none, and a full frame if the last two have none."""
         if not self.lacks_answers(1):
             return 0
         return self._frame_bytes if self.lacks_answers(2) else self._overlap_bytes
@@ -279,7 +279,7 @@ class AppendWindow:
         return appends, total
 
     def _drop(self, append: PendingAppend) -> None:
-        """Of an append that left the queue late, or was given up by its caller."""
+        """Fails an append that left the queue too late, or that its caller cancelled."""
         fail(append, self._expired_error(EXPIRED_UNSENT))
         self.queue_bytes -= append.size
         self._release(1, append.size)
@@ -310,7 +310,7 @@ class AppendWindow:
         sequence that is not in flight."""
         self._answered_sequence = max(self._answered_sequence, first + count - 1)
         if self._settle_committed(first, count, transaction_id, append_time_ms, durability) != count:
-            raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
+            raise ProtocolViolation(reason=f"answer for appends that are not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
 
     def _settle_committed(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> int:
@@ -333,7 +333,7 @@ class AppendWindow:
             self._decide(sequence, NotAppended(partition=self.partition, reason=STORAGE_FULL))
             self.not_appended += 1
         elif reason == pb.REFUSAL_TOO_LARGE:
-            self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self.partition}"))
+            self._decide(sequence, InvalidRequest(reason=f"transaction larger than the server's limit: partition={self.partition}"))
         else:
             return False
         return True
@@ -349,7 +349,7 @@ class AppendWindow:
         for frame in self.frames:
             if 0 <= sequence - frame.first_sequence < frame.count and (found := frame.find(sequence)) is not None:
                 return frame, *found
-        raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
+        raise ProtocolViolation(reason=f"answer for appends that are not in flight: partition={self.partition} sequence={sequence}")
 
     def _decide(self, sequence: int, error: WaltzError) -> int | None:
         """Fails the append. Returns its mark."""
@@ -373,7 +373,7 @@ class AppendWindow:
         to the head of the queue, in order. Raises `ProtocolViolation` if no such frame is in flight."""
         frames = self.frames
         if not any(frame.first_sequence == sequence for frame in frames):
-            raise ProtocolViolation(reason=f"refusal of what is not in flight: partition={self.partition} sequence={sequence}")
+            raise ProtocolViolation(reason=f"refusal of appends that are not in flight: partition={self.partition} sequence={sequence}")
         refused: deque[SentFrame] = deque()
         while not refused or refused[0].first_sequence != sequence:
             refused.appendleft(frames.pop())

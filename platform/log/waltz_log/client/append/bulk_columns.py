@@ -100,11 +100,11 @@ def _bodies(column: Any, name: str) -> Bodies:
         values = arrow.one_array(column)
         found = arrow.binary_column(values)
         if found is None:
-            raise InvalidBatch(row=None, column=name, reason=f"wanted bytes or text, not {values.type}")
+            raise InvalidBatch(row=None, column=name, reason=f"must be bytes or text, not {values.type}")
         _refuse_null(values, name)
         return found
     if not isinstance(column, list | tuple):
-        raise InvalidBatch(row=None, column=name, reason=f"wanted a list or an Arrow array, not {type(column).__name__}")
+        raise InvalidBatch(row=None, column=name, reason=f"must be a list or an Arrow array, not {type(column).__name__}")
     listed = column if isinstance(column, tuple) else tuple(column)  # the caller may change its list before the rows are sent
     if not set(map(type, listed)) <= {bytes}:
         for row, data in enumerate(listed):
@@ -129,7 +129,7 @@ def _headers(column: Any, count: int) -> int | Sequence[int]:
         values = arrow.one_array(column)
         found = arrow.int32_column(values)
         if found is None:
-            raise InvalidBatch(row=None, column=HEADER, reason=f"wanted int32, not {values.type}")
+            raise InvalidBatch(row=None, column=HEADER, reason=f"must be int32, not {values.type}")
         _refuse_null(values, HEADER)
         _refuse_length(len(found), count, HEADER)
         return array("i", found.tobytes())
@@ -174,7 +174,7 @@ def _locks(column: Any, name: str, count: int) -> _Locks | None:
     lists = arrow.list_column(values)
     keys = None if lists is None else arrow.binary_column(lists.values)
     if lists is None or keys is None:
-        raise InvalidBatch(row=None, column=name, reason=f"wanted lists of text or bytes, not {values.type}")
+        raise InvalidBatch(row=None, column=name, reason=f"must be lists of text or bytes, not {values.type}")
     _refuse_null(values, name)
     _refuse_length(len(lists.counts), count, name)
     null = arrow.first_null(lists.values)
@@ -185,12 +185,12 @@ def _locks(column: Any, name: str, count: int) -> _Locks | None:
 
 def _listed_locks(column: Any, name: str, count: int) -> _Locks:
     if not isinstance(column, list | tuple):
-        raise InvalidBatch(row=None, column=name, reason=f"wanted a list for each row, or an Arrow array, not {type(column).__name__}")
+        raise InvalidBatch(row=None, column=name, reason=f"must be a list for each row, or an Arrow array, not {type(column).__name__}")
     _refuse_length(len(column), count, name)
     if not set(map(type, column)) <= {list, tuple}:
         for row, each in enumerate(column):
             if not isinstance(each, list | tuple):
-                raise InvalidBatch(row=row, column=name, reason=f"wanted a list of text or bytes, not {type(each).__name__}")
+                raise InvalidBatch(row=row, column=name, reason=f"must be a list of text or bytes, not {type(each).__name__}")
     counts, keys = list(map(len, column)), tuple(chain.from_iterable(column))
     try:
         return _Locks(counts, ListedBodies(keys if set(map(type, keys)) <= {bytes} else tuple(map(_key_bytes, keys))))

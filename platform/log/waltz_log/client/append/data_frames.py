@@ -25,7 +25,7 @@ def without_frames(source: Any) -> Any:
     pyarrow."""
     if hasattr(source, "to_frame") or isinstance(source, dict):
         kind = type(source).__name__
-        raise InvalidRequest(reason=f"a {kind} is no source of a bulk append: give a list of bytes, or a data frame with a column data")
+        raise InvalidRequest(reason=f"cannot append a {kind} in bulk: pass a list of bytes, or a data frame with a column data")
     if not hasattr(source, "__arrow_c_stream__") or hasattr(source, "to_batches") or arrow.is_batch(source):
         return source
     with explain_missing("a bulk append of a data frame", "spark"):

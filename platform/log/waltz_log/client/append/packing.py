@@ -106,4 +106,4 @@ def check_draft(data: object, header: object, record_bytes_max: int) -> None:
     except TypeError:
         raise InvalidRequest(reason=f"a header is a whole number of 32 bits: {header!r}") from None
     if not -0x8000_0000 <= found <= 0x7FFF_FFFF:
-        raise InvalidRequest(reason=f"header does not fit 32 bits, signed: header={found}")
+        raise InvalidRequest(reason=f"header must fit a signed 32-bit integer: header={found}")

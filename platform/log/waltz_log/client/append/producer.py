@@ -271,7 +271,7 @@ class Producer:
             self.window.forget_received()  # reported once
         if received > self.known_mark or doubtful:
             log.warning("received transactions not confirmed on disk", partition=self.partition, known_mark=self.known_mark)
-            raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
+            raise Unavailable(reason=f"received appends are not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
 
     async def close(self) -> None:
         """Appends in flight fail with `OutcomeUnknown`, those that were never sent with `NotAppended`."""
@@ -423,7 +423,7 @@ class Producer:
             if search.contiguous:
                 self.window.searched(search.committed, search.since)
         if not search.final:
-            raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
+            raise NotOwner(partition=self.partition, reason="appends in flight are not decided yet")
         self.window.resend(search.committed, self._reason if self._invalid_streams >= INVALID_STREAMS_MAX else None)
 
     async def _serve(self, stream: MountStream, mounted: Mounted) -> None:

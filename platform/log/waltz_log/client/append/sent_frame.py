@@ -152,7 +152,7 @@ class SentRows:
 
     @property
     def position(self) -> int:
-        """Of the first row in that call."""
+        """The position of the first row in that call."""
         return self._pending.position + self.start
 
     def encode(self, client_id: int, generation: int, partition: int) -> PartColumns:

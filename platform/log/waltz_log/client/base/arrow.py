@@ -65,7 +65,7 @@ def first_null(array: Any) -> int | None:
 
 
 def binary_column(array: Any) -> BinaryColumn | None:
-    """Of an array of bytes or text. Values under nulls are arbitrary; None: it is of another type."""
+    """The column of an array of bytes or text. Values under nulls are arbitrary; None: it is of another type."""
     code = _OFFSETS.get(str(array.type))
     if code is None:
         return None
@@ -78,7 +78,7 @@ def binary_column(array: Any) -> BinaryColumn | None:
 
 
 def list_column(array: Any) -> ListColumn | None:
-    """Of an array of lists. Values under nulls are arbitrary; None: it is of another type."""
+    """The column of an array of lists. Values under nulls are arbitrary; None: it is of another type."""
     name = str(array.type)
     if not name.startswith(("list<", "large_list<")):
         return None
@@ -87,7 +87,7 @@ def list_column(array: Any) -> ListColumn | None:
 
 
 def int32_column(array: Any) -> memoryview | None:
-    """Of an array of 32-bit integers; None: it is of another type."""
+    """The column of an array of 32-bit integers; None: it is of another type."""
     if str(array.type) != "int32":
         return None
     if not len(array):
@@ -123,7 +123,7 @@ def _headers(batch: Any, names: list[str]) -> Iterable[int]:
 
 
 def _values(column: Any, *, nulls: bool = False) -> Iterator[bytes]:
-    """Of each row; whatever stands under a null where `nulls` may be."""
+    """The values of each row; whatever stands under a null where `nulls` may be."""
     code = _OFFSETS.get(str(column.type))
     if code is None or (column.null_count and not nulls):
         raise InvalidRequest(reason=f"data of a record batch are bytes or text without nulls: type={column.type} nulls={column.null_count}")

@@ -15,7 +15,7 @@ log = get_logger(__name__)
 PERIOD_S = 10.0
 
 LINES_MAX = 5
-"""Of one event in a period: enough to see which partitions it is about."""
+"""For one event in a period: enough to see which partitions it is about."""
 
 STORM_S = 10.0
 """Over this time the share of conflicts is judged."""
@@ -27,7 +27,7 @@ STORM_SHARE = 0.5
 
 
 class Incidents:
-    """Of one client. `now_s` increases: the time of the event loop."""
+    """The incidents of one client. `now_s` increases: the time of the event loop."""
 
     def __init__(self) -> None:
         self._periods: dict[str, tuple[float, int]] = {}

@@ -26,7 +26,7 @@ ID_MAX = 2**63 - 1
 IDS_A_REQUEST = 4096
 
 IDS_MAX = 1_000_000
-"""Of one call, which holds all of them in memory."""
+"""For one call, which holds all of them in memory."""
 
 BYTES_MAX = 256 * 1024 * 1024
 """Data of one call, which holds all of it in memory."""

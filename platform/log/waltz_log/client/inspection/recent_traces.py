@@ -20,7 +20,7 @@ class TracedTransaction(NamedTuple):
     partition: int
     transaction_id: int
     context: bytes
-    """Of the span of its append (`core.formats.traces`)."""
+    """For the span of its append (`core.formats.traces`)."""
 
 
 async def recent_traces(

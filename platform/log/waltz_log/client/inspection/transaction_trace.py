@@ -129,7 +129,7 @@ def _expect_within(bound: pb.Bound, transaction_id: int) -> None:
 
 
 class _Tracing:
-    """Of one partition, which is committed up to `bound`."""
+    """Traces transactions of one partition, which is committed up to `bound`."""
 
     def __init__(self, owners: Owners, bound: pb.Bound, timeout_s: float) -> None:
         self._owners = owners

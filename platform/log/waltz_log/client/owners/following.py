@@ -62,7 +62,7 @@ class Following:
         self._patience_s = STALE_S
         self.map = ClusterMap()
         self.key = b"" if settings.cluster_key is None else settings.cluster_key.bytes
-        """Of the cluster, as configured, or else as the first answer says; empty until then."""
+        """For the cluster, as configured, or else as the first answer says; empty until then."""
         self.server: str | None = None
         """The server that is followed now."""
         self.age_s = 0.0

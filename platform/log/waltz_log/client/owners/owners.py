@@ -43,7 +43,7 @@ class Owners:
         self._retired: set[asyncio.Task[None]] = set()
         """Closing channels to servers that are gone."""
         self._sessions_seen: dict[int, int] = {}
-        """Of each partition that was asked for its bound, the newest store session that has answered."""
+        """For each partition that was asked for its bound, the newest store session that has answered."""
         self._tickets: dict[int, str] = {}
         """By client id, of those that this process uses."""
         self._topic_listeners: list[Callable[[Catalogue], None]] = []
@@ -266,7 +266,7 @@ class Owners:
             await self.wait_changed(min(backoff.next_s(), left))
 
     def server_addresses(self) -> list[str]:
-        """Of every log server in random order, but the one that is followed first: it answered last."""
+        """The addresses of every log server in random order, but the one that is followed first: it answered last."""
         found = sorted(set(self._following.map.assignment.addresses.values()))
         self._rng.shuffle(found)
         return sorted(found, key=lambda address: address != self._following.server)

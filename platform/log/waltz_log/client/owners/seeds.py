@@ -21,7 +21,7 @@ RESOLVE_S: Final = 2.0
 """For the lookup of all names. What has not answered by then is left out of this attempt."""
 
 ADDRESSES_MAX: Final = 256
-"""Of all names together."""
+"""For all names together."""
 
 PROBE_S: Final = 1.0
 PROBE: Final = b"srvr"

@@ -2,8 +2,8 @@
 docs/guides/topics.md).
 
 The name is looked up once, when the handle is made; from then on the log is addressed by partition. Appends and feeds have the guarantees of log
-partitions, because the partitions of a topic are log partitions. Nothing that does not begin with a key goes into a keyed topic through here, and
-nothing that does not is passed over when it is read.
+partitions, because the partitions of a topic are log partitions. This module appends only data with a key to a keyed topic, and raises when
+it reads data without one.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class TopicHandle:
 
     def _keyed(self, key: bytes | None, value: bytes | None, partition: int | None) -> tuple[int, bytes]:
         if not isinstance(key, bytes):
-            raise InvalidRequest(reason=f"a transaction of {self.name} has a key, which is bytes, not {key!r}")
+            raise InvalidRequest(reason=f"a transaction of {self.name} needs a key of bytes, not {key!r}")
         if value is None:
             data = pack_keyed(key, b"")
         elif isinstance(value, bytes) and value:
             data = pack_keyed(key, value)
         else:
-            reason = "an empty value is the end of the key, which `delete` says" if value == b"" else f"a value is bytes, not {value!r}"
+            reason = "an empty value would delete the key: use `delete`" if value == b"" else f"a value is bytes, not {value!r}"
             raise InvalidRequest(reason=f"{reason}: topic={self.name}")
         found = partition_of_key(key, len(self._topic.partitions))
         if partition not in (None, found):
@@ -150,12 +150,12 @@ class TopicHandle:
         """The same for an entry of a bulk append: a `KeyedDraft` or a pair of key and value in a keyed topic, bytes or a `Draft` in any other."""
         if not self._topic.keyed:
             if isinstance(entry, tuple) and not isinstance(entry, Draft):
-                raise InvalidRequest(reason=f"transactions of {self.name} have no keys: wanted bytes or a Draft")
+                raise InvalidRequest(reason=f"transactions of {self.name} have no keys: pass bytes or a Draft")
             draft = entry if isinstance(entry, Draft) else Draft(entry)
             place, _ = self._unkeyed(None, draft.data, partition, locked=bool(draft.write_locks or draft.read_locks or draft.append_locks))
             return place, draft
         if not isinstance(entry, tuple) or isinstance(entry, Draft) or len(entry) < 2:
-            raise InvalidRequest(reason=f"a transaction of {self.name} has a key: wanted a KeyedDraft or a pair of key and value")
+            raise InvalidRequest(reason=f"a transaction of {self.name} has a key: pass a KeyedDraft or a pair of key and value")
         keyed = entry if isinstance(entry, KeyedDraft) else KeyedDraft(*entry)
         place, data = self._keyed(keyed.key, keyed.value, partition)
         return place, Draft(data, *keyed[2:])
@@ -254,7 +254,7 @@ class TopicHandle:
             self.log_partition(each)
         marks = after if isinstance(after, Mapping) else dict.fromkeys(wanted, after)
         if isinstance(after, int) and after != -1 and len(wanted) > 1:
-            raise InvalidRequest(reason="each partition has ids of its own: give `after` as a mapping")
+            raise InvalidRequest(reason="each partition has its own ids: pass `after` as a mapping")
         if not set(marks) <= set(wanted):
             raise InvalidRequest(reason=f"no such partition: {sorted(set(marks) - set(wanted))[0]} of {self.name}")
         if min(marks.values(), default=-1) < -1:

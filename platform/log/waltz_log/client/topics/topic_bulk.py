@@ -271,7 +271,7 @@ class TopicBulk:
         for partition, receipt in self.receipt.partitions.items():
             left = len(self._positions_of(partition)) - receipt.submitted
             if left:
-                error = NotAppended(partition=receipt.partition, reason="what ended the call stands before it")
+                error = NotAppended(partition=receipt.partition, reason="an earlier transaction ended the call")
                 self._fail_part(partition, NotInLog(receipt.submitted, error, left))
         self.receipt.failed.sort(key=lambda failure: failure.position)
         return self.receipt

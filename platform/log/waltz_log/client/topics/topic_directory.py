@@ -67,7 +67,7 @@ class TopicDirectory:
         return known
 
     def view_reader(self, log_partition: int) -> ViewReader:
-        """Of the partition's compacted view."""
+        """A reader of the partition's compacted view."""
         return ViewReader(log_partition, self._owners, self._settings, Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng))
 
     def _changed(self, catalogue: Catalogue) -> None:

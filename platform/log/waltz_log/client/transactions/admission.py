@@ -98,7 +98,7 @@ class Ticket:
 
 
 class Admission:
-    """Of one partition of one client."""
+    """The admission of one partition of one client."""
 
     def __init__(self) -> None:
         self._lines: dict[bytes, dict[Ticket, None]] = {}

@@ -98,7 +98,7 @@ async def _no_turn(partition: int, checks: Collection[bytes], *, timeout_s: floa
 
 @dataclass(slots=True)
 class AttemptCounts:
-    """Of a client, since it was made."""
+    """The attempt counts of a client, since it was made."""
 
     retries: int = 0
 

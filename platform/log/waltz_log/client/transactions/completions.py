@@ -27,7 +27,7 @@ HOOK_S = 10.0
 
 
 class Completions:
-    """Of one partition. `sending`: the appends of contexts whose hook has not returned, each with what is done then."""
+    """The completions of one partition. `sending`: the appends of contexts whose hook has not returned, each with what is done then."""
 
     def __init__(self) -> None:
         self.sending: dict[asyncio.Future[Receipt], asyncio.Future[None]] = {}

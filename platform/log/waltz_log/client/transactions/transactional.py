@@ -56,7 +56,7 @@ class TransactionContext:
 
 
 class _ExpectedLocks:
-    """Of one function: what its last call with the same arguments locked. Only a guess: the transaction says what it locks."""
+    """The expected locks of one function: what its last call with the same arguments locked. Only a guess: the transaction says what it locks."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[int, Ticket] = OrderedDict()

@@ -55,7 +55,7 @@ class Done:
 async def _remove_subscriber(console: Console, values: dict[str, str], dry_run: bool) -> str:
     gone = await remove_entry(await console.link.owners(), values.get("name", ""), REMOVE_S, dry_run=dry_run)
     if isinstance(gone, UnreadableSubscriber):
-        return f"entry {gone.name}, which is no subscriber"
+        return f"entry {gone.name}, which is not a valid subscriber"
     return f"subscriber {gone.name} with its marks of {len(gone.marks)} partitions"
 
 
@@ -127,7 +127,7 @@ ACTIONS = {
     ),
     "release-owner": Action(
         "Release a partition",
-        lambda values: f"Let the cluster choose the owner of partition {values.get('partition', '')} again?",
+        lambda values: f"Release partition {values.get('partition', '')}? The cluster then chooses its owner again.",
         lambda values: f"/partitions/{values.get('partition', '')}",
         _release_owner,
     ),
@@ -139,7 +139,7 @@ ACTIONS = {
     ),
     "readmit-server": Action(
         "Readmit a log server",
-        lambda values: f"Give partitions to the log server at {values.get('server', '')} again?",
+        lambda values: f"Readmit the log server at {values.get('server', '')}? It then gets partitions again.",
         lambda values: "/nodes",
         _readmit_server,
     ),

@@ -44,7 +44,7 @@ def number_of(values: Mapping[str, str], name: str) -> int | None:
 
 
 def path_number(request: Request, name: str) -> int:
-    """Of the path. Raises `InvalidRequest`."""
+    """The number in the path. Raises `InvalidRequest`."""
     value = number_of({name: str(request.path_params[name])}, name)
     if value is None or value < 0:
         raise InvalidRequest(reason=f"{name} is a whole number")
@@ -82,7 +82,7 @@ def scope_of(sample: Sample, topic: Topic | None, partition: int | None) -> list
 
 
 def parse_cursor(text: str | None) -> dict[int, int]:
-    """Of `3:120,4:99`. Raises `InvalidRequest`."""
+    """Parses a cursor such as `3:120,4:99`. Raises `InvalidRequest`."""
     found: dict[int, int] = {}
     for part in (text or "").split(","):
         if not part:
@@ -95,7 +95,7 @@ def parse_cursor(text: str | None) -> dict[int, int]:
 
 
 def _is_number(text: str) -> bool:
-    """Of 64 bits: Python refuses to read a number of thousands of digits."""
+    """Whether it is a number of 64 bits: Python refuses to read a number of thousands of digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 19
 
 

@@ -51,7 +51,7 @@ def _power(exponent: int) -> int:
 
 
 def _product(first: int, second: int) -> int:
-    """Of two polynomials, modulo CRC-32's."""
+    """The product of two polynomials, modulo CRC-32's."""
     found = 0
     while first:
         if first & _ONE:

@@ -127,7 +127,7 @@ def shortest_and_sum(lengths: bytes) -> tuple[int, int]:
 
 
 def _each(lengths: bytes) -> tuple[int, ...]:
-    """Of a few records: a call of numpy costs more than they do."""
+    """The length of each of a few records, without numpy, whose call would cost more."""
     return unpack(f">{len(lengths) // 4}i", lengths)
 
 

@@ -30,7 +30,7 @@ __all__ = ["FEW_LOCKS", "LockStatistics", "LockTable", "Verdict"]
 HOT_LOCKS_KEPT = 256
 """Counted at a time, up to twice as many. With more locks that are equally hot, none is reported."""
 
-HOT_LOCKS_TOLD = 16
+HOT_LOCKS_REPORTED = 16
 
 FEW_LOCKS = 24
 """Fewer are found and written one by one, which is faster than the thirty numpy calls for all of them together."""
@@ -261,7 +261,7 @@ class LockTable:
             self._floor_conflicts += 1
 
     def statistics(self) -> LockStatistics:
-        return LockStatistics(len(self), self._floor, self._conflicts, self._floor_conflicts, tuple(self._hot.hottest(HOT_LOCKS_TOLD)))
+        return LockStatistics(len(self), self._floor, self._conflicts, self._floor_conflicts, tuple(self._hot.hottest(HOT_LOCKS_REPORTED)))
 
     def _forget(self) -> None:
         self._floor = max(self._floor, self._old_newest) if len(self._old) else self._floor

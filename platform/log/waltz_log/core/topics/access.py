@@ -29,7 +29,7 @@ def check_principal(name: str) -> str:
     """Raises `InvalidSetting` for a name that no property could contain."""
     if not _PRINCIPAL.fullmatch(name):
         raise InvalidSetting(
-            name="principal", reason=f"wants 1 to 128 letters, digits and . _ @ : + -, or a spiffe:// name, got {name!r}", nearest=None
+            name="principal", reason=f"must be 1 to 128 letters, digits and . _ @ : + -, or a spiffe:// name, got {name!r}", nearest=None
         )
     return name
 
@@ -49,7 +49,7 @@ def check_access_properties(properties: Mapping[str, str]) -> None:
             raise InvalidSetting.unknown(name, PROPERTIES.values(), what="property of access")
         for principal in text.split(","):
             if not _PRINCIPAL.fullmatch(principal.strip()):
-                raise InvalidSetting(name=name, reason=f"wants principals separated by commas, got {text!r}", nearest=None)
+                raise InvalidSetting(name=name, reason=f"must be principals separated by commas, got {text!r}", nearest=None)
 
 
 def expect_allowed(topic: TopicName | str, principals: tuple[str, ...], action: Action, principal: str | None) -> None:

@@ -21,7 +21,7 @@ __all__ = ["CATALOGUE", "POLICIES", "Catalogue", "Durability", "Policies", "Topi
 
 CATALOGUE: Final = "/topics"
 PARTITIONS_MAX: Final = 1024
-"""Of one topic (the layout's bound)."""
+"""For one topic (the layout's bound)."""
 HOUR_MS: Final = 3_600_000
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 """The size of one sync bounds its duration, for which everything else of the partition waits."""
@@ -57,7 +57,7 @@ class Policies:
         _check("flush_period_ms", self.flush_period_ms, 2, HOUR_MS)
         _check("flush_bytes", self.flush_bytes, 1, FLUSH_BYTES_MAX)
         if not isinstance(self.keep_for_subscribers, bool):
-            raise InvalidSetting(name="keep_for_subscribers", reason=f"wants true or false, got {self.keep_for_subscribers!r}", nearest=None)
+            raise InvalidSetting(name="keep_for_subscribers", reason=f"must be true or false, got {self.keep_for_subscribers!r}", nearest=None)
         if self.durability not in get_args(Durability):
             raise InvalidSetting.unknown(str(self.durability), get_args(Durability), what="durability")
 
@@ -75,8 +75,9 @@ POLICIES: Final = tuple(each.name for each in fields(Policies))
 def _check(name: str, value: object, least: int, most: int | None = None, *, unbounded: bool = False) -> None:
     fits = isinstance(value, int) and not isinstance(value, bool) and (value >= least or (unbounded and value == -1))
     if not fits or (most is not None and isinstance(value, int) and value > most):
-        bounds = f"at least {least}" + (", or -1 for no bound" if unbounded else "") + ("" if most is None else f", at most {most}")
-        raise InvalidSetting(name=name, reason=f"wants a whole number, {bounds}, got {value!r}", nearest=None)
+        hours = " (1 h)" if least == HOUR_MS else ""
+        bounds = ("-1 or " if unbounded else "") + f"at least {least}{hours}" + ("" if most is None else f" and at most {most}")
+        raise InvalidSetting(name=name, reason=f"must be {bounds}, got {value!r}", nearest=None)
 
 
 class TopicEpoch(NamedTuple):
@@ -98,7 +99,7 @@ class Topic:
     policies: Policies
     created_ms: int
     partition_properties: tuple[PartitionProperties, ...] = ()
-    """Of ranges of the topic's partitions; they take precedence over `properties`."""
+    """For ranges of the topic's partitions; they take precedence over `properties`."""
     epoch: int = 0
     """Unique for each topic, so that a deleted topic differs from the next one of its name. 0: created before epochs existed."""
     begins_at: tuple[int, ...] = ()
@@ -177,7 +178,7 @@ class Catalogue:
         check_access_properties(whole)
         check_partition_properties(ranges, partitions)
         if name.namespace.isdigit():
-            raise InvalidRequest(reason=f"a namespace of digits alone has the folder of a log partition: {name.namespace}")
+            raise InvalidRequest(reason=f"a namespace must have more than digits, which name the folders of log partitions: {name.namespace}")
         self._refuse_collisions(name)
         free = self.free(pool, name)
         keyed = keyed or kind == "compaction"
@@ -196,7 +197,8 @@ class Catalogue:
         elif len(free) < partitions:
             enough = len(set(pool)) + partitions - len(free)
             grow = f"`waltz cluster grow --partitions {enough}` adds what is missing"
-            raise InvalidRequest(reason=f"{partitions} log partitions are wanted and {len(free)} are free: {grow}; log_partitions={len(set(pool))}")
+            lacking = f"the topic needs {partitions} log partitions and {len(free)} are free"
+            raise InvalidRequest(reason=f"{lacking}: {grow}; log_partitions={len(set(pool))}")
         return replace(self, topics={**self.topics, name: wanted}, epochs=epoch), wanted
 
     def free(self, pool: Collection[int], name: TopicName | None = None) -> list[int]:
@@ -206,7 +208,7 @@ class Catalogue:
 
     def _expect_free(self, chosen: Sequence[int], partitions: int, pool: Collection[int], name: TopicName) -> None:
         if len(chosen) != partitions or len(set(chosen)) != len(chosen):
-            raise InvalidRequest(reason=f"{partitions} different log partitions are wanted, these are named: {', '.join(map(str, chosen))}")
+            raise InvalidRequest(reason=f"the topic needs {partitions} different log partitions, named are: {', '.join(map(str, chosen))}")
         for each in chosen:
             if each not in pool:
                 raise InvalidRequest(reason=f"no such log partition: {each}, the cluster has {len(set(pool))}")
@@ -270,7 +272,7 @@ class Catalogue:
         for other in self.topics:
             for mine, theirs in ((name.namespace, other.namespace), (name.topic, other.topic)):
                 if mine != theirs and name_id(mine) == name_id(theirs):
-                    raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which the catalog already has: choose another name")
+                    raise InvalidRequest(reason=f"{mine} has the same id as {theirs}, which exists already: choose another name")
 
     def rows(self) -> list[list[object]]:
         """The active topics as JSON values; `of_rows` reads them."""

@@ -67,7 +67,7 @@ class Subscriber:
         subscriber_path(self.name)
         for partition, mark in self.marks.items():
             if not (0 <= partition <= PARTITION_MAX and -1 <= mark <= MARK_MAX):
-                raise InvalidRequest(reason=f"not a mark of a partition: partition={partition} mark={mark}")
+                raise InvalidRequest(reason=f"not a transaction id or -1: partition={partition} mark={mark}")
 
     def bound(self, principal: str) -> Self:
         """As one of that principal."""

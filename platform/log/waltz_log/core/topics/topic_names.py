@@ -16,7 +16,7 @@ from waltz_log.errors import InvalidRequest
 __all__ = ["NAMES_LENGTH_MAX", "TopicName", "jump_hash", "name_id", "partition_of_key"]
 
 NAMES_LENGTH_MAX: Final = 199
-"""Of namespace and topic together: they are folders of one path."""
+"""For namespace and topic together: they are folders of one path."""
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _JUMP: Final = 2862933555777941757
@@ -32,7 +32,7 @@ class TopicName(NamedTuple):
         """From `namespace/topic`. Raises `InvalidRequest` for anything but ASCII letters, digits, `-` and `_` around one slash."""
         namespace, slash, topic = text.partition("/")
         if not (slash and _PART.fullmatch(namespace) and _PART.fullmatch(topic)):
-            raise InvalidRequest(reason=f"not a topic's name: {text!r}, wanted namespace/topic of ASCII letters, digits, - and _")
+            raise InvalidRequest(reason=f"not a topic's name: {text!r}, must be namespace/topic of ASCII letters, digits, - and _")
         if len(namespace) + len(topic) > NAMES_LENGTH_MAX:
             raise InvalidRequest(reason=f"a topic's name has at most {NAMES_LENGTH_MAX} letters, not {len(namespace) + len(topic)}")
         return cls(namespace, topic)
@@ -50,7 +50,7 @@ class TopicName(NamedTuple):
 
 
 def name_id(name: str) -> int:
-    """Of a namespace or a topic, 0 to 2^64 - 1."""
+    """The name id of a namespace or a topic, 0 to 2^64 - 1."""
     return xxh64_intdigest(name.encode("ascii"))
 
 

@@ -25,7 +25,7 @@ PROBE_PAUSE_MAX_S = 0.4
 """Between two pings of a node that does not answer. With the ping and the opening after it, a partition is open within a second."""
 
 PROBE_TIMEOUT_S = 1.0
-"""Of one ping. A node that cannot answer it in this time is of no use to a partition either."""
+"""For one ping. A node that cannot answer it in this time is of no use to a partition either."""
 
 
 async def ping(network: Network, address: str, cluster_key: bytes, partition: int, timeout_s: float = PROBE_TIMEOUT_S) -> pb.PingResponse | None:
@@ -53,8 +53,8 @@ class _Watch:
 
 
 class NodeProbes:
-    """Of one server process. `known`: what the process knows of the values of the coordinator, so that a partition finds its replicas and their
-    addresses without them."""
+    """The node probes of one server process. `known`: what the process knows of the values of the coordinator, so that a partition finds its replicas
+    and their addresses without them."""
 
     def __init__(self, coordinator: Coordinator, network: Network, cluster_key: bytes, known: KnownValues | None = None) -> None:
         self.known = known or KnownValues()

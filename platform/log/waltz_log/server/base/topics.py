@@ -36,7 +36,7 @@ class ServedTopics:
         self.catalogue = Catalogue()
         self.changed = Pulse()
         self.version: int | None = None
-        """Of the catalog in the coordinator; None: no topic was ever made."""
+        """For the catalog in the coordinator; None: no topic was ever made."""
         self._coordinator = coordinator
         self._owners: dict[int, tuple[Topic, int]] = {}
         self._judged: dict[int, Topic] = {}
@@ -74,9 +74,9 @@ class ServedTopics:
         may still be appended to by number. Raises `BelongsToTopic`, `TopicDeleted`, and `NotOwner` if that is about to change."""
         found = self._owners.get(log_partition)
         if wanted is not None and wanted.epoch > self.catalogue.epochs:
-            raise NotOwner(partition=log_partition, reason=f"{wanted.name} is not known here yet")
+            raise NotOwner(partition=log_partition, reason=f"{wanted.name} is not known to this server yet")
         if log_partition in self._judged and (appends or wanted is not None):
-            raise NotOwner(partition=log_partition, reason="it is being judged whether it can be a partition of a new topic")
+            raise NotOwner(partition=log_partition, reason="a new topic may use it: its contents are being checked")
         if wanted is not None:
             there = None if found is None else found[0].identity
             if there is None or there.name != wanted.name or wanted.epoch not in (0, there.epoch):
@@ -84,7 +84,7 @@ class ServedTopics:
         elif appends and found is not None and str(found[0].name) not in by_number:
             raise BelongsToTopic(partition=log_partition, topic=str(found[0].name))
         elif appends and found is None and log_partition in self.catalogue.retired:
-            raise NotOwner(partition=log_partition, reason="what a deleted topic left there is being removed")
+            raise NotOwner(partition=log_partition, reason="the data of a deleted topic is being removed")
 
     def of(self, log_partition: int) -> tuple[Topic, int] | None:
         """The topic that a log partition belongs to, and as which of its partitions; None: to no topic."""

@@ -36,7 +36,7 @@ PAUSE_S: Final = 0.1
 
 
 class ClusterCalls:
-    """Of one server process. Call `read` once: what is answered later needs no coordinator."""
+    """The cluster calls of one server process. Call `read` once: what is answered later needs no coordinator."""
 
     def __init__(self, coordinator: Coordinator, access: AccessControl, known: KnownValues) -> None:
         self._coordinator = coordinator

@@ -160,7 +160,7 @@ class Directory:
         return sorted({str(name) for value in items.values() for name in json.loads(value)})
 
     def storage_addresses(self) -> list[str]:
-        """Of the storage nodes that hold replicas, as far as they are known."""
+        """The addresses of the storage nodes that hold replicas, as far as they are known."""
         entries = (self._known.accept(STORAGE_ENTRIES, self._nodes.get(f"{paths.STORAGE_NODES}/{name}"), name) for name in self._node_names())
         return [entry.address for entry in entries if entry is not None]
 
@@ -243,7 +243,7 @@ class Directory:
     # ---- what followers lack ---------------------------------------------------------------------------------------------------------------------
 
     def versions(self, view: View) -> dict[str, int]:
-        """Of every source as a follower of the view gets it."""
+        """The versions of every source as a follower of the view gets it."""
         found = {source: register.version for source, register in self._registers.items() if self._is_sent(source)}
         return found | {TOPICS_SOURCE: view.topics.version, RIGHTS_SOURCE: view.rights}
 

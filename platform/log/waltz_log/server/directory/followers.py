@@ -52,7 +52,7 @@ SHARED_MAX: Final = 64
 
 
 class Followers:
-    """Of one process. `count_max`: how many it serves; one principal may be half of them."""
+    """The followers of one process. `count_max`: how many it serves; one principal may be half of them."""
 
     def __init__(self, directory: Directory, key: bytes, count_max: int, rng: Random) -> None:
         self._directory = directory

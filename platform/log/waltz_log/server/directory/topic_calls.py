@@ -32,7 +32,7 @@ MANAGED_TOPICS_MAX: Final = 100
 """That a caller may manage when it creates one more."""
 
 PROPERTIES_BYTES_MAX: Final = 4096
-"""Of one topic of a caller that may not administer: all topics are one value of the coordinator, of at most a megabyte."""
+"""For one topic of a caller that may not administer: all topics are one value of the coordinator, of at most a megabyte."""
 
 CREATING_MAX: Final = 4
 """Creations at once. Others wait."""
@@ -45,7 +45,7 @@ ASK_S: Final = 3.0
 
 
 class TopicCalls:
-    """Of one server process."""
+    """The topic calls of one server process."""
 
     def __init__(self, coordinator: Coordinator, network: Network, topics: ServedTopics, access: AccessControl, clock: Clock) -> None:
         self._coordinator = coordinator

@@ -29,7 +29,7 @@ NO_KEY: Final = "client ids cannot be checked here, because the key of their tic
 
 
 class ClientIds:
-    """Of one server process. Call `open` before the first client is served."""
+    """The client ids of one server process. Call `open` before the first client is served."""
 
     def __init__(self, coordinator: Coordinator, network: Network, access: AccessControl) -> None:
         self._coordinator = coordinator
@@ -68,7 +68,7 @@ class ClientIds:
 
     @property
     def principal(self) -> str:
-        """Of the caller; empty without TLS."""
+        """The principal of the caller; empty without TLS."""
         peer = caller()
         return "" if peer is None else peer.principal
 

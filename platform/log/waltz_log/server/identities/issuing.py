@@ -41,7 +41,7 @@ PRINCIPALS_MAX: Final = 10_000
 
 
 class ClientIdIssuer:
-    """Of one server process. Call `run`, and `issue` for each client."""
+    """The client id issuer of one server process. Call `run`, and `issue` for each client."""
 
     def __init__(self, coordinator: Coordinator, network: Network, cluster_key: bytes) -> None:
         self._coordinator = coordinator
@@ -65,10 +65,10 @@ class ClientIdIssuer:
                 async with asyncio.timeout(WAIT_S):
                     await self._changed.wait_for(lambda: self._blocks.left > 0)
             except TimeoutError:
-                raise Unavailable(reason=f"no client ids here now: {self._refused or 'none are reserved yet'}") from None
+                raise Unavailable(reason=f"the server has no client ids to issue yet: {self._refused or 'none are reserved yet'}") from None
         found = self._blocks.give()
         if found is None:
-            raise Unavailable(reason="no client ids here now: all were just given")
+            raise Unavailable(reason="the server has no client ids left and reserves more: try again")
         self._issued += 1
         self._changed.notify()
         return found

@@ -25,14 +25,14 @@ READ_TOGETHER: Final = 100
 
 
 class OutboxRecords:
-    """Of one server process."""
+    """The outbox records of one server process."""
 
     def __init__(self, coordinator: Coordinator, access: AccessControl, client_ids: ClientIds) -> None:
         self._coordinator = coordinator
         self._access = access
         self._client_ids = client_ids
         self._principals: dict[str, str] = {}
-        """Of the records that were counted, by the name of their node."""
+        """For the records that were counted, by the name of their node."""
         self._counting = asyncio.Lock()
 
     async def serve(self, request: pb.OutboxRequest, cluster: ClusterParameters) -> pb.OutboxResponse:

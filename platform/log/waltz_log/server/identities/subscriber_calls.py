@@ -33,13 +33,13 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["SubscriberCalls"]
 
 SUBSCRIBERS_MAX: Final = 1_000
-"""Of a cluster. Each owner reads all of them when it may trim something."""
+"""For a cluster. Each owner reads all of them when it may trim something."""
 
 SUBSCRIBERS_OF_PRINCIPAL_MAX: Final = 100
 
 
 class SubscriberCalls:
-    """Of one server process."""
+    """The subscriber calls of one server process."""
 
     def __init__(self, coordinator: Coordinator, access: AccessControl, topics: ServedTopics, client_ids: ClientIds, clock: Clock) -> None:
         self._coordinator = coordinator
@@ -137,14 +137,14 @@ class SubscriberCalls:
 
 def _partitions(request: pb.SubscribersRequest) -> list[int]:
     if len(request.partitions) % 4:
-        raise ProtocolViolation(reason=f"column of {len(request.partitions)} bytes is no partitions")
+        raise ProtocolViolation(reason=f"column of {len(request.partitions)} bytes does not hold partition numbers")
     return list(struct.unpack(f">{len(request.partitions) // 4}i", request.partitions))
 
 
 def _marks(request: pb.SubscribersRequest) -> dict[int, int]:
     partitions = _partitions(request)
     if len(request.marks) != 8 * len(partitions):
-        raise ProtocolViolation(reason=f"column of {len(request.marks)} bytes is no marks of {len(partitions)} partitions")
+        raise ProtocolViolation(reason=f"column of {len(request.marks)} bytes does not hold the marks of {len(partitions)} partitions")
     return dict(zip(partitions, struct.unpack(f">{len(partitions)}q", request.marks), strict=True))
 
 

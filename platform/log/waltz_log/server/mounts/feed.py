@@ -22,7 +22,7 @@ __all__ = ["Feed"]
 
 
 class Feed:
-    """Of one store session, for all its mounts; `close` it with that."""
+    """The feed of one store session, for all its mounts; `close` it with that."""
 
     def __init__(self, store: StoreSession, frames: PartitionFrames, settings: ServerSettings) -> None:
         self._memory = store.memory

@@ -48,7 +48,7 @@ def _headers(block: Block, headers_cut: bool) -> bytes:
 
 
 class PartitionFrames:
-    """Of one store session; `close` it with that."""
+    """The partition frames of one store session; `close` it with that."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

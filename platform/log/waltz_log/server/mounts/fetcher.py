@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class Fetcher:
-    """Of one store session; `close` it with that. `remember` is given every run that was read, and whether it is one of headers."""
+    """The fetcher of one store session; `close` it with that. `remember` is given every run that was read, and whether it is one of headers."""
 
     def __init__(self, store: StoreSession, settings: ServerSettings, remember: Callable[[Run, bool], None]) -> None:
         self._store = store

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def expect_mount(access: AccessControl, partition: int, request: pb.MountRequest, peer: Identity | None = None) -> None:
-    """Raises `PermissionDenied` if the peer, by default the caller, may not mount the partition so."""
+    """Raises `PermissionDenied` if the peer, by default the caller, may not mount the partition for what the request asks."""
     if request.client_id:
         access.expect(partition, Operation.RESOLVE if request.appends_nothing else Operation.APPEND, topic=request.topic, peer=peer)
     if request.feed != pb.FEED_NONE or not request.client_id:

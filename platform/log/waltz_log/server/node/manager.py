@@ -103,7 +103,7 @@ class ClusterManager:
         return version
 
     async def _first_assignment(self) -> Assignment:
-        """Of a cluster that has none: it is new, or lost it. Generations continue above those that owners recorded."""
+        """The first assignment of a cluster that has none: it is new, or lost it. Generations continue above those that owners recorded."""
         found = {}
         for partition in range(self._cluster.partitions):
             node = await self._coordinator.get(paths.partition_path(partition))

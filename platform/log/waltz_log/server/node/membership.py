@@ -106,7 +106,8 @@ class Membership:
         return f"{paths.SERVERS}/{self.server_id:010d}"
 
     async def _highest_server_id(self) -> int:
-        """Of servers that are there, and of owners in the assignment, where the counter is missing or cannot be read: 0 in a new cluster."""
+        """The highest server id of servers that are there, and of owners in the assignment, where the counter is missing or cannot be read: 0 in a
+        new cluster."""
         found = self.known.accept(ASSIGNMENT, await self.known.get(self._coordinator, ASSIGNMENT))
         owners = [] if found is None else [owned.server_id or 0 for owned in found.partitions.values()]
         names = await self._coordinator.children(paths.SERVERS, latest=True)

@@ -27,7 +27,7 @@ PENDING_MAX_S: Final = 60.0
 
 
 class PendingTopics:
-    """Of one server; `run` it as long as the server lives."""
+    """The pending topics of one server; `run` it as long as the server lives."""
 
     def __init__(self, topics: ServedTopics, coordinator: Coordinator) -> None:
         self._topics = topics

@@ -30,11 +30,11 @@ ROUNDS = 10
 """Rounds within `hand_over_after_s`, of a second at most."""
 
 TRIES = 3
-"""Of one write."""
+"""For one write."""
 
 
 async def read_stranded(coordinator: Coordinator) -> dict[int, Stranded]:
-    """Of all servers; of two reports of one partition the one of the newer generation."""
+    """The stranded partitions of all servers; of two reports of one partition the one of the newer generation."""
     found: dict[int, Stranded] = {}
     for name in await coordinator.children(paths.STRANDED):
         node = await coordinator.get(f"{paths.STRANDED}/{name}")
@@ -45,7 +45,7 @@ async def read_stranded(coordinator: Coordinator) -> dict[int, Stranded]:
 
 
 class Reachability:
-    """Of one process of a server: run `report` and `scout` as long as it serves."""
+    """The reachability of one process of a server: run `report` and `scout` as long as it serves."""
 
     def __init__(
         self,

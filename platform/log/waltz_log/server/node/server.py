@@ -79,7 +79,7 @@ HAND_OVER_TIMEOUT_S = 2.0
 
 
 class LogServer:
-    """`owner_secret`: 16 to 64 random bytes that no other process knows; storage nodes recognize the owner of a session by what it makes of them.
+    """`owner_secret`: 16 to 64 random bytes that no other process knows. Storage nodes recognize a session's owner by tokens made from it.
     `server_id`: of the server whose worker this is, -1: it is a server of its own. `access`: decides what callers may do; None: everything."""
 
     def __init__(
@@ -358,7 +358,7 @@ class LogServer:
             async with asyncio.timeout(self._settings.mount_wait_s):
                 await self._topics.wait_for(version)
         except TimeoutError:
-            raise Unavailable(reason=f"the catalogue of topics is not known here yet: version={version}") from None
+            raise Unavailable(reason=f"the catalogue of topics is not known to this server yet: version={version}") from None
         bounds = [await _as_owner(self._partitions[number].closed_bound(), number) for number in partitions]
         return pb.BoundResponse(bounds=bounds)
 

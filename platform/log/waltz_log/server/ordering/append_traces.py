@@ -39,7 +39,7 @@ class TracedAppend(NamedTuple):
 
 
 class AppendTraces:
-    """Of one partition, for as long as its server owns it."""
+    """The append traces of one partition, for as long as its server owns it."""
 
     def __init__(self, partition: int, tracer: Tracer) -> None:
         self._partition = partition

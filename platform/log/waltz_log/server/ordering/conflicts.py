@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 __all__ = ["CONFLICTS_KEPT", "Conflict", "RecentConflicts"]
 
 CONFLICTS_KEPT = 32
-"""Of one partition, in each answer to a status call: some 3 KB where appends conflict, nothing elsewhere."""
+"""For one partition, in each answer to a status call: some 3 KB where appends conflict, nothing elsewhere."""
 
 
 class Sender(Protocol):

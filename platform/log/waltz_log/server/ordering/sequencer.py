@@ -276,8 +276,7 @@ class Sequencer:
         return refused
 
     def _check(self, frame: ReceivedFrame) -> None:
-        """What a client could get wrong but for what the records say of it. Raises `CorruptData`: the stream it came on ends, and nothing of the
-        frame is stored."""
+        """Verifies the columns against the records. Raises `CorruptData` if they disagree: the stream ends, and nothing of the frame is stored."""
         where, count = _where(frame.appender), frame.count
         if count == 0 or len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.locks) % 8:
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="columns of different lengths")

@@ -273,7 +273,7 @@ class AppendTask:
         frame.appender.refuse_over_quota(int(headers_array(frame.records, frame.lengths)["sequence"][0]), refusal)
 
     def _line_up(self, sequenced: Sequenced) -> None:
-        """Rejections of a block: into the line for their lock, or, if there is no place, to their winner's block, or out."""
+        """Queues each rejected append for its lock; if that queue is full, answers it with the winner's block, or at once if that is committed."""
         at_once: dict[Appender, Answers] = {}
         for (appender, sequence, winner), lock in zip(sequenced.rejected, sequenced.holders, strict=True):
             if self._lock_queues.enqueue(lock, appender, sequence, self._now_s()):

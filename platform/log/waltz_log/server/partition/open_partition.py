@@ -116,7 +116,7 @@ class OpenPartition:
                 await search.run(store, mark, began_s + search_s)
         except TimeoutError:
             if not search.advanced:
-                raise Unavailable(reason=f"nothing searched in time: partition={self.partition} since={request.since}") from None
+                raise Unavailable(reason=f"the search did not finish in time: partition={self.partition} since={request.since}") from None
         more = search.searched_to < mark
         return pb.ResolveResponse(
             committed=search.committed(),

@@ -32,7 +32,7 @@ FILLED_WITHIN_S = 0.5
 
 
 class Renewal:
-    """Of one open store session. `run` it as long as that lives."""
+    """The renewal of one open store session. `run` it as long as that lives."""
 
     def __init__(self, store: StoreSession, append: AppendTask, settings: ServerSettings) -> None:
         self._store = store

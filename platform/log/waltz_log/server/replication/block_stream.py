@@ -27,7 +27,7 @@ from waltz_log.transport.methods import ReplicateStream
 __all__ = ["BlockStream", "Encodings"]
 
 ENCODINGS_KEPT = 4
-"""Blocks that replicas which keep up may be apart."""
+"""Encoded blocks that are kept. Replicas that keep up are at most this many blocks apart."""
 
 SMALL_BYTES = 64 * 1024
 """Blocks below this are sent together where several wait: a message costs more than copying them once for each replica."""
@@ -81,7 +81,7 @@ class BlockStream:
         tasks = [start_task(self._receive()), start_task(sending if forever else self._send_all(sending))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # The receiver meets the peer's own words; the sender often only the broken pipe.
+            # The receiver raises the error that the peer sent; the sender often only that the connection broke.
             for task in sorted(done, key=tasks.index):
                 outcome_of(task)
         finally:

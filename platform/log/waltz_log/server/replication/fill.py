@@ -41,7 +41,7 @@ class _Sample(NamedTuple):
 
 
 class Fill:
-    """Of one replica, from the first block that it lacks until it follows the owner closely."""
+    """The fill of one replica, from the first block that it lacks until it follows the owner closely."""
 
     def __init__(self, partition: int, replica: str, pace: FillPace) -> None:
         self._partition = partition

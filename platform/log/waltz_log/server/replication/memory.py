@@ -70,7 +70,7 @@ class Runs:
         return run
 
     def add(self, run: Run) -> int:
-        """By how many bytes more is held now. Of two runs that begin alike the longer stays."""
+        """Returns the bytes by which the memory grew. Of two runs with the same first id the longer is kept."""
         known = self._runs.get(run.first)
         if known is not None and known.last >= run.last:
             return 0
@@ -92,7 +92,7 @@ class Runs:
 
 
 class PartitionMemory:
-    """Of one store session; `close` it with that."""
+    """The partition memory of one store session; `close` it with that."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

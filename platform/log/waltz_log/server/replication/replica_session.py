@@ -126,7 +126,7 @@ class ReplicaSession:
             while waits and (left := deadline - asyncio.get_running_loop().time()) > 0:
                 done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    return False  # the time is over, though what is left of it may not have come out as zero
+                    return False  # timed out, even if rounding leaves some time
                 waits = [wait for wait in waits if wait not in done]
                 for wait in done:
                     try:
@@ -211,7 +211,7 @@ class ReplicaSession:
         self._calls.stream_epoch += 1
         if await self._calls.set_low_water_mark(mark) != last:
             # An earlier call that timed out arrived late. What it truncated must not count.
-            raise Unavailable(reason=f"replica holds other than was copied to it: copied={last}")
+            raise Unavailable(reason=f"the replica does not hold what was copied to it: copied={last}")
         self._reported_session, self._lost = store.session, False
         return await self._take_part(last)
 
@@ -263,7 +263,7 @@ class ReplicaSession:
         while last < target:
             sources = [name for name in self._recovery.source(target) if name != self.name]
             if not sources:
-                raise Unavailable(reason=f"no replica holds transaction {target} just now")
+                raise Unavailable(reason=f"no replica that answers holds transaction {target}")
             source = sources[tried % len(sources)]
             try:
                 last = await self._copy_from(source, last, target)

@@ -467,7 +467,7 @@ class StoreSession:
             log.warning("replica session ended", partition=self.partition, error=str(error))
         else:
             log.error("replica session failed unexpectedly", partition=self.partition, error=repr(error), exc_info=error)
-        self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
+        self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"unexpected error in the replica session: {error!r}"))
 
     @property
     def idle(self) -> bool:

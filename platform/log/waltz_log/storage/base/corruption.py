@@ -35,7 +35,7 @@ class CorruptSegment:
 
 
 class Corruption:
-    """Of one node. `retry_s`: after the first failed attempt; `retry_max_s`: the longest pause."""
+    """The corruption of one node. `retry_s`: after the first failed attempt; `retry_max_s`: the longest pause."""
 
     def __init__(self, retry_s: float, retry_max_s: float) -> None:
         self._retry_s = retry_s

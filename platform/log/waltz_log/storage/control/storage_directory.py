@@ -84,7 +84,7 @@ def read_file(disk: Disk, path: str) -> bytes:
     try:
         size = file.size()
         if size > SMALL_FILE_BYTES_MAX:
-            raise CorruptData(where=path, offset=0, transaction_id=-1, reason=f"is no control file: bytes={size}")
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason=f"is not a control file: bytes={size}")
         return file.read(0, size)
     finally:
         file.close()
@@ -93,7 +93,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 def read_directory(disk: Disk) -> StorageDirectory:
     """Raises `InvalidSetting` if it is no storage directory, `CorruptData` if a header or a size is wrong. The result lists damaged entries."""
     if not disk.exists(CONTROL_FILE):
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}", nearest=None)
+        raise InvalidSetting(name="directory", reason=f"is not a storage directory: it holds no {CONTROL_FILE}", nearest=None)
     for _ in range(READS_MAX - 1):
         found = _read_directory(disk)
         if all(None not in entry.structs for entry in found.entries):

@@ -76,7 +76,7 @@ class ViewFileCheck:
     def _named(self) -> Iterator[tuple[int, bytes]]:
         """The (offset, key) entries of the index, in order of offsets. Raises `CorruptData`."""
         if self._index.size() != self._file.index_bytes:
-            reason = f"wants {self._file.index_bytes} bytes"
+            reason = f"must have {self._file.index_bytes} bytes"
             raise CorruptData(where=self._index_path, offset=self._index.size(), transaction_id=-1, reason=reason)
         for chunk in read_index(self._index, where=self._index_path):
             for at in np.argsort(chunk.offsets, kind="stable"):

@@ -34,7 +34,7 @@ def describe(disk: Disk) -> DirectoryFacts:
 def describe_directory(directory: Path) -> DirectoryFacts:
     """The same for a directory of this machine, opened read-only."""
     if not (directory / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+        raise InvalidSetting(name="directory", reason=f"is not a storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
     return describe(ReadOnlyFileSystemDisk(directory))
 
 

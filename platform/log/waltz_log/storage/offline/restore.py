@@ -41,7 +41,7 @@ def _nothing(_bytes: int) -> None:
 def read_manifest(disk: Disk) -> BackupManifest:
     """Raises `InvalidSetting` if it is no backup, or an unfinished one; `CorruptData` if the manifest is damaged."""
     if not disk.exists(MANIFEST):
-        raise InvalidSetting(name="backup", reason=f"is no backup: it holds no {MANIFEST}", nearest=None)
+        raise InvalidSetting(name="backup", reason=f"is not a backup: it holds no {MANIFEST}", nearest=None)
     return BackupManifest.from_bytes(read_file(disk, MANIFEST))
 
 

@@ -29,9 +29,9 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
     if real == source or source in real.parents or real in source.parents:
         raise InvalidSetting(name="target", reason=f"must not lie within {source}, nor hold it: {target}", nearest=None)
     if _is_occupied(target):
-        raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
+        raise InvalidSetting(name="target", reason=f"exists already: {target}", nearest=None)
     if not target.parent.is_dir():
-        raise InvalidSetting(name="target", reason=f"has a parent that is no directory: {target.parent}", nearest=None)
+        raise InvalidSetting(name="target", reason=f"has a parent that is not a directory: {target.parent}", nearest=None)
     making = target.with_name(target.name + SUFFIX)
     disk = FileSystemDisk(making)
     try:
@@ -44,7 +44,7 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
         (making / LOCK_FILE).unlink(missing_ok=True)
         disk.sync_directory("")
         if _is_occupied(target):
-            raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
+            raise InvalidSetting(name="target", reason=f"exists already: {target}", nearest=None)
         os.rename(making, target)  # over an empty directory, never over anything else
         _sync(target.parent)
     except BaseException:

@@ -159,7 +159,7 @@ class PartitionStore:
 
     def _broke(self, error: BaseException) -> None:
         log.error("partition task failed unexpectedly", partition=self.partition, exc_info=error)
-        self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
+        self._stop(StorageFailed(partition=self.partition, reason=f"unexpected error in the partition's task: {error!r}"))
 
     async def _guarded(self, work: Awaitable[object]) -> None:
         """Stops the partition if the disk fails."""
@@ -200,7 +200,7 @@ class PartitionStore:
             await self._rounds.sync()
             last, sessions = self._log.tail.last_id, self._sessions
             if low_water_mark < sessions.mark.low_water_mark:
-                reason = f"low-water mark goes back partition={self.partition} from={sessions.mark.low_water_mark} to={low_water_mark}"
+                reason = f"low-water mark decreases partition={self.partition} from={sessions.mark.low_water_mark} to={low_water_mark}"
                 raise ProtocolViolation(reason=reason)
             if last > low_water_mark or self._rounds.pending:
                 queued_last = self._rounds.queued_last

@@ -21,5 +21,5 @@ def mark_of_progress(partition: int, mark: SessionMark, session: int, low_water_
     if kept > min(last, low_water_mark):
         raise OutOfRange(partition=partition, asked=kept, first=mark.local_low_water_mark, last=min(last, low_water_mark))
     if low_water_mark < mark.low_water_mark:
-        raise ProtocolViolation(reason=f"low-water mark goes back partition={partition} from={mark.low_water_mark} to={low_water_mark}")
+        raise ProtocolViolation(reason=f"low-water mark decreases partition={partition} from={mark.low_water_mark} to={low_water_mark}")
     return SessionMark(mark.session, low_water_mark, kept)

@@ -33,7 +33,7 @@ class SessionMarks:
         self.refused = 0
         """The number of requests and streams of older sessions that were refused."""
         self._stream_epoch = 0
-        """Of the newest session: streams of blocks with a lower epoch are refused."""
+        """For the newest session: streams of blocks with a lower epoch are refused."""
         self._filled_to: int | None = None
         """While the newest session fills this replica: the mark up to which everything that it appends is committed."""
         self._control = control

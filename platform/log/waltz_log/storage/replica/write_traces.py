@@ -12,7 +12,7 @@ __all__ = ["trace_writes"]
 
 
 def trace_writes(tracer: Tracer, partition: int, batch: Sequence[Pending], began_s: float, ended_s: float, sync_s: float | None) -> None:
-    """Of the blocks of one write round. `sync_s`: the duration of its sync; None: the sync follows later."""
+    """The trace writes of the blocks of one write round. `sync_s`: the duration of its sync; None: the sync follows later."""
     written_s = ended_s if sync_s is None else max(began_s, ended_s - sync_s)
     for pending in batch:
         if not pending.block.traces:

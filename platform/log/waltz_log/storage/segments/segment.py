@@ -237,7 +237,7 @@ class ActiveSegment:
         size = int.from_bytes(found, "big") if len(found) == 8 else self.size
         if size != self.size and int.from_bytes(self._data.read(size, 8), "big", signed=True) != last_transaction_id + 1:
             where = file_name(self.first, INDEX)
-            raise CorruptData(where=where, offset=place, transaction_id=last_transaction_id + 1, reason=f"index entry points astray: {size}")
+            raise CorruptData(where=where, offset=place, transaction_id=last_transaction_id + 1, reason=f"index entry outside the data file: {size}")
         self._index.truncate(place)
         self._index.sync()
         self._data.truncate(size)

@@ -325,7 +325,7 @@ def test_replicas_of_many_partitions_change_at_once_and_one_failure_stops_no_oth
         options: dict[str, Any] = {"output": "table", "force": False, "at_once": 4, "wait_s": 60.0, "timeout_s": 1.0}
         assert await replicas_command.run(ADDRESS, "0-2,4", add="storage-3", remove=None, **options) == OK
         assert await _held(cluster, "storage-3") == [0, 1, 2, 4]
-        with pytest.raises(WaltzError, match="storage-3 is no replica of partition 3"):
+        with pytest.raises(WaltzError, match="storage-3 is not a replica of partition 3"):
             await replicas_command.run(ADDRESS, "2-4", add=None, remove="storage-3", **options)
         assert await _held(cluster, "storage-3") == [0, 1]
         assert await replicas_command.run(ADDRESS, "all", add=None, remove="storage-3", **options) == OK

@@ -192,7 +192,7 @@ def test_damage_is_found_and_shown_by_the_exit_code(directory: Path, capsys: pyt
     content[first["offset"] + 16] ^= 0x40  # its size
     path.write_bytes(content)
     output = reported(["verify", str(directory)], capsys, FAILED)
-    assert f"damage: {first['file']} offset {first['offset']}: begins like a record and is none" in output
+    assert f"damage: {first['file']} offset {first['offset']}: only looks like a record" in output
     lines = reported(["verify", str(directory), "--output", "json"], capsys, FAILED).splitlines()
     (finding,) = [found for line in lines if (found := json.loads(line))["damage"]]
     assert finding["where"] == first["file"]
@@ -277,7 +277,7 @@ def test_import_reads_standard_input(directory: Path, tmp_path: Path, capsys: py
 def test_import_refuses_a_journal_that_holds_something(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "lines"
     reported(["export", str(directory), "--to", str(lines)], capsys)
-    assert "is there already" in reported(["export", str(directory), "--to", str(lines)], capsys, USAGE)
+    assert "exists already" in reported(["export", str(directory), "--to", str(lines)], capsys, USAGE)
     assert "not empty" in reported(["import", str(directory), "--from", str(lines)], capsys, USAGE)
 
 

@@ -62,7 +62,7 @@ def test_lag_is_what_is_committed_and_not_reported() -> None:
 async def test_removing_says_what_is_kept_no_more_and_a_dry_run_changes_nothing(cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
     about = {"timeout_s": 5.0}
     await command.remove("memory:1", "billing", dry_run=True, output="table", **about)
-    assert "would be removed: billing; nothing is kept for it above -1 of partition 0, 1 of partition 1" in capsys.readouterr().out
+    assert "Would remove billing: retention keeps nothing for it above -1 of partition 0, 1 of partition 1" in capsys.readouterr().out
     await command.remove("memory:1", "billing", dry_run=False, output="json", **about)
     assert '"removed": true' in capsys.readouterr().out
     with pytest.raises(InvalidRequest, match="no such subscriber: billing"):
@@ -87,11 +87,11 @@ async def test_a_subscriber_is_set_forward_and_backward(cluster: InMemoryCluster
     """The mark is the transaction before the next one that is read. It was 1."""
     await placed(to, dry_run=True)
     assert await marks(cluster) == {0: -1, 1: 1}, "a dry run changes nothing"
-    assert f"would be set: billing partition 1: next transaction {mark + 1}, before 2" in capsys.readouterr().out
+    assert f"Would set billing partition 1: next transaction {mark + 1}, before 2" in capsys.readouterr().out
     await placed(to)
     assert await marks(cluster) == {0: -1, 1: mark}
     output = capsys.readouterr()
-    assert f"is set: billing partition 1: next transaction {mark + 1}, before 2" in output.out
+    assert f"Set billing partition 1: next transaction {mark + 1}, before 2" in output.out
     assert "was last seen" not in output.err
 
 

@@ -167,7 +167,7 @@ async def test_lines_of_a_topic_alternate_between_its_partitions(cluster: InMemo
 
 async def test_what_each_line_would_fail_with_is_said_before_any_is_read(cluster: InMemoryCluster, pipe: Pipe) -> None:
     await cluster.create_topic("shop/orders", 2, type="compaction")
-    with pytest.raises(InvalidRequest, match="has a key"):
+    with pytest.raises(InvalidRequest, match="needs a key of bytes"):
         await append(Place("shop/orders", None, None))
 
 

@@ -266,8 +266,8 @@ async def test_filters_hold_together_and_the_limit_counts_what_is_shown(cluster:
         ({"after": 1, "from_time": "1h"}, "--from-time cannot be combined with --after"),
         ({"to_time": "1h", "follow": True}, "--to-time cannot be combined with --follow"),
         ({"compacted": True, "from_time": "1h"}, "--compacted cannot be combined with a time"),
-        ({"from_time": "yesterday"}, "--from-time wants a time such as 2026-11-25T14:30:00, or 15m for a quarter of an hour ago, got 'yesterday'"),
-        ({"template": "%q"}, "--format has %q, which has no meaning; known are %t, %p"),
+        ({"from_time": "yesterday"}, "--from-time must be a time such as 2026-11-25T14:30:00, or a duration ago such as 15m, got 'yesterday'"),
+        ({"template": "%q"}, "--format contains %q, which is not defined; use %t, %p"),
         ({"template": "%s", "output": "json"}, "--format cannot be combined with --output"),
     ],
 )

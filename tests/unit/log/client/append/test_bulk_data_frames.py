@@ -60,9 +60,9 @@ async def test_headers_of_any_whole_number_are_appended_if_they_fit(client: Walt
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (pd.Series(["a"]), "a Series is no source"),
-        (pd.Series([b"a"]), "a Series is no source"),
-        ({"data": [b"a"]}, "a dict is no source"),
+        (pd.Series(["a"]), "cannot append a Series"),
+        (pd.Series([b"a"]), "cannot append a Series"),
+        ({"data": [b"a"]}, "cannot append a dict"),
         (Column(), "cannot append this Column"),
         (pd.DataFrame({"payload": [b"a"]}), "payload"),
         (pd.DataFrame({"data": [b"a"], "more": [1]}), "more"),

@@ -218,7 +218,7 @@ async def test_full_storage_and_servers_limits_are_reported(client: WaltzClient,
     cluster.logs[0].faults.extend([Refuse(pb.REFUSAL_STORAGE_FULL), Refuse(pb.REFUSAL_TOO_LARGE)])
     with pytest.raises(NotAppended, match="storage is full"):
         await client.append(0, b"")
-    with pytest.raises(InvalidRequest, match="above the server's limit"):
+    with pytest.raises(InvalidRequest, match="larger than the server's limit"):
         await client.append(0, b"")
     assert (await client.append(0, b"")).transaction_id == 0
 

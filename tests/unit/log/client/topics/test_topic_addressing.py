@@ -101,11 +101,11 @@ async def test_without_keys_partitions_alternate_unless_one_is_named(cluster: In
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("keyed", {}, "has a key"),
-    ("keyed", {"key": "text"}, "which is bytes"),
+    ("keyed", {}, "needs a key of bytes"),
+    ("keyed", {"key": "text"}, "needs a key of bytes"),
     ("keyed", {"key": b""}, "a key has 1 to"),
     ("keyed", {"key": b"k" * 65_537}, "a key has 1 to"),
-    ("keyed", {"key": b"k", "value": b""}, "`delete` says"),
+    ("keyed", {"key": b"k", "value": b""}, "use `delete`"),
     ("keyed", {"key": b"k", "value": None}, "bytes, not None"),
     ("keyed", {"key": b"k", "value": "text"}, "a value is bytes"),
     ("keyed", {"key": b"k", "partition": 1 - partition_of_key(b"k", 2)}, "the key belongs to partition"),

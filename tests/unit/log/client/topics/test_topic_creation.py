@@ -145,7 +145,7 @@ def test_data_is_discarded_only_where_the_number_of_transactions_is_confirmed() 
         await cluster.start()
         raw = await filled(cluster, 0)
         for wrong in (None, 59, 61):
-            with pytest.raises(InvalidRequest, match=r"60 transactions would be removed for good.*--discard-transactions 60"):
+            with pytest.raises(InvalidRequest, match=r"60 transactions would be removed permanently.*--discard-transactions 60"):
                 await cluster.create_topic("shop/orders", 1, keyed=True, log_partitions=(0,), existing="discard", discards=wrong)
         assert (await catalogue(cluster)).topics == (await catalogue(cluster)).pending == {}
         assert (await raw.append(0, b"and one more")).transaction_id == 60

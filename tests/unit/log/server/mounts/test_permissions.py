@@ -396,7 +396,7 @@ def test_a_process_that_has_not_read_the_rules_yet_permits_only_nodes_and_operat
             if error is None:
                 control.expect(0, Operation.READ)
             else:
-                with pytest.raises(error, match="not known here yet"):
+                with pytest.raises(error, match="not known to this server yet"):
                     control.expect(0, Operation.READ)
     control.replace(AccessRules())
     with pytest.raises(NotAllowed, match="a client whose certificate contains no name"):

@@ -209,7 +209,7 @@ def test_one_torn_struct_is_reported_and_nothing_wrong() -> None:
 
 
 def test_a_directory_without_storage_files_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="no storage directory"):
+    with pytest.raises(InvalidSetting, match="not a storage directory"):
         read_directory(SimulatedDisk())
     disk = SimulatedDisk()
     write(disk).close()

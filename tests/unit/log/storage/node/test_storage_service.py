@@ -362,7 +362,7 @@ async def test_low_water_marks_do_not_go_back_and_need_truncation_first(bench: B
         await bench.clean(1, 3)
     await bench.clean(1, 4)
     await bench.clean(1, 4)
-    with pytest.raises(ProtocolViolation, match="goes back"):
+    with pytest.raises(ProtocolViolation, match="low-water mark decreases"):
         await bench.clean(2, 3)
     await bench.clean(2, 8)
     found = await bench.open(3)

@@ -114,7 +114,7 @@ def test_the_command_says_what_it_corrected_and_when_there_is_nothing(tmp_path: 
     assert capsys.readouterr().out == f"partition 0: corrected the time of {BLOCKS - 20} blocks\n"
     assert storage_copies.correct_times(tmp_path, str(NOW + 1_000), None, "table") == 0
     assert capsys.readouterr().out.startswith("nothing to do: no append time in ")
-    with pytest.raises(InvalidSetting, match="wants a time"):
+    with pytest.raises(InvalidSetting, match="must be a time"):
         storage_copies.correct_times(tmp_path, "soon", None, "table")
-    with pytest.raises(InvalidSetting, match="is no storage directory"):
+    with pytest.raises(InvalidSetting, match="is not a storage directory"):
         storage_copies.correct_times(tmp_path / "none", "1h", None, "table")

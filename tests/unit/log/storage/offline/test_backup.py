@@ -117,7 +117,7 @@ def test_a_restored_directory_holds_what_was_acknowledged_and_knows_that_it_was_
 def test_no_node_starts_on_a_backup() -> None:
     disk = SimulatedDisk()
     write(disk)
-    with pytest.raises(InvalidSetting, match="no storage directory"):
+    with pytest.raises(InvalidSetting, match="not a storage directory"):
         read_directory(copied(disk))
 
 
@@ -433,7 +433,7 @@ def test_only_an_empty_directory_is_used(tmp_path: Path) -> None:
         disk.make_directory("0")
     assert [path.name for path in target.iterdir()] == ["0"]
     other = tmp_path / "other"
-    with pytest.raises(InvalidSetting, match="is there already"), staged(other, tmp_path / "source"):
+    with pytest.raises(InvalidSetting, match="exists already"), staged(other, tmp_path / "source"):
         other.mkdir()
         (other / "somebody's").touch()
     assert [path.name for path in other.iterdir()] == ["somebody's"]
@@ -455,7 +455,7 @@ def test_a_target_that_is_there_or_within_the_source_is_refused(tmp_path: Path, 
     (tmp_path / "link").symlink_to("source")
     before = sorted(tmp_path.rglob("*"))
     for source in ("source", "link"):
-        with pytest.raises(InvalidSetting, match=r"must not lie within|is there already"), staged(tmp_path / place, tmp_path / source):
+        with pytest.raises(InvalidSetting, match=r"must not lie within|exists already"), staged(tmp_path / place, tmp_path / source):
             pass
     assert sorted(tmp_path.rglob("*")) == before
 
