@@ -175,7 +175,13 @@ def _throughput(sides: Sides, work: Work) -> list[Case]:
             "confluent-kafka produce": partial(trial.produced, count, settings),
             "ProducerPerformance": partial(trial.java, count, settings),
         }
-        own = {"locks": "1 write each" if locked else "none", "count": count, "batch_rows": bulk.BATCH_ROWS, **DIFFERENCES, **_in_flight(BULK_WINDOW)}
+        own: dict[str, Any] = {
+            "locks": "1 write each" if locked else "none",
+            "count": count,
+            "batch_rows": bulk.BATCH_ROWS,
+            **DIFFERENCES,
+            **_in_flight(BULK_WINDOW),
+        }
         own |= {"kafka": settings.document()} if synced else {"kafka": settings.document(), "kafka_durability": UNSYNCED_DURABILITY}
         return Case([figure], "txn/s", lambda: [sides.in_bulk(batches(locked))], peers, own)
 
@@ -189,7 +195,7 @@ def _throughput(sides: Sides, work: Work) -> list[Case]:
     ]
 
 
-def _in_flight(window: int, size: int = DATA_BYTES) -> dict[str, int]:
+def _in_flight(window: int, size: int = DATA_BYTES) -> dict[str, Any]:
     return {"in_flight": window, "bytes_in_flight": window * size}
 
 

@@ -60,12 +60,13 @@ def test_an_edited_figure_is_noticed(tmp_path: Path) -> None:
 def test_a_quick_run_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_figures, "PUBLISHED", tmp_path / "published.json")
     run = tmp_path / "latest.json"
-    measured = {"name": "a", "value": 1, "unit": "s", "conditions": {"commit": "0123456789ab", "date": "2026-11-28", "processor": "a processor"}}
-    run.write_text(json.dumps([measured]))
+    conditions = {"commit": "0123456789ab", "date": "2026-11-28", "processor": "a processor"}
+    measured = {"name": "a", "value": 1, "unit": "s"}
+    run.write_text(json.dumps([{**measured, "conditions": conditions}]))
     publish([run])
     assert list(read(tmp_path / "published.json")) == ["a"]
     for name, value, lacking in (("processor", "", "has no processor"), ("date", "", "no date"), ("commit", "0123456789ab+", "no commit has")):
-        run.write_text(json.dumps([{**measured, "conditions": {**measured["conditions"], name: value}}]))
+        run.write_text(json.dumps([{**measured, "conditions": {**conditions, name: value}}]))
         with pytest.raises(SystemExit, match=lacking):
             publish([run])
     run.write_text('[{"name": "a", "value": 2, "unit": "s", "conditions": {"quick": "yes"}}]')
