@@ -94,19 +94,19 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
     other = topic("create", "shop/orders", "--partitions", "1")
     assert (other.returncode, "another topic of that name" in other.stderr) == (2, True)
     none_free = topic("create", "shop/seats", "--partitions", "1")
-    assert (none_free.returncode, "1 log partitions are wanted and 0 are free" in none_free.stderr) == (2, True)
+    assert (none_free.returncode, "the topic needs 1 log partitions and 0 are free" in none_free.stderr) == (2, True)
     reported = json.loads(topic("describe", "shop/orders", "--output", "json").stdout)
     assert (reported["log_partitions"], reported["keyed"], reported["policies"]["retention_bytes"]) == ([0, 1], True, 1_000_000)
     assert reported["topic_id"] == f"{name_id('orders'):#018x}"
     assert "on the disks of a majority" in topic("describe", "shop/orders").stdout
     changed = topic("alter-policy", "shop/orders", "--policy", "durability=quorum_memory")
-    assert changed.stdout == "shop/orders durability: quorum_sync became quorum_memory\n"
+    assert changed.stdout == "Set durability of shop/orders: quorum_memory, before quorum_sync\n"
     assert "the last 10000 ms" in json.loads(topic("describe", "shop/orders", "--output", "json").stdout)["loss_window"]
     wrong = topic("alter-policy", "shop/orders", "--policy", "retention=5")
     assert (wrong.returncode, "retention_ms" in wrong.stderr) == (2, True)
     unknown = topic("describe", "shop/order")
     assert (unknown.returncode, "shop/orders" in unknown.stderr) == (2, True)
-    assert "would be deleted" in topic("delete", "shop/orders", "--dry-run").stdout
+    assert "Would delete shop/orders" in topic("delete", "shop/orders", "--dry-run").stdout
     assert topic("delete", "shop/orders").returncode == 0
     assert "shop/orders" not in topic("list").stdout
 

@@ -85,7 +85,7 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
                 cluster.wait_ready()
                 assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (True, False), "the storage node remembers the rules"
             repaired = waltz(cluster, "cluster", "repair", cluster.coordinator)
-            assert f"restored: {ACCESS}" in repaired.stdout, repaired.stdout + repaired.stderr
+            assert f"Restored {ACCESS}" in repaired.stdout, repaired.stdout + repaired.stderr
             until(lambda: not refused(cluster))
             assert (permitted(cluster, "good"), permitted(cluster, "bad")) == (True, False)
         cluster.pause("storage-0")
@@ -123,7 +123,7 @@ def test_nodes_that_start_after_zookeeper_was_put_back_to_before_the_first_rule_
         until(lambda: refused(cluster))
         assert not permitted(cluster, "bad")
         repaired = waltz(cluster, "cluster", "repair", cluster.coordinator)
-        assert all(f"restored: {path}" in repaired.stdout for path in (ACCESS, "/topics")), repaired.stdout + repaired.stderr
+        assert all(f"Restored {path}" in repaired.stdout for path in (ACCESS, "/topics")), repaired.stdout + repaired.stderr
         until(lambda: not refused(cluster))
         assert not permitted(cluster, "bad")
 
@@ -147,7 +147,7 @@ def test_after_zookeeper_was_put_back_a_change_succeeds_only_where_nodes_follow_
         answer = waltz(cluster, "access", "revoke", cluster.coordinator, GOOD)
         assert answer.returncode != 0
         assert "put back to an earlier state" in answer.stderr
-        assert f"restored: {ACCESS}" in waltz(cluster, "cluster", "repair", cluster.coordinator).stdout
+        assert f"Restored {ACCESS}" in waltz(cluster, "cluster", "repair", cluster.coordinator).stdout
         listed = waltz(cluster, "access", "list", cluster.coordinator)
         assert (BAD in listed.stdout, GOOD in listed.stdout) == (True, False), "the rules before the restore"
         revoked = waltz(cluster, "access", "revoke", cluster.coordinator, BAD)

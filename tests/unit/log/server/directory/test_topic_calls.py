@@ -267,7 +267,7 @@ async def test_a_lack_of_partitions_does_not_show_what_the_others_hold(cluster: 
         await writer.append(partition, b"data")
     await writer.close()
     text = await refused(ask(MANAGER, CREATE, "shop/new", plan=PLAN), InvalidRequest)
-    assert "1 log partitions are wanted and 0 are free and empty; an operator can add some" in text
+    assert "the topic needs 1 log partitions and 0 are free and empty; an operator can add some" in text
     assert "these hold data: 2 (1 transactions)" in await refused(ask("client", CREATE, "shop/new", plan=PLAN), InvalidRequest)
 
 
