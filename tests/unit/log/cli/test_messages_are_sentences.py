@@ -35,7 +35,7 @@ MISUSES = {
     "storage --coordinator {here} --name a --directory x --listen [fe80::1%eth0]:5001": "listen is a link-local address, at which no other machine "
     "reaches the node: name a host or an address of this machine, not '[fe80::1%eth0]:5001'",
     "storage verify {missing}": "directory must be an existing directory, not {missing}",
-    "storage --name a verify {missing}": "verify has options of its own, after its name, and none of a node's",
+    "storage --name a verify {missing}": "verify has its own options, after its name, and none of a node's",
     "zookeeper --listen 2181": "listen must be host:port, not '2181'",
     "access grant {here} spiffe://x/application/a append shop": "resource must be *, NAMESPACE/TOPIC or log, with :FIRST-LAST for some "
     "partitions and * at the end of a name, got 'shop'",

@@ -48,7 +48,7 @@ def run_node(
     if context.invoked_subcommand is not None:
         given = [config, name, directory, listen, coordinator, log_level]
         if replace or any(each is not None for each in given):
-            raise InvalidSetting(name=context.invoked_subcommand, reason="has options of its own, after its name, and none of a node's", nearest=None)
+            raise InvalidSetting(name=context.invoked_subcommand, reason="has its own options, after its name, and none of a node's", nearest=None)
         return OK
     from waltz_log.processes import storage as command
     from waltz_log.processes.logs import configure_logs

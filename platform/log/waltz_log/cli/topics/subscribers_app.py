@@ -32,7 +32,7 @@ def place(
         str,
         typer.Option("--to", metavar="earliest|latest|ID|TIME", help="The next transaction that it reads. TIME: 2026-11-25T14:30:00, or 15m."),
     ],
-    partitions: Annotated[str | None, typer.Option("--partition", "-p", metavar="3,5-7", help="Log partitions (default: all of its own).")] = None,
+    partitions: Annotated[str | None, typer.Option("--partition", "-p", metavar="3,5-7", help="Log partitions (default: all that it reads).")] = None,
     dry_run: DryRun = False,
     output: Output = "table",
     timeout: Timeout = 10.0,

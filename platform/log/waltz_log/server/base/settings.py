@@ -17,12 +17,12 @@ class QuotaSettings(Settings):
     principal: str | None = Field(
         default=None,
         min_length=1,
-        description="The principals that the rule is for. A `*` stands for any text without a slash. None: all. Each of them has a quota of its own.",
+        description="The principals that the rule is for. A `*` stands for any text without a slash. None: all. Each of them has its own quota.",
     )
     topic: str | None = Field(
         default=None,
         min_length=1,
-        description="The topics, as `namespace/topic`, with `*` as above. None: all, and partitions of no topic. Each topic has a quota of its own.",
+        description="The topics, as `namespace/topic`, with `*` as above. None: all, and partitions of no topic. Each topic has its own quota.",
     )
     transactions_per_s: float | None = Field(
         default=None, gt=0, description="Transactions that are appended. Choose several times the normal rate, so that only a defect meets it."

@@ -24,7 +24,7 @@ class StorageSettings(NodeSettings):
         default=256 * 1024 * 1024,
         ge=4096,
         le=1 << 40,
-        description="Size of a segment. A block that does not fit starts a new segment; a larger record has a segment of its own. Trimming, "
+        description="Size of a segment. A block that does not fit starts a new segment; a larger record has its own segment. Trimming, "
         "scrubbing and copying work on whole segments; opening reads the last one.",
     )
     preallocate_bytes: int = Field(
