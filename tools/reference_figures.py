@@ -179,15 +179,21 @@ def _single_rounds(figures: Figures) -> str:
     return f"\n**Single rounds were off by {low:+d} % to {high:+d} %.** Only the medians over {rounds} rounds are predictions.\n"
 
 
+def _origin(own: Mapping[str, Any]) -> str:
+    """Figures that were measured before runs recorded their commit have the commit that published them."""
+    if "commit" in own:
+        return f"Commit {own['commit']} of {own['date']}, processor {own['processor']}."
+    return f"Published by commit {own['published_commit']} of {own['published_date']}, processor not recorded."
+
+
 def _conditions(name: str, figures: Figures) -> str:
     """A sentence below a table that describes the machine of the measurement."""
     own = figures[name]["conditions"]
     parts = [f"{own['cores']} cores", f"Python {own['python']}"]
     parts += [f"{own['rounds']} rounds after {own['warm_rounds']} that warm up"] if "warm_rounds" in own else []
     parts += [f"load average {own['load_at_start']} at the start"]
-    parts += [f"commit {own['commit']} of {own['date']} on {own['processor']}"] if "commit" in own else ["commit, date and processor not recorded"]
     parts += [f"{own['others_processors']} processors used by other programs meanwhile"] if "others_processors" in own else []
-    return f"\nMeasured on {', '.join(parts)}.\n"
+    return f"\nMeasured on {', '.join(parts)}.\n{_origin(own)}\n"
 
 
 def _first(names: Mapping[str, str], figures: Figures) -> str:

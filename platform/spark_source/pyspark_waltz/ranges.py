@@ -1,7 +1,7 @@
 """Reads one committed range from storage nodes, in an executor: verified, in order, every id once, even if replicas fail meanwhile.
 
 Every request carries the session of the bound. A replica that last became clean in an older session refuses, since its tail may hold other
-transactions under the same ids (design: reading from replicas). Received data is checked before it is returned: framing, both checksums of every
+transactions under the same ids (decision 176). Received data is checked before it is returned: framing, both checksums of every
 record, dense ids. After any failure the range continues at the next replica from the first id not yet returned. It fails only if no replica delivered
 another transaction for `fetchTimeoutMs`; time that Spark needs for a batch does not count.
 

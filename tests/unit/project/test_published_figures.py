@@ -81,8 +81,13 @@ def test_a_run_states_its_commit_its_day_and_its_processor() -> None:
     assert found["processor"]
     own = {**found, "rounds": 5, "warm_rounds": 3}
     assert found["processor"] in reference_figures._conditions("a", {"a": {"conditions": own}})
-    del own["commit"]
-    assert "not recorded" in reference_figures._conditions("a", {"a": {"conditions": own}})
+
+
+def test_every_published_figure_has_its_commit_and_day() -> None:
+    """Of runs that did not record theirs yet: those of the commit that published them."""
+    for name, each in read().items():
+        own = each["conditions"]
+        assert {"commit", "date", "processor"} <= own.keys() or {"published_commit", "published_date"} <= own.keys(), name
 
 
 def test_a_peer_that_did_not_hold_the_rate_is_shown_with_what_was_measured() -> None:

@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Clock(Protocol):
-    """Dates. No decision for safety may use them (design: no decision for safety uses a clock)."""
+    """Dates. No decision for safety may use them."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""

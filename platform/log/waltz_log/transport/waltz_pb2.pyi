@@ -125,7 +125,7 @@ Global___Block: _TypeAlias = Block  # noqa: Y015
 
 @_typing.final
 class Bound(_message.Message):
-    """How far a partition is committed, as its owner knows it (design: reading from replicas)."""
+    """How far a partition is committed, as its owner knows it (decision 176)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -2,7 +2,7 @@
 
 When a connection ends, appends in flight are undecided. The producer mounts again with a higher mount sequence, which fences the old connection. When
 the owner answers "ready", it has decided everything that it received on the old connection. So `Resolve` gives a final answer, and only appends that
-are not in the log are sent again (design: Mount, resend, resolve). Order within the partition is preserved. A single append needs no task and no
+are not in the log are sent again (docs/internals/protocol.md). Order within the partition is preserved. A single append needs no task and no
 message of its own.
 """
 
@@ -76,7 +76,7 @@ class MarkSource(Protocol):
 
 
 class DurableClient(NamedTuple):
-    """The state of a client that outlives its process (design: protocol, rule 8)."""
+    """The state of a client that outlives its process (decision 7)."""
 
     mount_sequence: int
     """Higher than all that earlier processes of this client used, so the first mount fences their frames that are still in the network."""

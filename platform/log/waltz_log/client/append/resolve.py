@@ -1,4 +1,4 @@
-"""Settles an unknown outcome from the log (design: Mount, resend, resolve).
+"""Settles an unknown outcome from the log (docs/internals/protocol.md).
 
 The answer "not in the log" is final only if the owner has decided everything that the client sent before. For a sequence of this client, that is the
 case after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id, it is the case after a mount

@@ -358,7 +358,7 @@ class LogServer:
             async with asyncio.timeout(self._settings.mount_wait_s):
                 await self._topics.wait_for(version)
         except TimeoutError:
-            raise Unavailable(reason=f"the catalogue of topics is not known to this server yet: version={version}") from None
+            raise Unavailable(reason=f"the catalog of topics is not known to this server yet: version={version}") from None
         bounds = [await _as_owner(self._partitions[number].closed_bound(), number) for number in partitions]
         return pb.BoundResponse(bounds=bounds)
 
