@@ -1,8 +1,9 @@
 """`python -m benchmarks.json_decoding [--rows N] [--turns N]`: JSON into columns, beside Spark's `from_json`.
 
 - `decode.json`: documents of the demo's 14 columns, in one Python process: rows/s of one core.
-- `decode.json_spark` and `decode.json_100`: 14 and 100 columns in Spark, from a Parquet file to no sink, in turns with `from_json` of the same
-  columns over the same rows. The ratio counts. `from_json` refuses less than this decoder does.
+- `decode.json_spark` and `decode.json_100`: 14 and 100 columns from a log (of stubs, so that only reading and decoding count) to no sink: the source
+  with `columns`, and `from_json` over the source's `data`, in turns. The ratio counts. `from_json` refuses less than this decoder does. `in_workers`:
+  rows that were read before, as pipelines with several outputs decode them.
 - `batch.plan_ms_100_columns`: what the driver needs to plan a batch of 100 columns, 10 of them required.
 """
 
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_type
@@ -31,6 +31,7 @@ from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
+from pyspark_waltz.testing import StubCluster, StubSource
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.settings import OutputSettings, TargetSettings
 
@@ -78,21 +79,12 @@ def alone(spark: SparkSession, columns: str, documents: list[bytes]) -> float:
     return len(documents) / min(spent)
 
 
-def written(directory: Path, name: str, documents: list[bytes]) -> str:
-    """A Parquet file with the columns of the source."""
-    count = len(documents)
-    table = pa.table(
-        {
-            "partition": pa.array([0] * count, pa.int32()),
-            "transaction_id": pa.array(range(count), pa.int64()),
-            "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
-            "header": pa.array([0] * count, pa.int32()),
-            "data": pa.array(documents, pa.binary()),
-        }
-    )
-    path = directory / f"{name}.parquet"
-    pq.write_table(table, path, row_group_size=max(1, count // 4))
-    return str(path)
+def in_log(directory: Path, documents: list[bytes]) -> StubCluster:
+    """A log of 4 partitions with blocks of 1,000 transactions."""
+    cluster = StubCluster(directory, partitions=4)
+    for number, at in enumerate(range(0, len(documents), 1_000)):
+        cluster.append(number % 4, documents[at : at + 1_000])
+    return cluster
 
 
 def ours(rows: DataFrame, columns: str) -> DataFrame:
@@ -106,14 +98,25 @@ def spark_alone(rows: DataFrame, columns: str) -> DataFrame:
     )
 
 
-def in_turns(rows: DataFrame, columns: str, turns: int) -> dict[str, float]:
+def decoded_by_source(spark: SparkSession, cluster: str, columns: str) -> DataFrame:
+    return (
+        spark.read.format("waltz_stub").option("cluster", cluster).option("columns", columns).load().where("problem IS NULL").drop("data", "problem")
+    )
+
+
+def in_turns(spark: SparkSession, cluster: str, columns: str, turns: int) -> dict[str, float]:
     """The median of the turns for each way, in seconds; the first turn warms up."""
-    ways: dict[str, Callable[[DataFrame, str], DataFrame]] = {"from_json": spark_alone, "waltz": ours}
+    rows = spark.read.format("waltz_stub").option("cluster", cluster).load()
+    ways: dict[str, Callable[[], DataFrame]] = {
+        "from_json": lambda: spark_alone(rows, columns),
+        "source": lambda: decoded_by_source(spark, cluster, columns),
+        "in_workers": lambda: ours(rows, columns),
+    }
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns + 1):
         for name, way in ways.items():
             began = time.perf_counter()
-            way(rows, columns).write.format("noop").mode("overwrite").save()
+            way().write.format("noop").mode("overwrite").save()
             if turn:
                 spent[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in spent.items()}
@@ -138,12 +141,14 @@ def main() -> None:
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     print(f"decode.json {alone(spark, FLIGHT, [flight(n) for n in range(min(found.rows, 100_000))]):,.0f} rows/s and core")
+    spark.dataSource.register(StubSource)
     with tempfile.TemporaryDirectory() as made:
         for name, columns, document, count in (("decode.json_spark", FLIGHT, flight, found.rows), ("decode.json_100", WIDE, wide, found.rows // 5)):
-            rows = spark.read.parquet(written(Path(made), name, [document(n) for n in range(count)]))
-            spent = in_turns(rows, columns, found.turns)
+            cluster = in_log(Path(made), [document(n) for n in range(count)])
+            spent = in_turns(spark, cluster.address, columns, found.turns)
             shown = ", ".join(f"{way} {count / seconds:,.0f} rows/s" for way, seconds in spent.items())
-            print(f"{name} ratio {spent['from_json'] / spent['waltz']:.2f} ({shown})")
+            print(f"{name} ratio {spent['from_json'] / spent['source']:.2f} ({shown})")
+        rows = spark.read.format("waltz_stub").option("cluster", cluster.address).load()
         print(f"batch.plan_ms_100_columns {planning_ms(rows, REQUIRED_WIDE):.0f}")
 
 

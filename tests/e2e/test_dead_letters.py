@@ -19,14 +19,14 @@ from waltz_log.errors import InvalidSetting
 
 BURIED = [
     ("", 0, 2, "no route takes header 7"),
-    ("all", 0, 1, "n is not INT"),
-    ("all", 0, 3, "n is not INT"),
+    ("all", 0, 1, "n is not INT: two"),
+    ("all", 0, 3, "n is not INT: three"),
     ("all", 1, 0, "is not UTF-8"),
-    ("all", 1, 1, "is not one JSON object"),
-    ("keyed", 0, 1, "n is not INT"),
-    ("keyed", 0, 3, "n is not INT"),
+    ("all", 1, 1, "is not one JSON object: Extra data at character 20"),
+    ("keyed", 0, 1, "n is not INT: two"),
+    ("keyed", 0, 3, "n is not INT: three"),
     ("keyed", 1, 0, "is not UTF-8"),
-    ("keyed", 1, 1, "is not one JSON object"),
+    ("keyed", 1, 1, "is not one JSON object: Extra data at character 20"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
     monkeypatch.setattr(internal.TableTransaction, "commit", lose)
     strict.write(raw(spark, ROWS[:4]))
     assert lost
-    assert letters(spark, tmp_path) == [("all", 0, 3, "n is not INT")]
+    assert letters(spark, tmp_path) == [("all", 0, 3, "n is not INT: three")]
     assert strict.statistics().dead_letters == 1
     assert table(spark, tmp_path / "all", "transaction_id", "n") == [(0, "1"), (1, "two")]
 
@@ -127,17 +127,20 @@ def test_letters_are_reported_again_where_their_table_was_restored_together_with
     Landing(settings, KEY).write(raw(spark, ROWS[:1]))
     empty = internal.table_version(spark, str(tmp_path / "dead"))
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    reported = [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")]
+    reported = [("all", 0, 1, "n is not INT: two"), ("all", 0, 3, "n is not INT: three")]
     assert letters(spark, tmp_path) == reported
     DeltaTable.forPath(spark, str(tmp_path / "all")).restoreToVersion(0)
     DeltaTable.forPath(spark, str(tmp_path / "dead")).restoreToVersion(empty)
-    Landing(settings, "another cluster").write(raw(spark, ROWS[1:2]))
+    elsewhere = settings.model_dump()
+    elsewhere["outputs"][0]["target"]["table"] = str(tmp_path / "of another cluster")
+    Landing(LandingSettings(**elsewhere), "another cluster").write(raw(spark, ROWS[1:2]))
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
     found = spark.read.format("delta").load(str(tmp_path / "dead"))
-    assert letters(spark, tmp_path) == [reported[0], *reported], "the other cluster's is its own"
+    both = [*reported, ("of another cluster", 0, 1, "n is not INT: two")]
+    assert letters(spark, tmp_path) == both, "the other cluster's is its own"
     assert found.where("cluster != 'another cluster'").count() == 2
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    assert letters(spark, tmp_path) == [reported[0], *reported]
+    assert letters(spark, tmp_path) == both
 
 
 def test_landings_that_share_a_dead_letter_table_each_report_what_their_own_routes_miss(spark: Any, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: P
             Landing(settings, KEY).write(raw(spark, ROWS[:2]))
     assert replay(spark, settings) == [Replayed(str(tmp_path / "all"), 0, 0, 1, {})]
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")], "once, though more came with it this time"
+    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT: two"), ("all", 0, 3, "n is not INT: three")], (
+        "once, though more came with it this time"
+    )
 
 
 PIPELINE = """\
@@ -70,7 +72,7 @@ def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_envi
     assert job() == [f"landed {reported[0]}", *reported[1:]]
     assert table(spark, tmp_path / "all", "transaction_id", "k", "n") == [(0, "a", 1), (1, "a", None), (3, "b", None)]
     done = spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NOT NULL")
-    assert table_rows(done, "transaction_id", "reason") == [(1, "n is not INT"), (3, "n is not INT")]
+    assert table_rows(done, "transaction_id", "reason") == [(1, "n is not INT: two"), (3, "n is not INT: three")]
 
 
 def test_a_replay_makes_no_table_where_there_is_none(spark: Any, tmp_path: Path) -> None:

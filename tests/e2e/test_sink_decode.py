@@ -19,6 +19,7 @@ from pyspark_waltz.source import SCHEMA
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, shape
 from waltz_delta.decode.decode_nested import checked, first_problem
 from waltz_delta.decode.decode_times import TypedTimes
+from waltz_delta.decode.problem_kinds import kind_of_problem
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.settings import DeadLetterSettings, DecodeSettings, DeleteSettings, LandingSettings, LayoutSettings, OutputSettings, TargetSettings
@@ -246,3 +247,43 @@ def test_a_projection_keeps_the_place_in_the_log(spark: Any) -> None:
     rows = decode(raw(spark, [b'{"r": "x", "a": 1}']), DecodeSettings(format="json", columns="a INT, r STRING"))
     assert project(rows, where=None, select="a AS twice").columns == ["partition", "transaction_id", "twice"]
     assert project(rows, where=None, select="a, transaction_id").columns == ["partition", "a", "transaction_id"]
+
+
+def test_planning_a_batch_costs_the_same_for_any_number_of_columns(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of the JVM costs about a tenth of a millisecond, and a batch is planned anew."""
+    client = spark.sparkContext._gateway._gateway_client
+    send, calls = client.send_command, [0]
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return send(*given, **named)
+
+    def planned(count: int) -> int:
+        columns = ", ".join(
+            f"c{n} {kind} NOT NULL" for n, kind in zip(range(count), ("INT", "STRING", "TIMESTAMP", "DECIMAL(9,2)") * count, strict=False)
+        )
+        target = TargetSettings(table="t", mode="upsert", keys=("c0",), deletes=DeleteSettings(headers=(1,)))
+        decoder = OutputDecoder(OutputSettings(target=target, decode=DecodeSettings(format="json", columns=columns)), dead_letters=True)
+        rows = raw(spark, [b"{}"])
+        calls[0] = 0
+        decoder.good(rows)
+        return calls[0]
+
+    monkeypatch.setattr(client, "send_command", counted)
+    few, many = planned(4), planned(300)
+    assert few > 0
+    assert many <= few + 20
+
+
+def test_reasons_are_counted_without_the_values_that_they_quote(spark: Any) -> None:
+    kinds = {
+        "leg is not INT: two": "leg is not INT",
+        "order.sum is not DECIMAL(5,2): 1: 2": "order.sum is not DECIMAL(5,2)",
+        "k is not MAP<STRING,ARRAY<INT>>: 5": "k is not MAP<STRING,ARRAY<INT>>",
+        "is not one JSON object: Extra data at character 20": "is not one JSON object",
+        "t is the time 2026\n: out of bounds: earliest": "t is the time: out of bounds: earliest",
+        "a is the string 1: send a number": "a is the string: send a number",
+        "r is missing or null": "r is missing or null",
+    }
+    rows = spark.createDataFrame([(each,) for each in kinds], "reason STRING").select("reason", kind_of_problem(f.col("reason")).alias("kind"))
+    assert {row.reason: row.kind for row in rows.collect()} == kinds

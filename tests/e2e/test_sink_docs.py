@@ -30,6 +30,6 @@ def test_every_program_of_the_page_runs(spark: Any, stub: Callable[..., StubClus
     read = spark.read.format("delta")
     assert sorted((r.tail, r.leg, r.origin) for r in read.load(f"{tmp_path}/legs").collect()) == [("N0", 1, "JFK"), ("N1", 3, "LAX")]
     assert [r.tail for r in read.load(f"{tmp_path}/aircraft").collect()] == ["N1"]
-    assert {(r.transaction_id, r.reason) for r in read.load(f"{tmp_path}/dead_letters").collect()} == {(1, "leg is not INT")}
+    assert {(r.transaction_id, r.reason) for r in read.load(f"{tmp_path}/dead_letters").collect()} == {(1, "leg is not INT: two")}
     assert names["landing"].statistics().dead_letters == 2, "counted while the tables were written"
     assert [(each.landed, each.still) for each in names["reports"]] == [(0, 1), (0, 1)]

@@ -23,6 +23,7 @@ from waltz_delta.base.log_store import one_committer
 from waltz_delta.base.quoting import quoted
 from waltz_delta.base.session import open_session
 from waltz_delta.decode.decode import PROBLEM
+from waltz_delta.decode.problem_kinds import kind_of_problem
 from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
@@ -57,7 +58,7 @@ class Replayed:
     waiting: int
     """The table has not reached their position in the log; a later replay lands them."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """The most frequent reasons of those that still do not decode."""
+    """The most frequent reasons of those that still do not decode, without the values that they quote."""
 
 
 def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = False) -> list[Replayed]:
@@ -114,7 +115,7 @@ class _Try:
 
     def report(self, table: str) -> Replayed | None:
         total, ready = self.letters.count(), self.ready.count()
-        reasons = {row[0]: row[1] for row in self.bad.groupBy(PROBLEM).count().collect()}
+        reasons = {row[0]: row[1] for row in self.bad.groupBy(kind_of_problem(f.col(PROBLEM))).count().collect()}
         still = sum(reasons.values())
         commonest = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))[:REASONS_SHOWN]
         return Replayed(table, ready - still, still, total - ready, dict(commonest)) if total else None
