@@ -216,6 +216,8 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"R": "x"}', "r is missing or null"),
     (b'{"r": null}', "r is missing or null"),
     (b'{"r": "x", "n": {}}', "n.x is missing or null"),
+    (b'{"r": 1.5, "y": "YWIu="}', "y is not BINARY: YWIu="),
+    (b'{"r": [], "y": "YW\xc3\xa4u"}', "y is not BINARY: YWäu"),
     (b'\xef\xbb\xbf{"r": "x"}', "begins with a byte order mark, which JSON does not allow"),
     (b'{"r": "x", "k": {"q": [{"m": true}]}}', "k.m is not DECIMAL(4,2): true"),
     (b'{"r": "x", "l": [1, {}]}', "l is not INT: {}"),
