@@ -210,8 +210,12 @@ def _conclude(options: Options, console: Console, flights: list[Flight], watch: 
     for query, columns, rows in ask(options.tables):
         show_answer(console, query, columns, rows)
     took_s = time.monotonic() - started_s
+    behind = ", ".join(f"{table} {watch.behind_p95_s(table):.1f} s" for table in TABLES)
     console.print(
-        f"\n{len(flights):,} flights in {dispatched_s:.0f} s, {watch.conflicts:,} lock conflicts decided again, "
+        f"\nWhile flights were appended, the tables were behind the log by at most (95 % of the time): {behind}.", highlight=False, soft_wrap=True
+    )
+    console.print(
+        f"{len(flights):,} flights in {dispatched_s:.0f} s, {watch.conflicts:,} lock conflicts decided again, "
         f"{watch.settled:,} unknown outcomes read from the log, at most {watch.memory_peak / 2**30:.1f} GiB; {took_s:.0f} s in all.",
         highlight=False,
         soft_wrap=True,

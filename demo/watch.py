@@ -56,6 +56,7 @@ class Watch:
         self._counts = {airport: Counts() for airport in AIRPORTS}
         self._table_marks: dict[str, dict[int, int]] = {table: {} for table in tables}
         self._clock = LagClock()
+        self._behind_s: dict[str, list[float]] = {table: [] for table in tables}
         self._recent: deque[tuple[float, int]] = deque()
         self._memory = 0
         self._next_marks_s = self._next_memory_s = 0.0
@@ -93,6 +94,11 @@ class Watch:
         """All flights are in the log, and all of the log is in every table."""
         return committed(self.log_marks) >= self._flights and all(marks == self.log_marks for marks in self._table_marks.values())
 
+    def behind_p95_s(self, table: str) -> float:
+        """How far the table was behind the log while flights were appended: the 95th percentile of the states that were read, in seconds."""
+        behind_s = sorted(self._behind_s[table])
+        return behind_s[int(len(behind_s) * 0.95)] if behind_s else 0.0
+
     def poll(self) -> None:
         """Updates everything; raises `Stalled` if nothing has advanced for too long."""
         now_s = self.elapsed_s
@@ -124,7 +130,11 @@ class Watch:
                 raise
             return  # between two owners; keep the old marks
         self.log_marks = {partition: bound.high_water_mark for partition, bound in bounds.items()}
-        self._clock.log_at(self.elapsed_s, committed(self.log_marks))
+        total = committed(self.log_marks)
+        self._clock.log_at(self.elapsed_s, total)
+        if 0 < total < self._flights:
+            for table, behind_s in self._behind_s.items():
+                behind_s.append(self._clock.behind_s(self.elapsed_s, self.rows(table)))
 
     def snapshot(self, phase: str) -> Snapshot:
         now_s = self.elapsed_s
