@@ -68,7 +68,7 @@ def _short(value: float) -> str:
 def _compared(rows: Mapping[str, str], unit: str, figures: Figures) -> str:
     found = [
         (
-            label,
+            label + _kafka_settings(figures[name]["conditions"]),
             figures[name]["conditions"]["platform"],
             f"{figures[name]['ratio']:.2f} ({figures[name]['conditions']['ratios']})",
             "<br>".join(f"{peer} {value}" for peer, value in figures[name]["conditions"]["peers"].items())
@@ -80,7 +80,22 @@ def _compared(rows: Mapping[str, str], unit: str, figures: Figures) -> str:
         for name, label in rows.items()
         if name in figures
     ]
-    return _rows(("load", f"platform, {unit}", "ratio to the best peer", f"peers, {unit}"), *found)
+    promises = {own["kafka_durability"]: own["platform_durability"] for name in rows if "kafka_durability" in (own := _own(name, figures))}
+    table = _rows(("load", f"platform, {unit}", "ratio to the best peer", f"peers, {unit}"), *found)
+    return table + "".join(f"\nThe platform answers after {mine}.\nKafka: {kafka}.\n" for kafka, mine in promises.items())
+
+
+def _own(name: str, figures: Figures) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = figures[name]["conditions"] if name in figures else {}
+    return found
+
+
+def _kafka_settings(own: Mapping[str, Any]) -> str:
+    """What both sides have in flight, and the settings that were the best for Kafka; runs before these were recorded have none."""
+    if "bytes_in_flight" not in own:
+        return ""
+    settings = ", ".join(f"`{name}={value}`" for name, value in own["kafka"].items() if name != "acks")
+    return f"<br>{own['bytes_in_flight'] / 1e6:.1f} MB in flight; Kafka: {settings}"
 
 
 def _values(rows: Mapping[str, str], figures: Figures) -> str:

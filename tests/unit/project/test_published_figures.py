@@ -96,6 +96,21 @@ def test_a_peer_that_did_not_hold_the_rate_is_shown_with_what_was_measured() -> 
     assert "peer linger 0: did not hold the rate, 12,300 in the last round of warm-up" in table
 
 
+def test_a_row_beside_kafka_states_what_is_in_flight_its_settings_and_each_sides_durability() -> None:
+    own = {
+        "platform": "1 (1 to 1)",
+        "ratios": "1 to 1",
+        "peers": {},
+        "bytes_in_flight": 6_553_600,
+        "kafka": {"acks": "all", "linger.ms": 10},
+        "platform_durability": "fdatasync at 2 of 3 replicas",
+        "kafka_durability": "acks=all: synced later",
+    }
+    table = reference_figures._compared({"a": "load"}, "ms", {"a": {"ratio": 1.0, "conditions": own}})
+    assert "| load<br>6.6 MB in flight; Kafka: `linger.ms=10` |" in table
+    assert "The platform answers after fdatasync at 2 of 3 replicas.\nKafka: acks=all: synced later." in table
+
+
 def test_a_figure_within_a_sentence_is_generated(tmp_path: Path) -> None:
     text = tmp_path / "page.md"
     text.write_text("It needs <!-- figure: a.ms -->0 ms<!-- end --> each.\n")
