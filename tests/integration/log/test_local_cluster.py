@@ -171,7 +171,7 @@ def test_a_cluster_is_created_once(cluster: LocalCluster) -> None:
 
 
 def test_a_second_cluster_in_the_same_directory_is_refused(cluster: LocalCluster) -> None:
-    with pytest.raises(InvalidRequest, match="runs already"):
+    with pytest.raises(InvalidRequest, match="is already running"):
         LocalCluster(cluster.directory).open()
 
 

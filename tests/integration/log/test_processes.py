@@ -72,7 +72,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 def test_processes_are_killed_stopped_and_started_again_by_name(processes: Processes) -> None:
     first = processes.start("one", SLEEP)
     assert processes.pids == {"one": first}
-    with pytest.raises(InvalidRequest, match=f"one runs already: pid={first}"):
+    with pytest.raises(InvalidRequest, match=f"one is already running: pid={first}"):
         processes.start("one", SLEEP)
     processes.kill("one")
     assert not _alive(first)

@@ -239,7 +239,7 @@ class WaltzClient:
         future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)
         append = pack_append(future, producer, draft, producer.clock() + timeout_s)
         if timeout_s <= 0:
-            raise NotAppended(partition=partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
+            raise NotAppended(partition=partition, reason=f"the timeout is too short to send: timeout_s={timeout_s:g}")
         if not producer.try_enqueue(append):
             await producer.enqueue(append)
         if self._traced is not None:
@@ -469,7 +469,7 @@ class WaltzClient:
     def _check(self, partition: int) -> None:
         self._check_usable()
         if type(partition) is not int and (not isinstance(partition, int) or isinstance(partition, bool)):
-            raise InvalidRequest(reason=f"a partition is a number, not {type(partition).__name__}: partition={partition!r}")
+            raise InvalidRequest(reason=f"a partition must be a number, not {type(partition).__name__}: partition={partition!r}")
         if not 0 <= partition < self.partitions:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self.partitions}")
 

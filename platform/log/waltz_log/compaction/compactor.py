@@ -204,7 +204,7 @@ class Compactor:
 
 
 def _not_whole(wanted: int, found: int) -> CorruptData:
-    return CorruptData(where="log", offset=0, transaction_id=wanted, reason=f"what was read goes on at {found}")
+    return CorruptData(where="log", offset=0, transaction_id=wanted, reason=f"the log continues at {found} instead")
 
 
 def _contains(sorted_hashes: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

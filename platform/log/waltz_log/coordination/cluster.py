@@ -120,10 +120,10 @@ async def grow_cluster(
     while True:
         node, held = await coordinator.get(CLUSTER, latest=True), await coordinator.get(REPLICAS)
         if node is None or held is None:
-            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+            raise InvalidRequest(reason="there is no cluster at this address: create one first")
         found = ClusterParameters.from_bytes(node.data)
         if partitions < found.partitions:
-            raise InvalidRequest(reason=f"there are {found.partitions} partitions already; a log never has fewer than it had")
+            raise InvalidRequest(reason=f"there are {found.partitions} partitions already, and their number cannot decrease")
         before = ReplicaAssignment.from_bytes(held.data)
         if storages is not None:
             assigned = {name for names in before.replicas.values() for name in names}
@@ -204,7 +204,7 @@ def _epoch_above(known: ClusterParameters | None, states: Mapping[int, Partition
 async def _expect_restored(coordinator: Coordinator, known: ClusterParameters | None, found: Adoption) -> None:
     if known is None or known.key != found.key:
         there = "none" if known is None else f"name={known.name} key={known.key}"
-        raise InvalidRequest(reason=f"no cluster with the key of these directories is there: key={found.key} found: {there}")
+        raise InvalidRequest(reason=f"the coordinator has no cluster with the key of these directories: key={found.key} found: {there}")
     if known.partitions > len(found.replicas):
         reason = f"the coordinator knows of more partitions than these directories: {known.partitions}, they have {len(found.replicas)}"
         raise InvalidRequest(reason=f"{reason}; one that has room for all must be among them")

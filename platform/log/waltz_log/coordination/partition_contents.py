@@ -66,7 +66,7 @@ class PartitionsAsked:
     async def _read(self, path: str) -> bytes:
         node = await self._coordinator.get(path)
         if node is None:
-            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+            raise InvalidRequest(reason="there is no cluster at this address: create one first")
         return node.data
 
     async def bounds(self, partitions: Collection[int], *, closed_in: int | None = None) -> dict[int, pb.Bound]:

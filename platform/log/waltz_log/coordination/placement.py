@@ -86,7 +86,7 @@ async def change_placement(coordinator: Coordinator, decide: Callable[[Assignmen
     while True:
         cluster, node = await coordinator.get(CLUSTER, latest=True), await coordinator.get(ASSIGNMENT, latest=True)
         if cluster is None:
-            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+            raise InvalidRequest(reason="there is no cluster at this address: create one first")
         servers = await read_servers(coordinator)
         before = Assignment() if node is None else Assignment.from_bytes(node.data)
         after = assign(decide(before), servers, ClusterParameters.from_bytes(cluster.data).partitions)

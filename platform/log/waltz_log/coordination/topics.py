@@ -25,7 +25,7 @@ async def pool_of(coordinator: Coordinator) -> range:
     """All log partitions. Raises `InvalidRequest` if there is no cluster."""
     node = await coordinator.get(CLUSTER, latest=True)
     if node is None:
-        raise InvalidRequest(reason="there is no cluster at this address: make one first")
+        raise InvalidRequest(reason="there is no cluster at this address: create one first")
     return range(ClusterParameters.from_bytes(node.data).partitions)
 
 

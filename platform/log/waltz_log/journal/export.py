@@ -98,11 +98,13 @@ class _Import:
                 else:
                     self._import_line(fields)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-                raise InvalidRequest(reason=f"line {number} is not one of a journal's export: {type(error).__name__} {error}") from None
+                raise InvalidRequest(reason=f"line {number} is not a line of a journal's export: {type(error).__name__} {error}") from None
         if ended is None or ended != number - 2:
-            raise InvalidRequest(reason="the export is cut off: its last line is missing or counts others" if number else "the export is empty")
+            raise InvalidRequest(
+                reason="the export is cut off: its last line is missing, or its counts do not match" if number else "the export is empty"
+            )
         if self._open:
-            raise InvalidRequest(reason=f"transaction {min(self._open)} is not said to be prepared")
+            raise InvalidRequest(reason=f"transaction {min(self._open)} is not listed as prepared")
         self._journal.sync()
         return len(self._journal), self._prepared
 

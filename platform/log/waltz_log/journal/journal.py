@@ -93,7 +93,7 @@ class Journal:
     def loaded(self) -> Loaded:
         """The records and transactions that opening found, until `drop_loaded`."""
         if self._loaded is None:
-            raise InvalidRequest(reason="what was loaded was dropped")
+            raise InvalidRequest(reason="the loaded records were released")
         return self._loaded
 
     def drop_loaded(self) -> None:
@@ -228,7 +228,7 @@ class Journal:
                 self._compactor.run()
             if writer.free_bytes - size < kept:
                 limit = self._settings.files_max * self._settings.file_bytes
-                raise JournalFull(reason=f"{writer.free_bytes} of {limit} bytes are left, kept for deletes")
+                raise JournalFull(reason=f"{writer.free_bytes} of {limit} bytes are free, and deletes need them")
 
     def _kept_bytes(self, adds: int) -> int:
         return DELETE_TX_BYTES * (len(self._places) + len(self._owners) + adds) + (self._reserve_bytes if adds else 0)
@@ -241,7 +241,7 @@ class Journal:
         self._writer.usable()
         if transaction_id is not None:
             if not self._transaction_id < transaction_id <= ID_MAX:
-                raise InvalidRequest(reason=f"transaction ids rise: {transaction_id} is not above {self._transaction_id}")
+                raise InvalidRequest(reason=f"transaction ids must increase: {transaction_id} is not above {self._transaction_id}")
             self._transaction_id = transaction_id - 1
         transaction = Transaction(self._next_transaction_id())
         self._transactions[transaction.id] = transaction

@@ -136,7 +136,7 @@ class Ring:
         while len(self._ready) < count:
             planned = self.plan()
             if planned is None:
-                raise JournalFull(reason=f"all {self._settings.files_max} files hold what lives")
+                raise JournalFull(reason=f"all {self._settings.files_max} files hold live records")
             self.prepare(planned)
             self.add_ready(planned)
 

@@ -102,7 +102,7 @@ class Outbox:
 
         def register(function: H) -> H:
             if name in self._handlers:
-                raise InvalidRequest(reason=f"two handlers of one name: {name}")
+                raise InvalidRequest(reason=f"two handlers have the same name: {name}")
             self._handlers[name] = function
             return function
 

@@ -56,7 +56,7 @@ class Processes:
     def start(self, name: str, command: Sequence[str]) -> int:
         """Returns the process id. Output is appended to its log. Raises `InvalidRequest` if it runs already, `OSError` if it cannot start."""
         if self.running(name):
-            raise InvalidRequest(reason=f"{name} runs already: pid={self._children[name].pid}")
+            raise InvalidRequest(reason=f"{name} is already running: pid={self._children[name].pid}")
         make_private_directory(self._logs)
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         with self.log(name).open("ab") as log:

@@ -220,7 +220,7 @@ class LocalCluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise InvalidRequest(reason=f"the cluster in {self.directory} runs already") from None
+            raise InvalidRequest(reason=f"the cluster in {self.directory} is already running") from None
         self._lock = lock
         self.start("zookeeper")
         self._create()

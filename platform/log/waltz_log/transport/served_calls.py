@@ -75,7 +75,7 @@ async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any
         if task_is_cancelled():
             raise
         # Something that the handler awaited was cancelled, not the call. gRPC would never report that to the peer.
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the awaited result was cancelled")
     except Exception as error:
         await context.abort(grpc.StatusCode.UNKNOWN, log_failure(method, str(context.peer()), error))
 

@@ -21,7 +21,7 @@ async def run(
     try:
         node = await coordinator.get(CLUSTER)
         if node is None:
-            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+            raise InvalidRequest(reason="there is no cluster at this address: create one first")
         before = ClusterParameters.from_bytes(node.data).partitions
         after, assignment = await grow_cluster(coordinator, partitions, storages=storages, replication=replication, dry_run=dry_run)
     finally:

@@ -26,7 +26,7 @@ async def read_replicas(coordinator: Coordinator) -> dict[int, tuple[str, ...]]:
     """Raises `InvalidRequest` if there is no cluster."""
     node = await coordinator.get(REPLICAS, latest=True)
     if node is None:
-        raise InvalidRequest(reason="there is no cluster at this address: make one first")
+        raise InvalidRequest(reason="there is no cluster at this address: create one first")
     return ReplicaAssignment.from_bytes(node.data).replicas
 
 

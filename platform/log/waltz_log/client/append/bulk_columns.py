@@ -146,9 +146,9 @@ def _header(header: object, row: int | None) -> int:
     try:
         found = index(header)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidBatch(row=row, column=HEADER, reason=f"a header is a whole number of 32 bits: {header!r}") from None
+        raise InvalidBatch(row=row, column=HEADER, reason=f"a header must be a whole number of 32 bits: {header!r}") from None
     if found not in HEADERS:
-        raise InvalidBatch(row=row, column=HEADER, reason=f"a header is a whole number of 32 bits: {found}")
+        raise InvalidBatch(row=row, column=HEADER, reason=f"a header must be a whole number of 32 bits: {found}")
     return found
 
 
@@ -196,7 +196,7 @@ def _listed_locks(column: Any, name: str, count: int) -> _Locks:
         return _Locks(counts, ListedBodies(keys if set(map(type, keys)) <= {bytes} else tuple(map(_key_bytes, keys))))
     except (TypeError, UnicodeEncodeError):
         at = next(at for at, key in enumerate(keys) if not _is_key(key))
-        raise InvalidBatch(row=_row_of(at, counts), column=name, reason=f"a lock is text or bytes: {keys[at]!r}") from None
+        raise InvalidBatch(row=_row_of(at, counts), column=name, reason=f"a lock must be text or bytes: {keys[at]!r}") from None
 
 
 def _key_bytes(key: Any) -> bytes:
@@ -220,7 +220,7 @@ def _row_locks(columns: Sequence[tuple[int, _Locks]], count: int, lock_name: str
     try:
         lock_prefix(lock_name)
     except (AttributeError, UnicodeEncodeError):
-        raise InvalidRequest(reason=f"the name of a lock is text: {lock_name!r}") from None
+        raise InvalidRequest(reason=f"the name of a lock must be text: {lock_name!r}") from None
     totals = columns[0][1].counts if len(columns) == 1 else [sum(each) for each in zip(*(locks.counts for _, locks in columns), strict=True)]
     if max(totals, default=0) > locks_max:
         row, total = next((row, total) for row, total in enumerate(totals) if total > locks_max)

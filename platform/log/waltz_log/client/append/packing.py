@@ -35,7 +35,7 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
             else:
                 append.lock_counts, locks = _pack_locks(write_locks, read_locks, append_locks, producer.locks_max)
         except TypeError:
-            raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None
+            raise InvalidRequest(reason="locks must be a list of locks, each a name and a key, text or number") from None
     else:
         append.lock_counts, locks = NO_LOCKS, b""
     append.locks = locks
@@ -82,7 +82,7 @@ def integer_mark(mark: object) -> int:
             raise TypeError
         found = index(mark)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidRequest(reason=f"a high-water mark is a transaction id, or -1: {mark!r}") from None
+        raise InvalidRequest(reason=f"a high-water mark must be a transaction id or -1: {mark!r}") from None
     if not -1 <= found <= MARK_MAX:
         raise InvalidRequest(reason=f"no such high-water mark: {found}")
     return found
@@ -91,7 +91,7 @@ def integer_mark(mark: object) -> int:
 def checked_timeout(timeout_s: float) -> float:
     """The timeout of a caller in seconds; 0: nothing is sent. Raises `InvalidRequest` if it is negative or not a number."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
-        raise InvalidRequest(reason=f"a timeout is a number of seconds, 0 or more: timeout_s={timeout_s!r}")
+        raise InvalidRequest(reason=f"a timeout must be a number of seconds, 0 or more: timeout_s={timeout_s!r}")
     return timeout_s
 
 
@@ -104,6 +104,6 @@ def check_draft(data: object, header: object, record_bytes_max: int) -> None:
     try:
         found = index(header)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidRequest(reason=f"a header is a whole number of 32 bits: {header!r}") from None
+        raise InvalidRequest(reason=f"a header must be a whole number of 32 bits: {header!r}") from None
     if not -0x8000_0000 <= found <= 0x7FFF_FFFF:
         raise InvalidRequest(reason=f"header must fit a signed 32-bit integer: header={found}")

@@ -100,7 +100,7 @@ def rows(batch: Any) -> Iterator[tuple[bytes, int]]:
     would be left out is refused with `InvalidRequest`."""
     names = list(batch.schema.names)
     if DATA not in names or not set(names) <= {DATA, HEADER} or len(set(names)) != len(names):
-        raise InvalidRequest(reason=f"a record batch to append has a column data and may have a column header: columns={','.join(names)}")
+        raise InvalidRequest(reason=f"a record batch must have a column data, and may have a column header: columns={','.join(names)}")
     return zip(_values(batch.column(names.index(DATA))), _headers(batch, names), strict=True)
 
 
@@ -126,7 +126,7 @@ def _values(column: Any, *, nulls: bool = False) -> Iterator[bytes]:
     """The values of each row; whatever stands under a null where `nulls` may be."""
     code = _OFFSETS.get(str(column.type))
     if code is None or (column.null_count and not nulls):
-        raise InvalidRequest(reason=f"data of a record batch are bytes or text without nulls: type={column.type} nulls={column.null_count}")
+        raise InvalidRequest(reason=f"data of a record batch must be bytes or text without nulls: type={column.type} nulls={column.null_count}")
     count, start = len(column), column.offset
     _, offsets_buffer, values_buffer = column.buffers()
     if not count:
@@ -140,7 +140,7 @@ def _values(column: Any, *, nulls: bool = False) -> Iterator[bytes]:
 
 def _numbers(column: Any) -> array[int]:
     if str(column.type) != "int32" or column.null_count:
-        raise InvalidRequest(reason=f"headers of a record batch are int32 without nulls: type={column.type} nulls={column.null_count}")
+        raise InvalidRequest(reason=f"headers of a record batch must be int32 without nulls: type={column.type} nulls={column.null_count}")
     numbers: array[int] = array("i")
     numbers.frombytes(memoryview(column.buffers()[1])[4 * column.offset : 4 * (column.offset + len(column))])
     return numbers

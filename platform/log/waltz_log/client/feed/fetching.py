@@ -43,7 +43,7 @@ def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
         try:
             number = index(each)
         except TypeError:
-            raise InvalidRequest(reason=f"a transaction id is a whole number: {each!r}") from None
+            raise InvalidRequest(reason=f"a transaction id must be a whole number: {each!r}") from None
         if isinstance(each, bool) or not 0 <= number <= ID_MAX:
             raise InvalidRequest(reason=f"no such transaction id: {each!r}")
         if len(found) == IDS_MAX:

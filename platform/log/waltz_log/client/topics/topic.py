@@ -90,7 +90,7 @@ class TopicHandle:
     def log_partition(self, partition: int) -> int:
         """The log partition of one of the topic's partitions. Raises `InvalidRequest` if the topic has no such partition."""
         if not isinstance(partition, int):
-            raise InvalidRequest(reason=f"a partition is a number, not {partition!r}")
+            raise InvalidRequest(reason=f"a partition must be a number, not {partition!r}")
         return self._topic.log_partition(partition)
 
     def partition_of(self, key: bytes) -> int:
@@ -127,7 +127,7 @@ class TopicHandle:
         elif isinstance(value, bytes) and value:
             data = pack_keyed(key, value)
         else:
-            reason = "an empty value would delete the key: use `delete`" if value == b"" else f"a value is bytes, not {value!r}"
+            reason = "an empty value would delete the key: use `delete`" if value == b"" else f"a value must be bytes, not {value!r}"
             raise InvalidRequest(reason=f"{reason}: topic={self.name}")
         found = partition_of_key(key, len(self._topic.partitions))
         if partition not in (None, found):
@@ -138,12 +138,12 @@ class TopicHandle:
         if key is not None:
             raise InvalidRequest(reason=f"transactions of {self.name} have no keys")
         if not isinstance(value, bytes):
-            raise InvalidRequest(reason=f"data are bytes, not {value!r}: topic={self.name}")
+            raise InvalidRequest(reason=f"data must be bytes, not {value!r}: topic={self.name}")
         if partition is not None:
             self.log_partition(partition)
             return partition, value
         if locked and self.partitions > 1:
-            raise InvalidRequest(reason=f"locks hold within a partition: name the partition of {self.name} too")
+            raise InvalidRequest(reason=f"a lock applies to one partition: name the partition of {self.name} too")
         return self._next_turns(1), value
 
     def draft_of(self, entry: Any, partition: int | None = None) -> tuple[int, Draft]:
@@ -175,7 +175,7 @@ class TopicHandle:
         In a keyed topic the key decides the partition. In any other topic `partition` does; without it, appends rotate over the partitions. Raises
         `InvalidRequest` for a key, value or partition that does not fit the topic, and `TopicDeleted`. `options` are the other fields of `Draft`."""
         if value is None:
-            raise InvalidRequest(reason=f"data are bytes, not None: topic={self.name}")
+            raise InvalidRequest(reason=f"data must be bytes, not None: topic={self.name}")
         place, draft = self.draft(value, key=key, partition=partition, **options)
         return await self._client.enqueue(self._topic.partitions[place], draft, timeout_s, self._identity)
 
@@ -354,7 +354,7 @@ class TopicTransaction:
         """Sets what is appended when the function returns; call it at most once. `locks`: `write_locks`, `read_locks`, `append_locks`, as in
         `Draft`. Raises `InvalidRequest` for a value or key that does not fit."""
         if value is None:
-            raise InvalidRequest(reason="data are bytes, not None")
+            raise InvalidRequest(reason="data must be bytes, not None")
         self._tx.append(self._topic.draft(value, key=key, partition=self.partition)[1].data, header, **locks)
 
     def delete(self, key: bytes, header: int = 0, **locks: Sequence[Lock]) -> None:

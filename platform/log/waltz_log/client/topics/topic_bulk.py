@@ -177,7 +177,7 @@ class TopicBulk:
         columns = [batch if isinstance(batch, BulkColumns) else BulkColumns.of_batch(batch) for batch in batches]
         for rows in checked(columns, self._settings.record_bytes_max, self._settings.locks_max):
             if rows.locks is not None and self._topic.place is None:
-                raise InvalidRequest(reason="locks hold within a partition: name the partition of the topic too")
+                raise InvalidRequest(reason="a lock applies to one partition: name the partition of the topic too")
             found.append(rows)
             await asyncio.sleep(0)
         for rows in found:
@@ -202,7 +202,7 @@ class TopicBulk:
     def _deal_keyed(self, batch: Any) -> tuple[int, dict[int, tuple[Rows, Sequence[int]]]]:
         """Rows, and those of each partition with their places in the batch. Raises `InvalidBatch`."""
         if isinstance(batch, BulkColumns):
-            raise InvalidRequest(reason="columns for a keyed topic are a record batch with a column key")
+            raise InvalidRequest(reason="bulk data for a keyed topic must be a record batch with a column key")
         most, row = self._settings.record_bytes_max, -1
         bodies: dict[int, list[bytes]] = {}
         headers: dict[int, array[int]] = {}

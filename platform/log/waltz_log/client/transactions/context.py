@@ -90,5 +90,5 @@ class Application:
 def checked_mark(mark: object) -> int:
     """What an application said its mark is. Raises `InvalidRequest`."""
     if not isinstance(mark, int) or mark < -1:
-        raise InvalidRequest(reason=f"an application's high-water mark is a transaction id, or -1: {mark!r}")
+        raise InvalidRequest(reason=f"an application's high-water mark must be a transaction id or -1: {mark!r}")
     return mark

@@ -83,12 +83,12 @@ def lock_prefix(name: str) -> bytes:
 
 def _hash_lock(lock: tuple[str, str | int]) -> bytes:
     if not isinstance(lock, tuple) or len(lock) != 2 or not isinstance(lock[0], str) or not isinstance(lock[1], str | int):
-        raise InvalidRequest(reason=f"a lock is a name and a key, text or number: {lock!r}")
+        raise InvalidRequest(reason=f"a lock must be a name and a key, text or number: {lock!r}")
     try:
         name = lock[0].encode()
         key = b"s" + lock[1].encode() if isinstance(lock[1], str) else b"i%d" % lock[1]
     except ValueError as error:
-        raise InvalidRequest(reason=f"a lock is text or a number: {lock!r}: {error}") from None
+        raise InvalidRequest(reason=f"a lock must be text or a number: {lock!r}: {error}") from None
     return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
 
 

@@ -68,7 +68,7 @@ async def _change_policy(console: Console, values: dict[str, str], dry_run: bool
     elif kinds.get(policy) is int:
         text = text.replace(",", "").replace("_", "")
         if not isinstance(policy_values({policy: text})[policy], int):
-            raise InvalidRequest(reason=f"{policy} is a whole number, not {text[:80]!r}")
+            raise InvalidRequest(reason=f"{policy} must be a whole number, not {text[:80]!r}")
     request = pb.TopicsRequest(action=pb.TopicsRequest.ACTION_ALTER, topic=str(name), policies={policy: text}, dry_run=dry_run)
     await console.link.call(TOPICS, request)
     return f"policy {policy} of {name} to {text}"
@@ -102,7 +102,7 @@ async def _place(console: Console, action: pb.PlacementRequest.Action.ValueType,
 def _partition(values: dict[str, str]) -> int:
     text = values.get("partition", "")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise InvalidRequest(reason=f"a partition is a number, not {text[:80]!r}")
+        raise InvalidRequest(reason=f"a partition must be a number, not {text[:80]!r}")
     return int(text)
 
 

@@ -37,7 +37,7 @@ def number_of(values: Mapping[str, str], name: str) -> int | None:
     try:
         value = int(found.replace(",", "").replace("_", ""))
     except ValueError:
-        raise InvalidRequest(reason=f"{name} is a whole number, not {found[:80]!r}") from None
+        raise InvalidRequest(reason=f"{name} must be a whole number, not {found[:80]!r}") from None
     if abs(value) > 2**63 - 1:
         raise InvalidRequest(reason=f"{name} is too large")
     return value
@@ -47,7 +47,7 @@ def path_number(request: Request, name: str) -> int:
     """The number in the path. Raises `InvalidRequest`."""
     value = number_of({name: str(request.path_params[name])}, name)
     if value is None or value < 0:
-        raise InvalidRequest(reason=f"{name} is a whole number")
+        raise InvalidRequest(reason=f"{name} must be a whole number")
     return value
 
 
@@ -58,7 +58,7 @@ def parse_time(text: str | None) -> int | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(reason=f"time is written as 2026-11-25T12:30:00, not as {text[:80]!r}") from None
+        raise InvalidRequest(reason=f"time must be written as 2026-11-25T12:30:00, not as {text[:80]!r}") from None
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     try:
         return int(aware.timestamp() * 1000)

@@ -295,7 +295,7 @@ async def _status_of(method: AnyMethod, work: Awaitable[None], peer: str) -> byt
     except asyncio.CancelledError:
         if task_is_cancelled():
             raise
-        return errors.encode(ConnectionLost(address="peer", reason="what the call waited for was given up")).encode()
+        return errors.encode(ConnectionLost(address="peer", reason="the awaited result was cancelled")).encode()
     except Exception as error:
         return errors.encode(ConnectionLost(address="peer", reason=log_failure(method, peer, error))).encode()
 

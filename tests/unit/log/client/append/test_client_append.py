@@ -147,9 +147,9 @@ async def test_an_append_that_the_log_could_never_accept_is_refused_before_it_is
     with pytest.raises(InvalidRequest, match="data must be bytes"):
         await client.append(0, "text")  # type: ignore[arg-type]
     for lock in ("seat", ("seat", 1.5), ("seat", ["12A"]), (1, 2), ("seat", "\ud800")):
-        with pytest.raises(InvalidRequest, match="a lock is"):
+        with pytest.raises(InvalidRequest, match="a lock must be"):
             await client.append(0, b"", write_locks=[lock])  # type: ignore[list-item]
-    with pytest.raises(InvalidRequest, match="locks are a list"):
+    with pytest.raises(InvalidRequest, match="locks must be a list"):
         await client.append(0, b"", write_locks=iter([SEAT]))  # type: ignore[arg-type]
     assert cluster.logs[0].frames == 0
     assert (await client.append(0, bytes(100), header=2**31 - 1)).transaction_id == 0
@@ -458,7 +458,7 @@ async def test_room_is_given_back_after_every_kind_of_end(connect: Connect, clus
 
 @pytest.mark.parametrize("partition", ["0", 0.0, None, True, b"0"])
 async def test_a_partition_that_is_no_number_is_refused_by_its_type(partition: int, client: WaltzClient) -> None:
-    with pytest.raises(InvalidRequest, match=f"a partition is a number, not {type(partition).__name__}"):
+    with pytest.raises(InvalidRequest, match=f"a partition must be a number, not {type(partition).__name__}"):
         await client.append(partition, b"")
 
 

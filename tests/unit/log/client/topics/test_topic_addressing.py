@@ -107,12 +107,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("keyed", {"key": b"k" * 65_537}, "a key has 1 to"),
     ("keyed", {"key": b"k", "value": b""}, "use `delete`"),
     ("keyed", {"key": b"k", "value": None}, "bytes, not None"),
-    ("keyed", {"key": b"k", "value": "text"}, "a value is bytes"),
+    ("keyed", {"key": b"k", "value": "text"}, "a value must be bytes"),
     ("keyed", {"key": b"k", "partition": 1 - partition_of_key(b"k", 2)}, "the key belongs to partition"),
     ("plain", {"key": b"k"}, "have no keys"),
     ("plain", {"partition": 2}, "partitions 0 to 1"),
-    ("plain", {"partition": "0"}, "a partition is a number"),
-    ("plain", {"value": "text"}, "data are bytes"),
+    ("plain", {"partition": "0"}, "a partition must be a number"),
+    ("plain", {"value": "text"}, "data must be bytes"),
     ("plain", {"write_locks": [Lock("seat", 1)]}, "name the partition"),
 ]
 
