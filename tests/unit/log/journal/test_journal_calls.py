@@ -63,7 +63,7 @@ def test_live_records_are_loaded_in_the_order_of_writing() -> None:
 def test_loaded_records_can_be_dropped() -> None:
     journal = open_journal(SimulatedDisk())
     journal.drop_loaded()
-    with pytest.raises(InvalidRequest, match="dropped"):
+    with pytest.raises(InvalidRequest, match="released"):
         _ = journal.loaded
 
 

@@ -35,7 +35,7 @@ def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draf
             else:
                 append.lock_counts, locks = _pack_locks(write_locks, read_locks, append_locks, producer.locks_max)
         except TypeError:
-            raise InvalidRequest(reason="locks must be a list of locks, each a name and a key, text or number") from None
+            raise InvalidRequest(reason="locks must be a list, and a lock must be a name and a key, text or number") from None
     else:
         append.lock_counts, locks = NO_LOCKS, b""
     append.locks = locks
