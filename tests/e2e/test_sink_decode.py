@@ -250,7 +250,7 @@ def test_a_projection_keeps_the_place_in_the_log(spark: Any) -> None:
 
 
 def test_planning_a_batch_costs_the_same_for_any_number_of_columns(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call of the JVM costs about a tenth of a millisecond, and a batch is planned anew."""
+    """Each call of the JVM costs about a tenth of a millisecond, and a batch is planned again."""
     client = spark.sparkContext._gateway._gateway_client
     send, calls = client.send_command, [0]
 
