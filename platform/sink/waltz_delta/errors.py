@@ -14,6 +14,7 @@ __all__ = [
     "PositionNotReached",
     "RestoreOvertaken",
     "SchemaMismatch",
+    "StoreUnavailable",
     "TableLocked",
     "TableReplaced",
     "TableRestored",
@@ -111,6 +112,19 @@ class WriteContended(WaltzError):
     exit_code = UNAVAILABLE
     path: str
     attempts: int
+
+
+class StoreUnavailable(WaltzError):
+    """The store of the table does not answer, or refuses: it is overloaded, its credentials expired, or the bucket does not exist. Each request was
+    repeated. A commit whose answer was lost is in the table or not; the table's marks show which.
+
+    To do: repair what the reason names, and start the query again. It continues where the table ends."""
+
+    text = "the table's store is unavailable"
+    retriable = True
+    exit_code = UNAVAILABLE
+    path: str
+    reason: str
 
 
 class TableLocked(WaltzError):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CheckpointPace", "checkpoint_pace", "with_interval"]
+__all__ = ["COMMITS_MIN", "INTERVAL", "CheckpointPace", "checkpoint_pace", "with_interval"]
 
 INTERVAL: Final = "delta.checkpointInterval"
 TABLE_INTERVAL: Final = 100

@@ -18,6 +18,7 @@ from typing import Any  # py4j's objects have no types
 from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
 
 from waltz_delta.base.checkpoint_pace import checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
@@ -182,6 +183,14 @@ class TableTransaction:
             finally:
                 reader.close()
             yield version, json.loads(line).get("commitInfo") or {}
+
+    def version_until(self, before: int, timestamp: str) -> int:
+        """The last version below `before` that was committed at this time or earlier."""
+        from delta.tables import DeltaTable
+
+        until = f.lit(timestamp).cast("timestamp")
+        earlier = DeltaTable.forPath(self._spark, self._path).history().where((f.col("version") < before) & (f.col("timestamp") <= until))
+        return int(earlier.agg(f.max("version")).collect()[0][0])
 
     def refuse_strange_checksum(self) -> None:
         """Raises `NotADeltaTable` if the checksum file of the newest commit belongs to another table. A query that commits while its table is

@@ -27,8 +27,10 @@ from waltz_delta.errors import UnsafeTable
 from waltz_log.loggers import get_logger
 
 __all__ = [
+    "LOCAL",
     "SINGLE_DRIVER",
     "catalog_features",
+    "located",
     "one_committer",
     "refuse_catalog",
     "require_one_winner",
@@ -43,14 +45,14 @@ SINGLE_DRIVER: Final = "spark.waltz.singleDriver"
 """Spark setting. `true`: the operator guarantees that no two drivers ever write one table at the same time, not even a hanging one and its
 replacement."""
 
-_LOCAL: Final = "file"
-_HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", _LOCAL})
+LOCAL: Final = "file"
+_HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", LOCAL})
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 
 _TRUSTED: Final[Mapping[str, frozenset[str]]] = {
     "HDFSLogStore": _HADOOP,
-    "LocalLogStore": frozenset({_LOCAL}),
+    "LocalLogStore": frozenset({LOCAL}),
     "AzureLogStore": _AZURE,
     "GCSLogStore": frozenset({"gs"}),
     "S3DynamoDBLogStore": _S3,
@@ -157,20 +159,27 @@ def _directory_to_lock(spark: SparkSession, path: str) -> str | None:
     return _judged[judged]
 
 
-def _judge(session: Any, path: str, single: bool) -> str | None:
-    """`session`: a `SparkSession`. `Any`: py4j's objects have no types."""
+def located(session: Any, path: str) -> tuple[str, str]:
+    """The scheme of a table's path, and the path as its file system names it: for `file` a directory of this machine. `session`: a `SparkSession`;
+    `Any`: py4j's objects have no types."""
     hadoop = session._jvm.org.apache.hadoop.fs
     settings = session._jsparkSession.sessionState().newHadoopConf()
-    scheme = scheme_of(path, str(hadoop.FileSystem.getDefaultUri(settings).getScheme() or _LOCAL).lower())
+    scheme = scheme_of(path, str(hadoop.FileSystem.getDefaultUri(settings).getScheme() or LOCAL).lower())
+    if scheme != LOCAL:
+        return scheme, path
+    place = hadoop.Path(path)
+    return scheme, str(place.getFileSystem(settings).makeQualified(place).toUri().getPath())
+
+
+def _judge(session: Any, path: str, single: bool) -> str | None:
+    scheme, directory = located(session, path)
     configuration = session.sparkContext.getConf()  # Delta asks the context, not the session
     reason = unsafe_store(scheme, configuration.get)
     if reason is not None and not single:
         raise UnsafeTable(path=path, reason=reason)
-    if single and (reason is not None or scheme == _LOCAL):
+    if single and (reason is not None or scheme == LOCAL):
         log.warning("table restricted to a single driver", path=path, setting=SINGLE_DRIVER, otherwise=reason or _UNLOCKED)
-    if single or scheme != _LOCAL:
+    if single or scheme != LOCAL:
         return None
-    place = hadoop.Path(path)
-    directory = str(place.getFileSystem(settings).makeQualified(place).toUri().getPath())
     require_lockable(directory)
     return directory

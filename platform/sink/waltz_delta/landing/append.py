@@ -16,11 +16,15 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.quoting import quoted
+from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.engine.arrow_columns import ArrowColumns
+from waltz_delta.engine.arrow_transaction import new_shape
+from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.tables.column_names import check_names
-from waltz_delta.tables.evolution import Evolution, fit
+from waltz_delta.tables.evolution import Evolution, SparkColumns, fit
 from waltz_delta.tables.mode import check_declared, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
@@ -37,7 +41,7 @@ class DeltaAppend:
 
     The rows keep the source's columns `partition` and `transaction_id`. `partition_by`, `cluster_by` and `properties` apply when the first batch
     creates the table. `evolution`: what happens to columns that the table lacks. `attempts`: how often a batch is tried while other writers commit
-    to the table."""
+    to the table. `engine` and `storage`: as in `TargetSettings`."""
 
     def __init__(
         self,
@@ -49,6 +53,8 @@ class DeltaAppend:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
+        engine: EngineChoice = "auto",
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self.cluster_key = cluster_key
@@ -57,6 +63,7 @@ class DeltaAppend:
         self._properties = with_mode(properties or {}, "append")
         self._evolution: Evolution = evolution
         self._attempts = attempts
+        self._engine = TableEngine(path, engine, storage or {})
         self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False
         self.watch = TableWatch(path)
@@ -64,19 +71,28 @@ class DeltaAppend:
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
         """Raises before the first batch if the sink can never work here: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
         require_columns(schema.fieldNames())
-        internal.check_versions(spark)
         check_layout(schema, self._partition_by, self._cluster_by)
-        if is_table(spark, self.path):
-            check_declared(spark, self.path, schema, "append", self.cluster_key)
-            fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
-            self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
+        self._engine.choose(spark, new_shape(schema, self._partition_by, self._properties), self._cluster_by)
+        table = self._engine.arrow(spark)
+        if table is None:
+            internal.check_versions(spark)
+        if is_table(spark, self.path) if table is None else table.is_table():
+            check_declared(self.begin(spark), self.path, schema, "append", self.cluster_key)
+            self._fit(spark, schema)
+            self.watch.begin(follow_restore(spark, self.path, self.cluster_key, lambda: self.begin(spark)))
         else:
             check_names(schema, self._properties, merged=False)
-            if self._cluster_by:
+            if table is not None:
+                table.reserve()
+            elif self._cluster_by:
                 create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
             else:
                 reserve(spark, self.path)
         self._prepared = True
+
+    def begin(self, spark: SparkSession) -> TableTransaction:
+        """A transaction on the table, by the engine that writes it."""
+        return self._engine.begin(spark)
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`: the same ones."""
@@ -99,7 +115,7 @@ class DeltaAppend:
         ends = covered.marks()
         if not ends:
             return None
-        transaction = internal.TableTransaction(spark, self.path)
+        transaction = self.begin(spark)
         names = {app_id(self.cluster_key, p): transaction.version(app_id(self.cluster_key, p)) for p in sorted(ends)}
         marks = marks_among({name: mark for name, mark in names.items() if mark is not None}, self.cluster_key)
         refuse_gaps(self.path, covered, marks)
@@ -117,12 +133,12 @@ class DeltaAppend:
                 raise
             raise LostRace from error
         batch = -1 if batch_id is None else batch_id
-        return _StagedAppend(spark, self.watch, transaction, written, versions, batch, commit_metadata(self.cluster_key))
+        return _StagedAppend(self, spark, transaction, written, versions, batch)
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
         """Stages rows from below the marks, which are replayed: of each transaction only the rows that the table lacks. None if it lacks none.
         Changes no mark; a second replay at the same time loses the race."""
-        transaction = internal.TableTransaction(spark, self.path)
+        transaction = self.begin(spark)
         number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
         there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
         missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*map(quoted, self._columns(spark, transaction, rows.schema)))
@@ -130,41 +146,46 @@ class DeltaAppend:
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})
         versions = {f"waltz:{self.cluster_key}:replayed": number + 1}
-        return _StagedAppend(spark, self.watch, transaction, written, versions, -1, commit_metadata(self.cluster_key))
+        return _StagedAppend(self, spark, transaction, written, versions, -1)
 
-    def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
+    def _columns(self, spark: SparkSession, transaction: TableTransaction, schema: StructType) -> list[str]:
         """Reads the table's columns again only if they changed since the last batch, for example by a user."""
         text = transaction.schema_text()
         if self._fitted is None or self._fitted[:2] != (text, schema):
-            columns = fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
-            if internal.TableTransaction(spark, self.path).schema_text() != text:
+            columns = self._fit(spark, schema)
+            if self.begin(spark).schema_text() != text:
                 raise LostRace  # columns were added, here or by another writer; this transaction does not see them
             self._fitted = (text, schema, columns)
         return self._fitted[2]
 
+    def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
+        table = self._engine.arrow(spark)
+        columns = SparkColumns(spark, self.path) if table is None else ArrowColumns(table)
+        return fit(columns, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
+
 
 @dataclass(frozen=True, slots=True)
 class _StagedAppend:
+    sink: DeltaAppend
     spark: SparkSession
-    watch: TableWatch
-    transaction: internal.TableTransaction
+    transaction: TableTransaction
     written: object
     versions: Mapping[str, int]
     batch: int
-    metadata: str
 
     def commit(self) -> None:
+        metadata = commit_metadata(self.sink.cluster_key)
         try:
-            committed = self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata=self.metadata)
+            committed = self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata=metadata)
         except Exception as error:
             if not self.transaction.lost_to_another(error):
                 raise
             raise LostRace from error
-        seen = self.transaction.read_version
+        seen, watch = self.transaction.read_version, self.sink.watch
         if not self.transaction.exists:
-            self.watch.record(self.spark, internal.TableTransaction(self.spark, self.watch.path).table_id)
+            watch.record(self.spark, self.sink.begin(self.spark).table_id)
         elif committed > seen + 1:
-            self.watch.check_overtaken(internal.TableTransaction(self.spark, self.watch.path), seen, committed)
+            watch.check_overtaken(self.sink.begin(self.spark), seen, committed)
 
     def release(self) -> None:
         """No commit names the files of a lost race; VACUUM removes them."""

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
@@ -19,7 +20,7 @@ from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, S
 from waltz_delta.marks.marks import BatchRange, overlap, refuse_gaps
 from waltz_delta.marks.restored import follow_restore
 from waltz_delta.tables.column_names import check_names
-from waltz_delta.tables.evolution import Evolution, fit
+from waltz_delta.tables.evolution import Evolution, SparkColumns, fit
 from waltz_delta.tables.mode import Mode, check_declared, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
@@ -103,7 +104,7 @@ class MergeSink:
         internal.check_versions(spark)
         check_layout(made, **self._layout)
         if is_table(spark, self.path):
-            check_declared(spark, self.path, made, self.rule.mode, self.cluster_key)
+            check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key)
         else:
             check_names(made, self._properties, merged=True)
             create_empty(spark, self.path, made, self._properties, **self._layout)
@@ -116,6 +117,10 @@ class MergeSink:
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`."""
         return self.rule.table_schema(_visible(schema))
+
+    def begin(self, spark: SparkSession) -> TableTransaction:
+        """A transaction on the table."""
+        return internal.TableTransaction(spark, self.path)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._land(batch, batch_id)
@@ -158,7 +163,8 @@ class MergeSink:
         if self._fitted is None or self._fitted[:2] != (text, visible):
             made = self.rule.table_schema(visible)
             own = set(made.fieldNames()) - set(visible.fieldNames())
-            columns = fit(spark, self.path, made, self._evolution, needed=(*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own)))
+            needed = (*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own))
+            columns = fit(SparkColumns(spark, self.path), self.path, made, self._evolution, needed=needed)
             text = internal.TableTransaction(spark, self.path).schema_text()
             self._fitted = (text, visible, [name for name in columns if name not in own])
         return self._fitted[2]

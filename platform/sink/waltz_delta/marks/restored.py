@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any  # JSON values
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from waltz_delta.base import internal
+from waltz_delta.base.table_transaction import BeginTransaction, TableTransaction
 from waltz_delta.errors import WriteContended
 from waltz_delta.marks.marks import marks_among, merge_app_id, merged_app_id
 from waltz_delta.marks.restores import standing_restore
@@ -38,36 +37,37 @@ def commit_metadata(cluster_key: str, **more: Any) -> str:
     return json.dumps({"waltz": {"cluster": cluster_key, **more}})
 
 
-def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> int:
-    """The version of the table up to which its marks are correct; -1 if there is no table. Raises `RestoreOvertaken`."""
+def follow_restore(spark: SparkSession, path: str, cluster_key: str, begin: BeginTransaction | None = None) -> int:
+    """The version of the table up to which its marks are correct; -1 if there is no table. `begin`: by another engine than Spark's. Raises
+    `RestoreOvertaken`."""
     for _ in range(ATTEMPTS):
-        transaction = internal.TableTransaction(spark, path)
-        found, changed = _marks_to_restore(spark, path, cluster_key, transaction)
+        transaction = internal.TableTransaction(spark, path) if begin is None else begin()
+        found, changed = _marks_to_restore(path, cluster_key, transaction)
         if not changed:
             return transaction.read_version
         try:
             transaction.mark(changed, query="waltz", batch=-1, metadata=commit_metadata(cluster_key, restored=found))
         except Exception as error:
-            if not internal.is_conflict(error):
+            if not transaction.lost_to_another(error):
                 raise
         else:
             return transaction.read_version
     raise WriteContended(path=path, attempts=ATTEMPTS)
 
 
-def marks_as_restored(spark: SparkSession, path: str, cluster_key: str) -> dict[int, int]:
+def marks_as_restored(spark: SparkSession, path: str, cluster_key: str, begin: BeginTransaction | None = None) -> dict[int, int]:
     """The marks that `follow_restore` would set. Writes nothing."""
-    transaction = internal.TableTransaction(spark, path)
-    _, changed = _marks_to_restore(spark, path, cluster_key, transaction)
+    transaction = internal.TableTransaction(spark, path) if begin is None else begin()
+    _, changed = _marks_to_restore(path, cluster_key, transaction)
     return marks_among(transaction.versions() | changed, cluster_key)
 
 
-def _marks_to_restore(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> tuple[int | None, dict[str, int]]:
+def _marks_to_restore(path: str, cluster_key: str, transaction: TableTransaction) -> tuple[int | None, dict[str, int]]:
     """The version that was restored, and the identifiers that must change for it."""
     transaction.refuse_strange_checksum()
     now = transaction.versions()
     ours = f"waltz:{cluster_key}:"
-    found = _restored(spark, path, cluster_key, transaction) if any(name.startswith(ours) for name in now) else None
+    found = _restored(path, cluster_key, transaction) if any(name.startswith(ours) for name in now) else None
     if found is None:
         return None, {}
     then = transaction.versions_at(found)
@@ -77,19 +77,18 @@ def _marks_to_restore(spark: SparkSession, path: str, cluster_key: str, transact
     return found, {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
 
 
-def _restored(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> int | None:
+def _restored(path: str, cluster_key: str, transaction: TableTransaction) -> int | None:
     def target(version: int, given: Mapping[str, Any]) -> int:
-        return _target(spark, path, version, given)
+        return _target(transaction, version, given)
 
     # Back to our last commit, however many other commits came after it. Each costs one line to read.
     return standing_restore(path, transaction.commits(transaction.read_version + 1), cluster_key, target)
 
 
-def _target(spark: SparkSession, path: str, version: int, given: Mapping[str, Any]) -> int:
+def _target(transaction: TableTransaction, version: int, given: Mapping[str, Any]) -> int:
     """The version that a RESTORE names. If it names a time, that is the last version until then."""
     if given.get("version") is not None:
         return int(given["version"])
     if given.get("datetime") is not None:  # as delta-rs records it, in milliseconds
         given = {"timestamp": datetime.fromtimestamp(int(given["datetime"]) / 1000, UTC).isoformat()}
-    before = DeltaTable.forPath(spark, path).history().where(f.col("version") < version)
-    return int(before.where(f.col("timestamp") <= f.lit(given["timestamp"]).cast("timestamp")).agg(f.max("version")).collect()[0][0])
+    return transaction.version_until(version, str(given["timestamp"]))

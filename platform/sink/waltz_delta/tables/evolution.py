@@ -7,7 +7,7 @@ here. A table may have columns that the rows lack (a user added them); they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -17,7 +17,7 @@ from waltz_delta.base.log_store import one_committer
 from waltz_delta.base.quoting import quoted, table_at
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["Evolution", "fit", "fitting_columns"]
+__all__ = ["Columns", "Evolution", "SparkColumns", "fit", "fitting_columns"]
 
 Evolution = Literal["off", "add_columns", "fail"]
 ATTEMPTS = 4
@@ -47,26 +47,53 @@ def fitting_columns(path: str, held: StructType, given: StructType, evolution: E
     return kept, missing
 
 
-def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution, *, needed: Sequence[str] = ()) -> list[str]:
+class Columns(Protocol):
+    """The columns of a table, by one engine."""
+
+    def schema(self) -> StructType:
+        """As they are now."""
+
+    def add(self, fields: Sequence[StructField]) -> None:
+        """Adds columns in a commit of their own."""
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether `add` failed because another commit came first."""
+
+
+class SparkColumns:
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark, self._path = spark, path
+
+    def schema(self) -> StructType:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._spark, self._path).toDF().schema
+
+    def add(self, fields: Sequence[StructField]) -> None:
+        listed = ", ".join(f"{quoted(field.name)} {_sql(field.dataType)}" for field in fields)
+        with one_committer(self._spark, self._path):
+            self._spark.sql(f"ALTER TABLE {table_at(self._path)} ADD COLUMNS ({listed})")
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return internal.is_conflict(error)
+
+
+def fit(columns: Columns, path: str, given: StructType, evolution: Evolution, *, needed: Sequence[str] = ()) -> list[str]:
     """The columns to write into the table at `path`, after adding those that it lacks if `evolution` allows it. `needed` are columns that cannot be
     omitted, such as keys."""
-    from delta.tables import DeltaTable
-
     missing: list[StructField] = []
     for _ in range(ATTEMPTS):
-        kept, missing = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
+        kept, missing = fitting_columns(path, columns.schema(), given, evolution)
         for name in needed:
             if name.lower() not in {each.lower() for each in kept}:
                 raise SchemaMismatch(path=path, column=name, reason="the table has no such column, and it cannot be left out")
         if not missing:
             return kept
-        listed = ", ".join(f"{quoted(field.name)} {_sql(field.dataType)}" for field in missing)
         try:
-            with one_committer(spark, path):
-                spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({listed})")
+            columns.add(missing)
         except Exception as error:  # another driver may be adding them as well
-            _, still = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
-            if still == missing and not internal.is_conflict(error):
+            _, still = fitting_columns(path, columns.schema(), given, evolution)
+            if still == missing and not columns.is_conflict(error):
                 raise
     raise SchemaMismatch(path=path, column=missing[0].name, reason="could not be added, since others changed the table each time")
 

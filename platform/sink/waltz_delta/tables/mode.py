@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from waltz_delta.base.internal import TableTransaction
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.errors import ModeChanged
 from waltz_delta.marks.marks import cluster_keys_among, marks_among, merge_app_id, merged_app_id
 from waltz_delta.tables.column_names import check_names
@@ -39,12 +38,11 @@ def written_as(properties: Mapping[str, str], versions: Mapping[str, int], clust
     return "append" if marks_among(versions, cluster_key) else None
 
 
-def check_declared(spark: SparkSession, path: str, schema: StructType, mode: Mode, cluster_key: str) -> None:
+def check_declared(table: TableTransaction, path: str, schema: StructType, mode: Mode, cluster_key: str) -> None:
     """Whether a table that exists can go on as it is declared. Raises `ClusterKeyMismatch` for one filled from another cluster, `ModeChanged`,
     and `InvalidSetting` for names that its columns cannot have.
 
     Ids of two clusters have no order: those of a new cluster begin at 0 again, and would count as older than all that the table holds."""
-    table = TableTransaction(spark, path)
     properties, versions = table.properties(), table.versions()
     if set(cluster_keys_among(versions)) - {cluster_key}:
         raise ClusterKeyMismatch(where=f"the table {path}, which is filled from another cluster: name another table and another checkpoint")

@@ -12,12 +12,11 @@ from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.log_store import one_committer, refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.base.quoting import table_at
+from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["check_layout", "create_empty", "is_table", "reserve"]
-
-LOG = "_delta_log"
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
@@ -42,11 +41,8 @@ def is_table(spark: SparkSession, path: str) -> bool:
     if not files.getFileStatus(place).isDirectory():
         raise NotADeltaTable(path=path, reason="a file is there")
     inside = [str(each.getPath().getName()) for each in files.listStatus(place)]
-    if inside and LOG not in inside:
-        raise NotADeltaTable(path=path, reason=f"the directory holds {min(inside)} and no {LOG}")
-    kept = [str(each.getPath().getName()) for each in files.listStatus(jvm.org.apache.hadoop.fs.Path(place, LOG))] if inside else []
-    if any(name[0].isdigit() for name in kept):  # commits and checkpoints are numbered; folders that Delta makes before the first are not
-        raise NotADeltaTable(path=path, reason=f"its {LOG} has files and no commit that can be read")
+    log = jvm.org.apache.hadoop.fs.Path(place, LOG)
+    refuse_other_content(path, inside, [str(each.getPath().getName()) for each in files.listStatus(log)] if LOG in inside else [])
     return False
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final  # Any: JSON values
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.errors import RestoreOvertaken, TableReplaced, TableRestored
 from waltz_delta.marks.restores import restored_by
 
@@ -52,7 +53,7 @@ class TableWatch:
         """The marks were corrected to match the table as of this version."""
         self._judged = judged
 
-    def check(self, spark: SparkSession, transaction: internal.TableTransaction, checkpoint: str | None) -> None:
+    def check(self, spark: SparkSession, transaction: TableTransaction, checkpoint: str | None) -> None:
         """Checks the table as `transaction` sees it, before anything is written. `checkpoint`: that of the query, None outside of one. Raises
         `TableReplaced`, `TableRestored`."""
         self._compare_id(spark, transaction, checkpoint)
@@ -62,13 +63,13 @@ class TableWatch:
                     raise TableRestored(path=self.path, restored_version=_target(info))
         self._judged = transaction.read_version
 
-    def check_overtaken(self, transaction: internal.TableTransaction, seen: int, committed: int) -> None:
+    def check_overtaken(self, transaction: TableTransaction, seen: int, committed: int) -> None:
         """Checks after a commit as version `committed` that was decided from version `seen`; `transaction` must see it. Raises `RestoreOvertaken`."""
         for version, info in transaction.commits(transaction.read_version - seen):
             if version < committed and restored_by(info) is not None:
                 raise RestoreOvertaken(path=self.path, version=version)
 
-    def _compare_id(self, spark: SparkSession, transaction: internal.TableTransaction, checkpoint: str | None) -> None:
+    def _compare_id(self, spark: SparkSession, transaction: TableTransaction, checkpoint: str | None) -> None:
         if checkpoint is not None and checkpoint != self._checkpoint:
             self._checkpoint, self._recorded = checkpoint, known_tables(spark, checkpoint).get(self.path, "")
         found, expected = transaction.table_id, self._recorded or self._id

@@ -1,0 +1,227 @@
+"""One table as `deltalake` opens it, kept open between batches. For the driver only: `deltalake` must not be used in a process that forks later.
+
+Opening a table reads the list of all of its files. So the handle is kept, and a refresh reads the commits after the newest one that it knows. A
+refresh alone does not notice that another table is at the path now. So the newest known commit must still have the same content; otherwise the table
+is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
+
+from waltz_delta.base.table_directory import LOG, refuse_other_content
+from waltz_delta.engine.allowed import Protocol, TableShape, refusal
+from waltz_delta.engine.parquet_files import is_own_file
+from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory
+from waltz_delta.errors import NotADeltaTable, StoreUnavailable
+
+__all__ = ["ArrowTable", "NotOpened", "OpenedTable", "sentence"]
+
+SENTENCE_MAX: Final = 300
+_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_HOLE: Final = "Expected contiguous commit files"
+_NOTHING: Final = "Invalid table location"
+_UNKNOWN: Final = ("nsupported", "nknown")
+
+
+class NotOpened(Exception):
+    """`deltalake` does not know a feature of the table. Internal to this package: the text is the reason for Spark's engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """One version of a table. `handle` may be refreshed to a later version by another transaction."""
+
+    handle: Any
+    version: int
+    table_id: str
+    protocol: Protocol
+    shape: TableShape
+    schema_text: str
+
+    def is_current(self) -> bool:
+        """Whether the handle still shows this version."""
+        return bool(self.handle.version() == self.version)
+
+    def same_rules(self, other: OpenedTable) -> bool:
+        """Whether files that were written for this version fit the other one."""
+        return (self.table_id, self.protocol, self.shape) == (other.table_id, other.protocol, other.shape)
+
+
+class ArrowTable:
+    """`location`: a directory, or the URL of one in an object store. `storage`: options of the store. `committing`: encloses each commit."""
+
+    def __init__(self, path: str, location: str, storage: Mapping[str, str], committing: Callable[[], AbstractContextManager[None]]) -> None:
+        self.path, self.location, self.storage = path, location, dict(storage)
+        self.committing = committing
+        self._files: Any = None
+        self._handle: Any = None
+        self._newest: tuple[int, bytes | None] = (-1, None)
+        """Version and content of the newest commit that the handle knows."""
+        self._last_checkpoint: int | None = None
+
+    def open(self) -> OpenedTable | None:
+        """The newest version; None if there is no table. Raises `NotADeltaTable` for a damaged log, `StoreUnavailable`, `NotOpened`."""
+        if self._handle is None or not self._refresh(self._handle):
+            self._handle = self._load()
+            if self._handle is None:
+                return None
+        handle = self._handle
+        if self._newest[0] != handle.version():
+            self._newest = (handle.version(), self.commit_text(handle.version()))
+        if self._newest[1] is not None and not self._newest[1].strip():
+            empty = f"its newest commit {handle.version():020d}.json is empty, as after a power failure"
+            raise NotADeltaTable(path=self.path, reason=f"{empty}; restore that file, or delete it and audit the table")
+        return _opened(handle)
+
+    def reopen(self) -> OpenedTable | None:
+        """Like `open`, from the table's files alone."""
+        self._handle = None
+        return self.open()
+
+    def is_table(self) -> bool:
+        """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
+        import pyarrow.fs as fs
+
+        if self.open() is not None:
+            return True
+        files, root = file_system(self.location, self.storage)
+        try:
+            if files.get_file_info(root).type == fs.FileType.File:
+                raise NotADeltaTable(path=self.path, reason="a file is there")
+            inside, logged = (
+                [found.base_name for found in files.get_file_info(fs.FileSelector(place, allow_not_found=True))] for place in (root, f"{root}/{LOG}")
+            )
+        except OSError as error:
+            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+        refuse_other_content(self.path, [name for name in inside if not is_own_file(name)], logged)
+        return False
+
+    def reserve(self) -> None:
+        """Marks the path as ours before there is a table, so that files of a first batch that dies are not another application's. Object stores have
+        no directories; there the names of the files show it."""
+        if is_local(self.location):
+            (Path(self.location) / LOG).mkdir(parents=True, exist_ok=True)
+
+    def refusal(self, *, otherwise: str | None) -> str | None:
+        """Why the Arrow engine does not write this table; None if it does. `otherwise`: if there is no table."""
+        try:
+            opened = self.open()
+        except NotOpened as error:
+            return str(error)
+        return otherwise if opened is None else refusal(opened.protocol, opened.shape)
+
+    def commit_text(self, version: int) -> bytes | None:
+        """The content of a commit; None if its file does not exist."""
+        try:
+            with self._log_files().open_input_file(f"{LOG}/{version:020d}.json") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+
+    def commits(self, newest: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and `commitInfo` of the newest commits, newest first. `commitInfo` is the first line of a commit."""
+        for version in range(newest, max(-1, newest - count), -1):
+            text = self._newest[1] if self._newest[0] == version else self.commit_text(version)
+            if text is None:
+                return
+            yield version, json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}
+
+    def last_checkpoint(self) -> int:
+        """The version of the newest checkpoint when this was first asked; -1 for none."""
+        if self._last_checkpoint is None:
+            try:
+                with self._log_files().open_input_file(f"{LOG}/_last_checkpoint") as file:
+                    self._last_checkpoint = int(json.loads(file.read())["version"])
+            except (OSError, ValueError, KeyError):  # none, or being written: a checkpoint more does no harm
+                self._last_checkpoint = -1
+        return self._last_checkpoint
+
+    def write_checkpoint(self, table_id: str) -> None:
+        """Writes a checkpoint of the newest version, unless the table was removed or replaced meanwhile, and deletes the part of the log that is
+        older than the table keeps. Runs in a thread of its own, with a handle of its own."""
+        table = ArrowTable(self.path, self.location, self.storage, self.committing)
+        opened = table.open()
+        if opened is None or opened.table_id != table_id:
+            return
+        opened.handle.create_checkpoint()
+        if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
+            (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
+        if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
+            opened.handle.cleanup_metadata()
+
+    def sync_commit(self, version: int) -> None:
+        """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves it to the page cache."""
+        if is_local(self.location):
+            log = Path(self.location) / LOG
+            sync(str(log / f"{version:020d}.json"))
+            sync_directory(log)
+
+    def _refresh(self, handle: Any) -> bool:
+        """Brings the handle to the newest version. False: open the table again."""
+        from deltalake.exceptions import DeltaError
+
+        version, text = self._newest
+        if text is None or self.commit_text(version) != text:
+            return False
+        try:
+            handle.update_incremental()
+        except (DeltaError, OSError):  # opening it says what is wrong
+            return False
+        return True
+
+    def _load(self) -> Any:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        self._newest = (-1, None)
+        try:
+            return DeltaTable(self.location, storage_options=self.storage or None)
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            if _NOTHING in str(error):
+                return None
+            if _HOLE in str(error):
+                reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
+                raise NotADeltaTable(path=self.path, reason=reason) from error
+            if any(word in str(error) for word in _UNKNOWN):
+                raise NotOpened(f"deltalake does not open the table: {sentence(error)}") from error
+            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+        except OSError as error:
+            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+
+    def _log_files(self) -> Any:
+        if self._files is None:
+            import pyarrow.fs as fs
+            from deltalake.fs import DeltaStorageHandler
+
+            self._files = fs.PyFileSystem(DeltaStorageHandler(self.location, self.storage))
+        return self._files
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an error of `deltalake`, without colors and backtrace."""
+    lines = [line.strip() for line in _COLORS.sub("", str(error)).splitlines() if line.strip()]
+    return lines[0][:SENTENCE_MAX] if lines else type(error).__name__
+
+
+def _opened(handle: Any) -> OpenedTable:
+    found, metadata, text = handle.protocol(), handle.metadata(), str(handle.schema().to_json())
+    features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
+    return OpenedTable(
+        handle=handle,
+        version=int(handle.version()),
+        table_id=str(metadata.id),
+        protocol=Protocol(int(found.min_reader_version), int(found.min_writer_version), features),
+        shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
+        schema_text=text,
+    )

@@ -1,0 +1,239 @@
+"""One optimistic transaction of the Arrow engine: tasks of Spark write the files, and the driver commits them with the identifiers, without the JVM.
+
+`deltalake` would resolve conflicts by itself, and accept a commit that was decided before a feature, a column or a RESTORE came in between. So a
+commit here is a compare-and-set on the table's version:
+
+1. Refresh. The identifiers that this transaction read, the protocol, the columns, the layout and the properties must be the same as when the files
+   were written, and no RESTORE may have come since. Otherwise the transaction is lost, and its batch is decided again.
+2. Create the next version, only if it does not exist. `deltalake` makes no second attempt.
+3. An error means that the outcome is unknown: the store may have created the version and the answer was lost. So open the table again. If one of its
+   commits has the id of this one, it succeeded. If none has, go to 1 with the same files. If the store executes the first request later, that still
+   creates the version only if it does not exist.
+
+So an identifier and the rows below it are in one commit, and no file is in two commits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
+from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.engine.allowed import TableShape, refusal
+from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
+from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_rows
+from waltz_delta.errors import StoreUnavailable
+from waltz_delta.marks.positions_log import TableLog
+
+__all__ = ["ArrowTransaction", "Overtaken", "new_shape"]
+
+TURNS_MAX: Final = 20
+"""How often a commit is tried while other commits come first that do not change what it was decided from."""
+FAILURES_MAX: Final = 4
+"""How often the store may fail. `deltalake` has repeated each request before."""
+PAUSE_S: Final = 0.25
+"""Before a second try at a store that failed; doubled for each further one."""
+
+OWN_ID: Final = "waltzCommit"
+"""In `commitInfo`: the id by which a transaction finds its own commit."""
+
+
+class Overtaken(Exception):
+    """Another commit changed what the transaction was decided from. Nothing of it is in the table. Internal to this package."""
+
+
+class ArrowTransaction:
+    """`TableTransaction` by `deltalake`."""
+
+    def __init__(self, table: ArrowTable, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._table = table
+        self._sleep = sleep
+        self._base = table.open()
+        self._read: dict[str, int | None] = {}
+        self._own_id = uuid.uuid4().hex
+        self.exists = self._base is not None
+        self.read_version = -1 if self._base is None else self._base.version
+        self.table_id = "" if self._base is None else self._base.table_id
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this engine does not write the table; None if it does, or there is no table."""
+        return None if self._base is None else refusal(self._base.protocol, self._base.shape)
+
+    def version(self, app_id: str) -> int | None:
+        if self._base is None:
+            self._read[app_id] = None
+        elif app_id not in self._read:
+            if not self._base.is_current():
+                raise Overtaken  # a later transaction refreshed the handle
+            self._read[app_id] = self._base.handle.transaction_version(app_id)
+        return self._read[app_id]
+
+    def versions(self) -> dict[str, int]:
+        return self.versions_at(self.read_version) if self.exists else {}
+
+    def versions_at(self, version: int) -> dict[str, int]:
+        return self._log().identifiers_at(version)
+
+    def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        return self._table.commits(self.read_version, count)
+
+    def version_until(self, before: int, timestamp: str) -> int:
+        at = datetime.fromisoformat(timestamp)
+        return self._log().version_until(before, round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+    def refuse_strange_checksum(self) -> None:
+        """`deltalake` reads no checksum files, so a strange one changes nothing."""
+
+    def properties(self) -> dict[str, str]:
+        return {} if self._base is None else dict(self._base.shape.properties)
+
+    def schema_text(self) -> str:
+        return "" if self._base is None else self._base.schema_text
+
+    def lost_to_another(self, error: BaseException) -> bool:
+        """Also true for any other error if the table was created, removed or replaced meanwhile."""
+        if isinstance(error, Overtaken):
+            return True
+        try:
+            found = self._table.reopen()
+        except Exception:  # the first error says more
+            return False
+        return ("" if found is None else found.table_id) != self.table_id
+
+    def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> WrittenFiles:
+        """`partition_by` and `properties`: of the table, if there is none yet. Raises `SchemaMismatch` if a row does not fit the table."""
+        if self._base is not None:
+            return write_rows(rows, self._table, self._base.shape)
+        return write_rows(rows, self._table, new_shape(rows.schema, partition_by, properties))
+
+    def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
+
+    def commit(self, written: WrittenFiles | None, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """Raises `Overtaken`, `TableLocked`, `StoreUnavailable`."""
+        told = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": True, "waltzQuery": query, "waltzBatch": batch}
+        if self._base is None:
+            assert written is not None, "a table is created for rows"
+            self._base = self._create(written.shape, metadata)
+        failures = 0
+        for _ in range(TURNS_MAX):
+            seen, failure = self._base.version, None
+            with self._table.committing():
+                opened = self._unchanged(self._base)
+                seen = opened.version
+                try:
+                    _put(opened, written, versions, {**told, "readVersion": seen})
+                except _unknown_outcomes() as error:
+                    failure = error
+            committed = seen + 1 if failure is None else self._landed(seen)
+            if committed is not None:
+                self._table.sync_commit(committed)
+                self._schedule_checkpoint(committed, opened)
+                return committed
+            found = self._table.open()
+            if found is None or found.version == seen:  # no other commit is the reason
+                failures += 1
+                if failures == FAILURES_MAX:
+                    assert failure is not None
+                    raise StoreUnavailable(path=self._table.path, reason=sentence(failure)) from failure
+                self._sleep(PAUSE_S * 2**failures)
+        raise Overtaken
+
+    def _unchanged(self, base: OpenedTable) -> OpenedTable:
+        """The newest version, if this transaction would be decided from it in the same way."""
+        try:
+            opened = self._table.open()
+        except NotOpened:
+            raise Overtaken from None
+        if opened is None or not opened.same_rules(base) or opened.version < base.version:
+            raise Overtaken
+        if any(opened.handle.transaction_version(name) != version for name, version in self._read.items()):
+            raise Overtaken
+        if any(info.get("operation") == "RESTORE" for _, info in self._table.commits(opened.version, opened.version - base.version)):
+            raise Overtaken
+        return opened
+
+    def _landed(self, seen: int) -> int | None:
+        """The version that our commit made after version `seen`; None if it made none."""
+        opened = self._table.reopen()
+        if opened is None:
+            return None
+        since = self._table.commits(opened.version, opened.version - seen)
+        return next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
+
+    def _create(self, shape: TableShape, metadata: str) -> OpenedTable:
+        """Creates the table without rows: `deltalake` knows no call that creates a table with properties of ours and with rows. A driver that dies
+        now leaves an empty table, which has no marks."""
+        from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+
+        try:
+            with self._table.committing():
+                DeltaTable.create(
+                    self._table.location,
+                    Schema.from_json(json.dumps(shape.schema)),
+                    mode="error",
+                    partition_by=list(shape.partition_by),
+                    configuration=dict(shape.properties),
+                    storage_options=self._table.storage or None,
+                    raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata, OWN_ID: self._own_id}, max_commit_retries=0),
+                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+                )
+        except _unknown_outcomes() as error:
+            if self._landed(-1) is None:
+                if self._table.open() is not None:
+                    raise Overtaken from error
+                raise StoreUnavailable(path=self._table.path, reason=sentence(error)) from error
+        opened = self._table.open()
+        if opened is None or self._landed(-1) is None:
+            raise Overtaken
+        return opened
+
+    def _schedule_checkpoint(self, committed: int, opened: OpenedTable) -> None:
+        pace = checkpoint_pace(int(opened.shape.properties.get(INTERVAL, COMMITS_MIN)))
+        table, table_id = self._table, opened.table_id
+        CHECKPOINTS.committed(table.path, committed, pace, table.last_checkpoint(), lambda: table.write_checkpoint(table_id))
+
+    def _log(self) -> TableLog:
+        return TableLog(self._table.location, self._table.storage)
+
+
+def new_shape(schema: StructType, partition_by: Sequence[str], properties: Mapping[str, str]) -> TableShape:
+    """Of a table that is created for rows of this schema."""
+    names = {name.lower(): name for name in schema.fieldNames()}
+    return TableShape(delta_schema(schema), tuple(names[name.lower()] for name in partition_by), with_interval(properties))
+
+
+def _put(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    """Creates the version after `opened`, if it does not exist. The identifiers have no date: with one, they would expire."""
+    from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
+
+    opened.handle.create_write_transaction(
+        list(written.actions) if written is not None else [],
+        mode="append",
+        schema=Schema.from_json(opened.schema_text),
+        partition_by=list(opened.shape.partition_by),
+        commit_properties=CommitProperties(
+            custom_metadata=dict(info),
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())],
+        ),
+        # Checkpoints have a thread of their own; a cleanup of the log within the commit would list all of it each time.
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+
+
+def _unknown_outcomes() -> tuple[type[Exception], ...]:
+    """What `deltalake` raises when a commit failed, or succeeded without an answer."""
+    from deltalake.exceptions import DeltaError
+
+    return (DeltaError, OSError)

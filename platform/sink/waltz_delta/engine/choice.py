@@ -1,0 +1,93 @@
+"""Chooses the engine that writes an append table: the Arrow engine where `allowed` accepts the table, otherwise Spark's, with the reason.
+
+It is chosen when a query starts, and again when a batch finds that the table has changed: a feature can be added to a table while its query runs.
+From Spark's engine a running query does not go back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Final, Literal
+
+from pyspark.sql import SparkSession
+
+from waltz_delta.base import internal
+from waltz_delta.base.log_store import LOCAL, located, one_committer
+from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.engine.allowed import TableShape, refusal_of_new
+from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.stores import S3_SCHEMES
+from waltz_log.errors import InvalidSetting
+from waltz_log.loggers import get_logger
+
+__all__ = ["EngineChoice", "TableEngine", "refusal_of_path"]
+
+log = get_logger(__name__)
+
+EngineChoice = Literal["auto", "arrow", "spark"]
+
+_ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
+_ALLOWED: Final = "the table needs nothing that this engine does not write"
+
+
+def refusal_of_path(scheme: str, directory: str) -> str | None:
+    """Why the Arrow engine does not write at this place; None if it does."""
+    if scheme != LOCAL and scheme not in S3_SCHEMES:
+        return f"the Arrow engine does not write to {scheme}: paths"
+    if scheme == LOCAL and _ESCAPED.search(directory):
+        return "deltalake reads the sign % in a path as an escape"
+    return None
+
+
+class TableEngine:
+    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine."""
+
+    def __init__(self, path: str, wanted: EngineChoice, storage: Mapping[str, str]) -> None:
+        self._path, self._wanted, self._storage = path, wanted, storage
+        self._table: ArrowTable | None = None
+        self._refused: str | None = "engine: spark is set" if wanted == "spark" else None
+        """Why it is Spark's engine."""
+
+    def choose(self, spark: SparkSession, new: TableShape, cluster_by: Sequence[str]) -> None:
+        """Before the first batch. `new`, `cluster_by`: the table that is created if there is none. Raises `InvalidSetting` if the table cannot be
+        written as configured."""
+        table = self.arrow(spark)
+        if table is not None and (reason := table.refusal(otherwise=refusal_of_new(new, cluster_by))):
+            self._refuse(reason)
+        engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
+        log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
+
+    def arrow(self, spark: SparkSession) -> ArrowTable | None:
+        """The table by the Arrow engine; None if Spark's writes it."""
+        if self._refused is None and self._table is None:
+            scheme, location = located(spark, self._path)
+            if reason := refusal_of_path(scheme, location):
+                self._refuse(reason)
+            elif scheme == LOCAL:
+                self._table = ArrowTable(self._path, location, {}, lambda: one_committer(spark, self._path))
+            else:
+                self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2]}", self._storage, nullcontext)
+        return self._table if self._refused is None else None
+
+    def begin(self, spark: SparkSession) -> TableTransaction:
+        """A transaction on the table. Raises `InvalidSetting` if the table changed so that it cannot be written as configured."""
+        table = self.arrow(spark)
+        if table is not None:
+            try:
+                transaction = ArrowTransaction(table)
+            except NotOpened as error:
+                self._refuse(str(error))
+            else:
+                if transaction.refusal is None:
+                    return transaction
+                self._refuse(transaction.refusal)
+            log.info("table engine chosen", table=self._path, engine="spark", reason=self._refused)
+        return internal.TableTransaction(spark, self._path)
+
+    def _refuse(self, reason: str) -> None:
+        if self._wanted == "arrow":
+            raise InvalidSetting(name="engine", reason=f"is arrow, and {reason}: table={self._path}", nearest=None)
+        self._refused = reason

@@ -1,0 +1,103 @@
+"""Writes rows as data files of a table, by a job of Spark, and returns them as entries for the table's log."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any  # `deltalake` and pyarrow have no types
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from waltz_delta.base.quoting import quoted
+from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
+from waltz_delta.engine.arrow_schema import arrow_schema
+from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.file_statistics import indexed_leaves
+from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
+from waltz_delta.engine.row_checks import REFUSED
+from waltz_delta.errors import SchemaMismatch
+
+__all__ = ["WrittenFiles", "delta_schema", "write_rows"]
+
+SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """`actions`: entries for the table's log. `shape`: of the table that the files were written for."""
+
+    actions: tuple[Any, ...]
+    shape: TableShape
+
+
+def delta_schema(schema: StructType) -> Mapping[str, Any]:
+    """The columns of a new table for rows of this schema. As Delta does it, none is NOT NULL."""
+    found: Mapping[str, Any] = json.loads(schema.toNullable().json())
+    return found
+
+
+def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> WrittenFiles:
+    """Runs the job. Raises `SchemaMismatch` if a row does not fit the table."""
+    held = StructType.fromJson(dict(shape.schema))
+    typed = rows.select(*_columns(rows.schema, held))
+    every = arrow_schema(shape.schema)
+    plan = FilePlan(
+        location=table.location,
+        storage=table.storage,
+        schema=pa.schema([every.field(name) for name in typed.columns]),
+        required=frozenset(field.name for field in held.fields if not field.nullable),
+        partition_by=tuple(shape.partition_by),
+        indexed=tuple(indexed_leaves(every, shape.properties)),
+        compression=_compression(rows, shape.properties),
+        write_id=uuid.uuid4().hex,
+    )
+    if plan.partition_by:
+        typed = typed.sortWithinPartitions(*map(quoted, plan.partition_by))
+    try:
+        found = typed.mapInArrow(partial(_run_task, plan), FILE_COLUMNS).collect()
+    except Exception as error:
+        if REFUSED in str(error):
+            column, _, reason = str(error).split(REFUSED)[1].split("\n")[0].partition(": ")
+            raise SchemaMismatch(path=table.path, column=column, reason=reason) from None
+        raise
+    if len({row.path for row in found}) < len(found):
+        raise AssertionError(f"a file is listed twice, so its rows would be there twice: {sorted(row.path for row in found)}")
+    return WrittenFiles(tuple(map(_action, sorted(found))), shape)
+
+
+def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a task of Spark"
+    return write_files(plan, batches, task=context.partitionId(), attempt=context.taskAttemptId())
+
+
+def _action(row: Any) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(row.path, row.size, json.loads(row.partition_values), row.modified_ms, True, row.statistics)
+
+
+def _columns(given: StructType, held: StructType) -> Iterator[Column]:
+    """The rows' columns in the table's order, by the table's names and, where the names of inner fields differ, types."""
+    there = {field.name.lower(): field for field in given.fields}
+    for field in held.fields:
+        own = there.get(field.name.lower())
+        if own is not None:
+            column = f.col(quoted(own.name))
+            if own.dataType.simpleString() != field.dataType.simpleString():
+                column = column.cast(field.dataType)
+            yield column.alias(field.name)
+
+
+def _compression(rows: DataFrame, properties: Mapping[str, str]) -> str:
+    given = {name.lower(): value for name, value in properties.items()}
+    wanted = given.get(COMPRESSION) or str(rows.sparkSession.conf.get(SESSION_COMPRESSION))
+    return COMPRESSIONS.get(wanted.lower(), "snappy")

@@ -1,0 +1,140 @@
+"""The allow list: each feature, property and type of Delta is either known to be written right, or left to Spark's engine with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_delta.engine.allowed import FEATURES, Protocol, TableShape, refusal, refusal_of_new
+
+INTEGER = {"name": "n", "type": "integer", "nullable": True, "metadata": {}}
+
+OTHER_FEATURES = (
+    "allowColumnDefaults",
+    "catalogManaged",
+    "checkpointProtection",
+    "clustering",
+    "deletionVectors",
+    "domainMetadata",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "identityColumns",
+    "inCommitTimestamp",
+    "rowTracking",
+    "typeWidening",
+    "vacuumProtocolCheck",
+    "variantType",
+    "a feature of next year",
+)
+
+
+def shape(*fields: dict[str, Any], by: tuple[str, ...] = (), **properties: str) -> TableShape:
+    return TableShape({"type": "struct", "fields": list(fields or [INTEGER])}, by, {f"delta.{name}": value for name, value in properties.items()})
+
+
+def column(kind: Any, **metadata: Any) -> dict[str, Any]:
+    return {"name": "c", "type": kind, "nullable": True, "metadata": metadata}
+
+
+def test_every_legacy_protocol_without_identity_columns_is_written() -> None:
+    found = {version: refusal(Protocol(1, version, frozenset()), shape()) is None for version in range(1, 8)}
+    assert found == {1: True, 2: True, 3: True, 4: True, 5: True, 6: False, 7: True}
+    assert "newer" in str(refusal(Protocol(4, 7, frozenset()), shape()))
+    assert "newer" in str(refusal(Protocol(3, 8, frozenset()), shape()))
+
+
+@pytest.mark.parametrize("feature", OTHER_FEATURES)
+def test_a_feature_that_is_not_listed_is_left_to_spark(feature: str) -> None:
+    assert feature in str(refusal(Protocol(3, 7, frozenset({"appendOnly", feature})), shape()))
+
+
+def test_deltalake_commits_to_tables_with_each_listed_feature(tmp_path: Path) -> None:
+    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake.transaction import AddAction
+
+    of_readers = {"columnMapping", "timestampNtz", "v2Checkpoint"}
+    for feature in sorted(FEATURES):
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": sorted(of_readers & {feature}), "writerFeatures": [feature]}
+        metadata = {
+            "id": feature,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(shape().schema),
+            "partitionColumns": [],
+            "configuration": {},
+        }
+        log = tmp_path / feature / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020d}.json").write_text("\n".join(json.dumps(action) for action in ({"protocol": protocol}, {"metaData": metadata})))
+        table = DeltaTable(str(tmp_path / feature))
+        added = [AddAction("f.parquet", 1, {}, 1, True, '{"numRecords":1}')]
+        schema = Schema.from_json(json.dumps(shape().schema))
+        table.create_write_transaction(added, "append", schema, commit_properties=CommitProperties(max_commit_retries=0))
+        assert DeltaTable(str(tmp_path / feature)).version() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("columnMapping.mode", "name"),
+        ("enableDeletionVectors", "true"),
+        ("enableRowTracking", "true"),
+        ("autoOptimize.autoCompact", "true"),
+        ("checkpointPolicy", "v2"),
+        ("parquet.compression.codec", "brotli"),
+        ("randomizeFilePrefixes", "true"),
+        ("compatibility.symlinkFormatManifest.enabled", "true"),
+        ("something.new", "1"),
+    ],
+)
+def test_a_property_that_is_not_followed_is_left_to_spark(name: str, value: str) -> None:
+    assert f"delta.{name}={value}" in str(refusal(Protocol(1, 2, frozenset()), shape(**{name: value})))
+
+
+def test_properties_that_are_followed_or_off_are_accepted() -> None:
+    followed = {"checkpointInterval": "7", "appendOnly": "true", "columnMapping.mode": "none", "enableDeletionVectors": "false"}
+    assert refusal(Protocol(1, 2, frozenset()), shape(**followed, **{"parquet.compression.codec": "zstd", "checkpointPolicy": "classic"})) is None
+    assert refusal(Protocol(1, 2, frozenset()), TableShape(shape().schema, (), {"waltz.mode": "append", "owner": "somebody"})) is None
+
+
+def test_a_check_constraint_is_named_whatever_its_text() -> None:
+    for text in ("n > 0", "false"):
+        assert "CHECK constraint positive" in str(refusal(Protocol(1, 3, frozenset()), shape(**{"constraints.positive": text})))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "__COLLATIONS"],
+)
+def test_a_rule_of_a_column_is_left_to_spark(metadata: str) -> None:
+    assert metadata in str(refusal(Protocol(1, 2, frozenset()), shape(column("string", **{metadata: "x"}))))
+    nested = {"type": "struct", "fields": [column("string", **{metadata: "x"})]}
+    assert metadata in str(refusal(Protocol(1, 2, frozenset()), shape(column(nested))))
+    assert refusal(Protocol(1, 2, frozenset()), shape(column("string", comment="the tail number"))) is None
+
+
+def test_types_are_listed_and_inner_values_may_be_null() -> None:
+    def of(kind: Any) -> str | None:
+        return refusal(Protocol(1, 2, frozenset()), shape(column(kind)))
+
+    struct = {"type": "struct", "fields": [column("decimal(38,10)")]}
+    array = {"type": "array", "elementType": struct, "containsNull": True}
+    assert of({"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": True}) is None
+    for refused in ("variant", "interval day to second", "geometry"):
+        assert refused in str(of(refused))
+        assert refused in str(of({**array, "elementType": refused}))
+    for required in ({**array, "containsNull": False}, {"type": "struct", "fields": [{**column("long"), "nullable": False}]}):
+        assert "must not be null" in str(of(required))
+
+
+def test_partitions_are_of_types_with_one_text() -> None:
+    for kind, accepted in (("string", True), ("date", True), ("timestamp", False), ("double", False), ("decimal(9,2)", False), ("binary", False)):
+        assert (refusal(Protocol(1, 2, frozenset()), shape(column(kind), INTEGER, by=("C",))) is None) == accepted
+
+
+def test_a_new_table_is_created_unless_it_asks_for_more() -> None:
+    assert refusal_of_new(shape(), ()) is None
+    assert "clustered" in str(refusal_of_new(shape(), ("n",)))
+    assert "delta.feature.rowTracking" in str(refusal_of_new(shape(**{"feature.rowTracking": "supported"}), ()))

@@ -1,0 +1,315 @@
+"""The commit of the Arrow engine: exactly one of several writers, whatever happens to answers, and nothing that was decided from an older table."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from tests.unit.sink.engine.arrow_tables import MARK, METADATA, SHAPE, append, begin, commit, files, handle_call, held, opened
+from waltz_delta import NotADeltaTable, high_water_marks
+from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
+from waltz_delta.engine.choice import refusal_of_path
+from waltz_delta.errors import StoreUnavailable
+from waltz_delta.marks.restores import is_ours, restored_by
+
+
+def text(path: Path, version: int) -> str:
+    return (path / "_delta_log" / f"{version:020d}.json").read_text()
+
+
+def test_rows_and_marks_are_one_commit_and_the_mark_never_expires(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    assert begin(table).exists is False
+    assert append(table, 0, 10) == 1, "version 0 creates the table"
+    assert append(table, 10, 15) == 2
+    assert held(tmp_path) == list(range(15))
+    assert high_water_marks(str(tmp_path), "key") == {0: 14}
+    actions = [json.loads(line) for line in text(tmp_path, 2).splitlines()]
+    assert sorted(name for action in actions for name in action) == ["add", "commitInfo", "txn"]
+    assert [action["txn"] for action in actions if "txn" in action] == [{"appId": MARK, "version": 14}], "without a date"
+    assert is_ours(actions[0]["commitInfo"], "key")
+    assert actions[0]["commitInfo"]["readVersion"] == 1
+    transaction = ArrowTransaction(table)
+    assert (transaction.read_version, transaction.versions(), transaction.versions_at(1)) == (2, {MARK: 14}, {MARK: 9})
+    assert transaction.properties() == SHAPE.properties
+
+
+def test_of_writers_that_decided_from_one_version_exactly_one_commits(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 1)
+    for mark in range(1, 6):
+        start = threading.Barrier(4)
+        won: list[int] = []
+
+        def race(mark: int = mark, start: threading.Barrier = start, won: list[int] = won) -> None:
+            own = opened(tmp_path)
+            transaction, written = begin(own), files(own, mark, mark + 1)
+            start.wait()
+            with suppress(Overtaken):
+                won.append(commit(transaction, written, mark))
+
+        threads = [threading.Thread(target=race) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert won == [mark + 1]
+    assert held(tmp_path) == list(range(6))
+
+
+def test_a_mark_that_another_commit_changed_is_compared_at_the_commit(tmp_path: Path) -> None:
+    """deltalake itself accepts a lower mark, and the same one, from a fresh snapshot."""
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    late = begin(table)
+    written = files(table, 10, 20)
+    append(opened(tmp_path), 10, 20)
+    with pytest.raises(Overtaken):
+        commit(late, written, 19)
+    assert held(tmp_path) == list(range(20))
+
+
+def test_a_commit_of_another_kind_in_between_does_not_lose_the_batch(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    transaction, written = begin(table), files(table, 10, 20)
+    for number in range(3):
+        other = DeltaTable(str(tmp_path))
+        other.create_write_transaction(
+            [], "append", other.schema(), commit_properties=CommitProperties(app_transactions=[Transaction("other", number)])
+        )
+    DeltaTable(str(tmp_path)).delete("id = 3")
+    assert commit(transaction, written, 19) == 6
+    assert held(tmp_path) == [id for id in range(20) if id != 3]
+
+
+CHANGES: dict[str, Callable[[DeltaTable], object]] = {
+    "a RESTORE": lambda table: table.restore(1),
+    "a property": lambda table: table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"}),
+    "a constraint": lambda table: table.alter.add_constraint({"positive": "id >= 0"}),
+    "a feature": lambda table: table.alter.add_feature(feature(), allow_protocol_versions_increase=True),
+}
+
+
+def feature() -> Any:
+    from deltalake import TableFeatures
+
+    return TableFeatures.TimestampWithoutTimezone
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_commit_that_was_decided_before_a_change_of_the_table_is_not_made(tmp_path: Path, change: str) -> None:
+    """deltalake itself accepts an append that was decided before a feature was added."""
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    append(table, 10, 20)
+    transaction, written = begin(table), files(table, 20, 30)
+    CHANGES[change](DeltaTable(str(tmp_path)))
+    version = DeltaTable(str(tmp_path)).version()
+    with pytest.raises(Overtaken):
+        commit(transaction, written, 29)
+    assert DeltaTable(str(tmp_path)).version() == version
+    assert change != "a RESTORE" or any(restored_by(info) for _, info in begin(table).commits(1))
+
+
+def test_a_change_between_the_look_and_the_put_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    transaction, written = begin(table), files(table, 10, 20)
+    raced: list[int] = []
+
+    def slow(original: Any, handle: Any, *given: Any, **named: Any) -> None:
+        if not raced:
+            raced.append(1)
+            DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "id >= 0"})
+        original(handle, *given, **named)
+
+    with handle_call(monkeypatch, "create_write_transaction", slow), pytest.raises(Overtaken):
+        commit(transaction, written, 19)
+    assert held(tmp_path) == list(range(10))
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_an_error_means_that_the_outcome_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lands: bool) -> None:
+    """As when the answer of the store is lost: the commit is there or not, and the rows are in the table once."""
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    failed: list[int] = []
+
+    def unanswered(original: Any, handle: Any, *given: Any, **named: Any) -> None:
+        if lands or failed:
+            original(handle, *given, **named)
+        if not failed:
+            failed.append(1)
+            raise CommitFailedError("Concurrent transaction failed")
+
+    with handle_call(monkeypatch, "create_write_transaction", unanswered):
+        assert append(table, 10, 20) == 2
+    assert held(tmp_path) == list(range(20))
+    assert append(table, 20, 21) == 3
+
+
+def test_an_unanswered_creation_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path)
+    create = DeltaTable.create
+
+    def unanswered(*given: Any, **named: Any) -> None:
+        create(*given, **named)
+        raise DeltaError("no answer")
+
+    monkeypatch.setattr(DeltaTable, "create", unanswered)
+    assert append(table, 0, 3) == 1
+    assert held(tmp_path) == [0, 1, 2]
+
+
+def test_a_table_that_another_driver_created_meanwhile_is_decided_again(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    transaction, written = begin(table), files(table, 0, 3)
+    append(opened(tmp_path), 0, 3)
+    with pytest.raises(Overtaken):
+        commit(transaction, written, 2)
+    assert held(tmp_path) == [0, 1, 2]
+
+
+def test_a_store_that_keeps_failing_ends_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    tried: list[int] = []
+
+    def refuse(original: Any, handle: Any, *given: Any, **named: Any) -> None:
+        tried.append(1)
+        raise DeltaError("\x1b[31mGeneric S3 error: 503 Slow Down\x1b[0m\n  0: backtrace\n  1: more")
+
+    with handle_call(monkeypatch, "create_write_transaction", refuse), pytest.raises(StoreUnavailable) as failed:
+        append(table, 10, 20)
+    assert str(failed.value) == f"the table's store is unavailable: Generic S3 error: 503 Slow Down: path={tmp_path}"
+    assert len(tried) == arrow_transaction.FAILURES_MAX
+    assert append(table, 10, 20) == 2
+
+
+def test_a_table_that_was_replaced_under_an_open_handle_is_noticed(tmp_path: Path) -> None:
+    path, other = tmp_path / "t", tmp_path / "other"
+    table = opened(path)
+    for first in (0, 10, 20):
+        append(table, first, first + 10)
+    transaction, written = begin(table), files(table, 30, 40)
+    strange = opened(other)
+    for number in range(4):
+        append(strange, number, number + 1)
+    shutil.rmtree(path)
+    other.rename(path)
+    with pytest.raises(Overtaken):
+        commit(transaction, written, 39)
+    assert begin(table).table_id != transaction.table_id
+    assert held(path) == [0, 1, 2, 3]
+    shutil.rmtree(path)
+    assert begin(table).exists is False
+
+
+def test_a_damaged_log_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    for number in range(4):
+        append(opened(tmp_path), number, number + 1)
+    newest = tmp_path / "_delta_log" / f"{4:020d}.json"
+    content = newest.read_bytes()
+    newest.write_bytes(b"")
+    with pytest.raises(NotADeltaTable, match=r"newest commit 0{19}4\.json is empty.*restore that file"):
+        begin(opened(tmp_path))
+    newest.write_bytes(content)
+    os.remove(tmp_path / "_delta_log" / f"{2:020d}.json")
+    with pytest.raises(NotADeltaTable, match="its log lacks commits; move away what is left of the table"):
+        begin(opened(tmp_path))
+
+
+def test_marks_alone_are_a_commit(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    assert begin(table).mark({MARK: 3}, query="waltz", batch=-1, metadata=METADATA) == 2
+    assert begin(table).version(MARK) == 3
+    assert held(tmp_path) == list(range(10))
+
+
+def test_checkpoints_follow_the_interval_and_keep_the_marks_and_the_statistics(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 1)
+    DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.checkpointInterval": "5"})
+    hint = tmp_path / "_delta_log" / "._last_checkpoint.crc"
+    hint.write_text("of an older hint, by Spark")
+    for number in range(1, 7):
+        append(table, number, number + 1)
+        assert CHECKPOINTS.settle(60)
+    assert [path.name for path in (tmp_path / "_delta_log").glob("*.checkpoint.parquet")] == [f"{5:020d}.checkpoint.parquet"]
+    assert not hint.exists(), "Spark would read the log without the checkpoint"
+    for version in range(5):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    assert begin(opened(tmp_path)).version(MARK) == 6
+    assert held(tmp_path) == list(range(7))
+    statistics = DeltaTable(str(tmp_path)).get_add_actions(flatten=True)
+    assert sorted(statistics["max.id"].to_pylist()) == list(range(7))
+
+
+def test_a_checkpoint_of_a_removed_table_does_not_bring_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = opened(path)
+    append(table, 0, 1)
+    identity = begin(table).table_id
+    shutil.rmtree(path)
+    table.write_checkpoint(identity)
+    assert not list(path.rglob("*.parquet"))
+    append(opened(path), 0, 1)
+    table.write_checkpoint(identity)
+    assert not list(path.rglob("*.checkpoint.parquet"))
+
+
+def test_a_directory_with_other_content_is_refused_and_that_of_a_first_batch_that_died_is_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADeltaTable, match="a file is there"):
+        opened_without_reserving(tmp_path / "file").is_table()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(NotADeltaTable, match=r"holds notes\.txt"):
+        opened_without_reserving(tmp_path / "other").is_table()
+    died = opened(tmp_path / "died")
+    files(died, 0, 3)
+    assert died.is_table() is False
+    shutil.rmtree(tmp_path / "died" / "_delta_log")
+    assert died.is_table() is False, "an object store has no directories"
+    append(died, 0, 3)
+    assert died.is_table() is True
+
+
+def opened_without_reserving(path: Path) -> Any:
+    from contextlib import nullcontext
+
+    from waltz_delta.engine.arrow_table import ArrowTable
+
+    return ArrowTable(str(path), str(path), {}, nullcontext)
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "é#1", "what?", "=,;"])
+def test_odd_letters_in_a_path_are_no_problem(tmp_path: Path, name: str) -> None:
+    table = opened(tmp_path / name)
+    append(table, 0, 3)
+    append(table, 3, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+    assert high_water_marks(str(tmp_path / name), "key") == {0: 4}
+    assert held(tmp_path / name) == list(range(5))
+
+
+def test_a_path_that_deltalake_would_misread_is_left_to_spark() -> None:
+    """It opens the directory `a b` for the path `a%20b`."""
+    assert "escape" in str(refusal_of_path("file", "/lake/a%20b"))
+    assert refusal_of_path("file", "/lake/50%") is None
+    assert refusal_of_path("s3a", "s3a://bucket/table") is None
+    assert "hdfs: paths" in str(refusal_of_path("hdfs", "/lake/t"))
