@@ -355,6 +355,10 @@ MEANINGS: dict[str, str] = {
     "reading on at another replica than %s: %s": "A storage node failed while an executor read from it. The executor continues at another replica.",
     "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
     "batch not traced": "A batch landed, and the traces of its appends were not completed: owners did not answer, or many batches waited.",
+    "table engine chosen": (
+        "Which engine writes an append table from now on, `arrow` or `spark`, and why. Logged when a query starts, and when the table has changed so "
+        "that Spark's engine writes it."
+    ),
     "table checkpoint not written": "Delta's checkpoint of the table's log failed. The table is complete; the next checkpoint includes everything.",
     "table locked by another process": (
         "A commit to a table in a local directory waits for the process `holder`, which commits to it. `None`: unknown. After `limit_s` the job ends."

@@ -24,12 +24,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_waltz import DefaultSource
 from waltz_delta.base import internal
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.jobs import job
 from waltz_delta.landing.landing import Landing
 from waltz_delta.pipelines import pipeline_run
 
 GAPS = ("offsets", "rows", "commit", "checkpoint")
 PAUSE = "pause"
+ENGINES = (internal.TableTransaction, ArrowTransaction)
 
 
 def say(gap: str, last_words: str) -> None:
@@ -110,10 +112,11 @@ def main(arguments: list[str]) -> int:
 
     setattr(pipeline_run, Landing.__name__, dying_sink(gap, batch, die))
     if gap == "commit":
-        (place,) = [name for name in ("commit", "_commit") if name in vars(internal.TableTransaction)]
-        setattr(internal.TableTransaction, place, die)
+        for engine in ENGINES:
+            engine.commit = die
     if gap == PAUSE:
-        internal.TableTransaction.commit = pause_first(internal.TableTransaction.commit, last_words)  # type: ignore[method-assign]
+        for engine in ENGINES:
+            engine.commit = pause_first(engine.commit, last_words)
     if gap == "offsets":
         chosen = DataStreamReader.format
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_waltz.source import SCHEMA
-from waltz_delta.base import internal
+from tests.e2e.committing import replace_commits
 from waltz_delta.settings import LandingSettings
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
@@ -60,13 +61,15 @@ class Died(BaseException):
 
 def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on a driver dies before its second commit."""
-    original = internal.TableTransaction.commit
     made: list[int] = []
 
-    def commit(self: Any, *arguments: Any, **named: Any) -> int:
-        if made:
-            raise Died
-        made.append(1)
-        return original(self, *arguments, **named)
+    def dying(original: Callable[..., int]) -> Callable[..., int]:
+        def commit(*arguments: Any, **named: Any) -> int:
+            if made:
+                raise Died
+            made.append(1)
+            return original(*arguments, **named)
 
-    monkeypatch.setattr(internal.TableTransaction, "commit", commit)
+        return commit
+
+    replace_commits(monkeypatch, dying)

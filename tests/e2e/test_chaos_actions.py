@@ -23,6 +23,7 @@ from pyspark_waltz.testing import StubCluster
 from tests.e2e.chaos_actions import ACTIONS, START, Action, actions_of, follow, judge, reported_in
 from tests.e2e.chaos_checker import Held, Row, differences_below_marks, held
 from tests.e2e.chaos_tables import Edits, TableUser, known_id, table_id
+from tests.e2e.committing import replace_commits
 from waltz_delta.base import internal
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks import marks
@@ -114,16 +115,17 @@ class Job:
                 super().__call__(rows, batch_id)
                 once()
 
-        committed = internal.TableTransaction.commit
+        def acting(original: Callable[..., int]) -> Callable[..., int]:
+            def commit(*arguments: Any, **named: Any) -> int:
+                once()
+                return original(*arguments, **named)
 
-        def commit(transaction: internal.TableTransaction, *arguments: Any, **named: Any) -> int:
-            once()
-            return committed(transaction, *arguments, **named)
+            return commit
 
         if action.when == "running":
             patched.setattr(pipeline_run, "Landing", Between)
         else:
-            patched.setattr(internal.TableTransaction, "commit", commit)
+            replace_commits(patched, acting)
 
     def act(self, name: str) -> list[str]:
         """What is wrong with the table or with what the job said."""

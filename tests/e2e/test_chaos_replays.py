@@ -20,8 +20,8 @@ from pyspark_waltz import SCHEMA
 from pyspark_waltz.testing import StubCluster, StubSource
 from tests.e2e.chaos_checker import Row, differences, marks_of, table_rows
 from tests.e2e.chaos_drivers import python_processes
+from tests.e2e.committing import replace_commits
 from waltz_delta import DeltaAppend
-from waltz_delta.base import internal
 from waltz_log.errors import OutOfRange
 
 pytestmark = pytest.mark.timeout(900)
@@ -143,7 +143,7 @@ def test_a_first_batch_that_died_before_its_commit_does_not_bar_the_next(landing
 
     landing.append(0, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(internal.TableTransaction, "commit", die)
+        replace_commits(patched, lambda _: die)
         with pytest.raises(Exception, match="died before the commit"):
             landing.run()
     assert list(landing.table.glob("part-*.parquet")), "files that no commit names"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from delta import exceptions as conflicts
 from delta.tables import DeltaTable
 
+from tests.e2e.committing import replace_commits
 from tests.e2e.letters import KEY, ROWS, STRAY, Died, landing, letters, one_commit_each, raw, table
 from waltz_delta.base import internal
 from waltz_delta.dead_letters_replay import Replayed, replay
+from waltz_delta.engine.arrow_transaction import Overtaken
 from waltz_delta.errors import Undecodable
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.settings import LandingSettings
@@ -103,16 +105,18 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
     outputs[0]["decode"]["columns"] = "k STRING NOT NULL, n INT"
     outputs[0]["projection"]["select"] = "k, cast(n AS STRING) AS n"
     strict = Landing(landing(tmp_path, outputs=outputs, unrouted="skip"), KEY)
-    commit = internal.TableTransaction.commit
     lost: list[bool] = []
 
-    def lose(self: Any, written: Any, versions: Any, **named: Any) -> int:
-        if named["query"] == "waltz" and not lost:
-            lost.append(True)
-            raise conflicts.ConcurrentTransactionException("lost")
-        return commit(self, written, versions, **named)
+    def losing(original: Callable[..., int]) -> Callable[..., int]:
+        def commit(*arguments: Any, **named: Any) -> int:
+            if named["query"] == "waltz" and not lost:
+                lost.append(True)
+                raise Overtaken
+            return original(*arguments, **named)
 
-    monkeypatch.setattr(internal.TableTransaction, "commit", lose)
+        return commit
+
+    replace_commits(monkeypatch, losing)
     strict.write(raw(spark, ROWS[:4]))
     assert lost
     assert letters(spark, tmp_path) == [("all", 0, 3, "n is not INT: three")]

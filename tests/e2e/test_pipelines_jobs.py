@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from pyspark_waltz.log_view import LogView
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster, StubSource
+from tests.e2e.committing import replace_commits
 from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, wait_reached
-from waltz_delta.base import internal
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
 from waltz_delta.jobs.audit import audit_pipeline
 from waltz_delta.jobs.audit_compare import PieceOfLog, density
@@ -144,19 +144,21 @@ def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     fill_log(cluster, 0, 150)
     fill_log(cluster, 1, 50)
     settings = pipeline(cluster, tmp_path)
-    original = internal.TableTransaction.commit
     commits: list[str] = []
 
-    def dying(self: Any, *arguments: Any, **named: Any) -> int:
-        commits.append("tried")
-        if len(commits) == 4:
-            raise KeyboardInterrupt("before a commit")
-        version = original(self, *arguments, **named)
-        if len(commits) == 7:
-            raise KeyboardInterrupt("after a commit")
-        return version
+    def dying(original: Callable[..., int]) -> Callable[..., int]:
+        def commit(*arguments: Any, **named: Any) -> int:
+            commits.append("tried")
+            if len(commits) == 4:
+                raise KeyboardInterrupt("before a commit")
+            version = original(*arguments, **named)
+            if len(commits) == 7:
+                raise KeyboardInterrupt("after a commit")
+            return version
 
-    monkeypatch.setattr(internal.TableTransaction, "commit", dying)
+        return commit
+
+    replace_commits(monkeypatch, dying)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             backfill(spark, cluster, settings, 40)

@@ -125,6 +125,17 @@ class TargetSettings(Settings):
     )
     deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it, none does.")
     history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
+    engine: Literal["auto", "arrow", "spark"] = Field(
+        default="auto",
+        description="Which engine writes the table in mode append. `arrow` writes files with pyarrow and commits them without the JVM: less time "
+        "for each batch, and S3 without DynamoDB. `spark` writes all that Delta can. `auto` is arrow where the table allows it; keep it unless you "
+        "want an error instead of the other engine. Upsert and history always run in Spark.",
+    )
+    storage: dict[str, str] = Field(
+        default={},
+        description="Engine arrow: options of the object store, such as AWS_REGION and AWS_ENDPOINT_URL. What is not here comes from the "
+        "environment of the driver and of the executors. Set credentials there, not here.",
+    )
     evolution: Literal["off", "add_columns", "fail"] = Field(
         default="fail",
         description="If the rows have columns that the table does not have: `fail` refuses to start, `add_columns` adds them, `off` drops "
@@ -143,6 +154,8 @@ class TargetSettings(Settings):
                 raise ValueError("sequence is for the modes upsert and history; mode is append")
         elif not self.keys:
             raise ValueError(f"mode {self.mode} needs keys")
+        elif self.engine == "arrow":
+            raise ValueError(f"engine arrow is for the mode append; mode is {self.mode}")
         if self.mode != "history" and self.history != HistorySettings():
             raise ValueError(f"history names columns of the mode history; mode is {self.mode}")
         if self.mode == "history" and self.deletes is not None and self.deletes.kind == "soft":

@@ -8,11 +8,12 @@ Source: Delta's PROTOCOL.md, "Table Features", and what `deltalake` 1.6 was seen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final  # Any: JSON values
 
-__all__ = ["COMPRESSION", "COMPRESSIONS", "Protocol", "TableShape", "refusal", "refusal_of_new"]
+__all__ = ["COMPRESSION", "COMPRESSIONS", "Protocol", "TableShape", "refusal", "refusal_of_new", "refusal_of_path"]
 
 READER_VERSION_MAX: Final = 3
 WRITER_VERSION_MAX: Final = 7
@@ -42,6 +43,10 @@ COMPRESSIONS: Final[Mapping[str, str]] = {
     "lz4_raw": "lz4",
 }
 """Codecs by Delta's and Spark's names, with pyarrow's names. Spark's `lz4` and `lzo` are formats that most readers do not know."""
+
+_LOCAL: Final = "file"
+_S3: Final = frozenset({"s3", "s3a", "s3n"})
+_ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 _CONSTRAINT: Final = "delta.constraints."
 _OFF: Final = frozenset({"false", "none"})
@@ -106,6 +111,15 @@ def refusal(protocol: Protocol, shape: TableShape) -> str | None:
     if unknown := sorted(protocol.features - FEATURES):
         return f"the table has features that the Arrow engine does not write: {', '.join(unknown)}"
     return _refusal_of_shape(shape)
+
+
+def refusal_of_path(scheme: str, directory: str) -> str | None:
+    """Why the Arrow engine does not write at this place; None if it does."""
+    if scheme != _LOCAL and scheme not in _S3:
+        return f"the Arrow engine does not write to {scheme}: paths"
+    if scheme == _LOCAL and _ESCAPED.search(directory):
+        return "deltalake reads the sign % in a path as an escape"
+    return None
 
 
 def refusal_of_new(shape: TableShape, cluster_by: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape, refusal
 from waltz_delta.engine.parquet_files import is_own_file
-from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory
+from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 
 __all__ = ["ArrowTable", "NotOpened", "OpenedTable", "sentence"]
@@ -58,7 +58,8 @@ class ArrowTable:
     """`location`: a directory, or the URL of one in an object store. `storage`: options of the store. `committing`: encloses each commit."""
 
     def __init__(self, path: str, location: str, storage: Mapping[str, str], committing: Callable[[], AbstractContextManager[None]]) -> None:
-        self.path, self.location, self.storage = path, location, dict(storage)
+        self.path, self.location = path, location
+        self.storage = with_time_limits(location, storage)
         self.committing = committing
         self._files: Any = None
         self._handle: Any = None
@@ -120,8 +121,7 @@ class ArrowTable:
     def commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if its file does not exist."""
         try:
-            with self._log_files().open_input_file(f"{LOG}/{version:020d}.json") as file:
-                return bytes(file.read())
+            return self._log_file(f"{version:020d}.json")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -139,8 +139,7 @@ class ArrowTable:
         """The version of the newest checkpoint when this was first asked; -1 for none."""
         if self._last_checkpoint is None:
             try:
-                with self._log_files().open_input_file(f"{LOG}/_last_checkpoint") as file:
-                    self._last_checkpoint = int(json.loads(file.read())["version"])
+                self._last_checkpoint = int(json.loads(self._log_file("_last_checkpoint"))["version"])
             except (OSError, ValueError, KeyError):  # none, or being written: a checkpoint more does no harm
                 self._last_checkpoint = -1
         return self._last_checkpoint
@@ -199,19 +198,19 @@ class ArrowTable:
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
 
-    def _log_files(self) -> Any:
+    def _log_file(self, name: str) -> bytes:
+        """By pyarrow: `deltalake`'s own file system holds Python's lock while it waits for the store."""
         if self._files is None:
-            import pyarrow.fs as fs
-            from deltalake.fs import DeltaStorageHandler
-
-            self._files = fs.PyFileSystem(DeltaStorageHandler(self.location, self.storage))
-        return self._files
+            self._files = file_system(self.location, self.storage)
+        files, root = self._files
+        with files.open_input_file(f"{root}/{LOG}/{name}") as file:
+            return bytes(file.read())
 
 
 def sentence(error: BaseException) -> str:
-    """The first line of an error of `deltalake`, without colors and backtrace."""
-    lines = [line.strip() for line in _COLORS.sub("", str(error)).splitlines() if line.strip()]
-    return lines[0][:SENTENCE_MAX] if lines else type(error).__name__
+    """An error of `deltalake` in one line, without colors, arrows and backtrace."""
+    text = " ".join(_COLORS.sub("", str(error)).partition("\n  0: ")[0].replace("\u21b3", " ").split())
+    return text[:SENTENCE_MAX] or type(error).__name__
 
 
 def _opened(handle: Any) -> OpenedTable:

@@ -6,7 +6,6 @@ From Spark's engine a running query does not go back.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal
@@ -14,32 +13,21 @@ from typing import Final, Literal
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
-from waltz_delta.base.log_store import LOCAL, located, one_committer
+from waltz_delta.base.log_store import LOCAL, located, one_committer, require_one_winner
 from waltz_delta.base.table_transaction import TableTransaction
-from waltz_delta.engine.allowed import TableShape, refusal_of_new
+from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
-from waltz_delta.engine.stores import S3_SCHEMES
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 
-__all__ = ["EngineChoice", "TableEngine", "refusal_of_path"]
+__all__ = ["EngineChoice", "TableEngine"]
 
 log = get_logger(__name__)
 
 EngineChoice = Literal["auto", "arrow", "spark"]
 
-_ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 _ALLOWED: Final = "the table needs nothing that this engine does not write"
-
-
-def refusal_of_path(scheme: str, directory: str) -> str | None:
-    """Why the Arrow engine does not write at this place; None if it does."""
-    if scheme != LOCAL and scheme not in S3_SCHEMES:
-        return f"the Arrow engine does not write to {scheme}: paths"
-    if scheme == LOCAL and _ESCAPED.search(directory):
-        return "deltalake reads the sign % in a path as an escape"
-    return None
 
 
 class TableEngine:
@@ -67,6 +55,7 @@ class TableEngine:
             if reason := refusal_of_path(scheme, location):
                 self._refuse(reason)
             elif scheme == LOCAL:
+                require_one_winner(spark, self._path)
                 self._table = ArrowTable(self._path, location, {}, lambda: one_committer(spark, self._path))
             else:
                 self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2]}", self._storage, nullcontext)

@@ -14,13 +14,15 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as fs
 
-__all__ = ["S3_SCHEMES", "file_size", "file_system", "is_local", "sync", "sync_directory"]
-
-S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
+__all__ = ["file_size", "file_system", "is_local", "sync", "sync_directory", "with_time_limits"]
 
 CONNECT_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 60.0
 """Of one request of a task to S3. A part of a file has 10 MB."""
+
+
+TIME_LIMITS: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "30s", "max_retries": "5", "retry_timeout": "60s"}
+"""Of a request of `deltalake`, and of all of its repetitions."""
 
 
 def is_local(location: str) -> bool:
@@ -34,6 +36,11 @@ def file_system(location: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         return fs.LocalFileSystem(), location
     url = urlsplit(location)
     return _s3(storage), f"{url.netloc}{url.path}".rstrip("/")
+
+
+def with_time_limits(location: str, storage: Mapping[str, str]) -> dict[str, str]:
+    """The options, with limits for requests to an object store that they do not set."""
+    return dict(storage) if is_local(location) else TIME_LIMITS | dict(storage)
 
 
 def file_size(files: Any, path: str) -> int:

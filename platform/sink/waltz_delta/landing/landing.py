@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -91,7 +92,7 @@ class Landing:
         there."""
         for decoder, sink in zip(self._decoders, self._sinks, strict=True):
             sink.prepare(spark, decoder.good(spark.createDataFrame([], schema)).schema)
-            transaction = internal.TableTransaction(spark, sink.path)
+            transaction = sink.begin(spark)
             if checkpoint is not None and transaction.exists:
                 sink.watch.check(spark, transaction, checkpoint)
         if self._dead_letters is not None:
@@ -120,6 +121,10 @@ class Landing:
         """How far the tables hold the log as of now, also while a batch runs. From any thread."""
         return replace(self._progress, dead_letters=self._statistics.dead_letters)
 
+    def marks(self, spark: SparkSession) -> dict[str, dict[int, int]]:
+        """The marks of each output's table, by its path. After a RESTORE those of the restored version. Writes nothing."""
+        return {sink.path: marks_as_restored(spark, sink.path, self.cluster_key, partial(sink.begin, spark)) for sink in self._sinks}
+
     def starting_transaction_ids(
         self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST, dry_run: bool = False
     ) -> str:
@@ -128,8 +133,8 @@ class Landing:
         found: dict[int, int] = {}
         if not dry_run:
             for sink in self._sinks:
-                follow_restore(spark, sink.path, self.cluster_key)
-        marks = [marks_as_restored(spark, sink.path, self.cluster_key) for sink in self._sinks]
+                follow_restore(spark, sink.path, self.cluster_key, partial(sink.begin, spark))
+        marks = self.marks(spark).values()
         for partition in sorted(partitions):
             known = [each.get(partition) for each in marks]
             lowest = min((mark for mark in known if mark is not None), default=None)
@@ -261,6 +266,8 @@ def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) ->
             cluster_by=layout.cluster_by,
             properties=properties,
             evolution=evolution,
+            engine=target.engine,
+            storage=target.storage,
         )
     table = {"partition_by": layout.partition_by, "cluster_by": layout.cluster_by, "properties": properties, "evolution": evolution}
     if target.mode == "history":

@@ -11,17 +11,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any  # JSON values
+from urllib.parse import urlsplit
 
+from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
 from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
-from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_delta.settings import LandingSettings, OutputSettings, TargetSettings
 from waltz_log.cli.printing import print_data
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
 from waltz_log.outside_text import printable
 
-__all__ = ["declared_columns", "print_schema", "run"]
+__all__ = ["declared_columns", "declared_engine", "print_schema", "run"]
 
 LOG_COLUMNS = (("partition", "INT"), ("transaction_id", "BIGINT"), ("timestamp", "TIMESTAMP"), ("header", "INT"))
 
@@ -119,13 +121,25 @@ def _asked_of_spark(
         session.stop()
 
 
-def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str]]:
+def declared_engine(target: TargetSettings) -> str:
+    """The engine that writes a table, and why it is Spark's. A table that exists decides only when the pipeline starts."""
+    if target.mode != "append":
+        return f"spark: mode {target.mode}"
+    if target.engine == "spark":
+        return "spark: as set"
+    new = TableShape({"type": "struct", "fields": []}, (), target.properties)
+    scheme = urlsplit(target.table).scheme or "file"
+    reason = refusal_of_path(scheme, target.table) or refusal_of_new(new, target.layout.cluster_by)
+    return "arrow" if reason is None else f"spark: {reason}"
+
+
+def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str, str]]:
     for output in settings.outputs:
         columns = schemas.get(output.target.table)
         shown = ", ".join(f"{name} {kind}" for name, kind in columns) if columns is not None else "needs Spark: --spark"
-        yield output.target.table, output.target.mode, shown
+        yield output.target.table, output.target.mode, declared_engine(output.target), shown
     if settings.dead_letters is not None:
-        yield settings.dead_letters.table, "dead letters", ""
+        yield settings.dead_letters.table, "dead letters", "spark", ""
 
 
 def _print_table(
@@ -137,7 +151,7 @@ def _print_table(
     for wrong, lines in problems.items():
         for problem in lines:
             print(f"{printable(str(wrong))}:{problem}")
-    table = Table("pipeline", "table", "mode", "columns", box=None)
+    table = Table("pipeline", "table", "mode", "engine", "columns", box=None)
     for path, settings in pipelines.items():
         if not problems[path]:
             for row in _rows(settings, schemas[path]):
@@ -158,6 +172,7 @@ def _as_data(
                 "problems": [{"line": p.line, "where": p.where, "reason": p.reason, "nearest": p.nearest} for p in wrong],
                 "pipeline": settings.name if settings is not None else None,
                 "tables": {name: columns and dict(columns) for name, columns in schemas.get(path, {}).items()},
+                "engines": {} if settings is None else {output.target.table: declared_engine(output.target) for output in settings.outputs},
             }
         )
     return shown

@@ -29,7 +29,6 @@ from waltz_delta.base.stopping import StopRequest
 from waltz_delta.decode.decoded_source import decoding_options
 from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
-from waltz_delta.marks.restored import marks_as_restored
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
 from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.metrics import LiveLine, PrometheusMetrics
@@ -173,7 +172,7 @@ class PipelineRun(threading.Thread):
         key, partitions = self.contact(settings.options)
         landing = Landing(settings, key, self._traces)
         if not self._before:  # a restarted query continues the same run
-            self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
+            self._before = landing.marks(self._spark)
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         options = start_options(settings, starting) | decoding_options(self._spark, settings)
         rows = self._spark.readStream.format(self.source).options(**options).load()

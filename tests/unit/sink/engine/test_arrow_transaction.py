@@ -19,8 +19,8 @@ from tests.unit.sink.engine.arrow_tables import MARK, METADATA, SHAPE, append, b
 from waltz_delta import NotADeltaTable, high_water_marks
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine.allowed import refusal_of_path
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
-from waltz_delta.engine.choice import refusal_of_path
 from waltz_delta.errors import StoreUnavailable
 from waltz_delta.marks.restores import is_ours, restored_by
 
