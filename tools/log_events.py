@@ -355,6 +355,9 @@ MEANINGS: dict[str, str] = {
     "reading on at another replica than %s: %s": "A storage node failed while an executor read from it. The executor continues at another replica.",
     "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
     "batch not traced": "A batch landed, and the traces of its appends were not completed: owners did not answer, or many batches waited.",
+    "probe of the store not removed": (
+        "The small table by which the sink asked an object store whether it honors conditions stays in the folder `place`. Delete the folder."
+    ),
     "table engine chosen": (
         "Which engine writes an append table from now on, `arrow` or `spark`, and why. Logged when a query starts, and when the table has changed so "
         "that Spark's engine writes it."

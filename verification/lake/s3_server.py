@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,10 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
     store: S3Server
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self._serve()
 
-    do_PUT = do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815
+    do_PUT = do_POST = do_HEAD = do_DELETE = do_GET
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -162,12 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
         with self.store.lock:
             keys = sorted(key for key in self.store.objects if key.startswith(prefix) and key > after)
             sizes = {key: len(self.store.objects[key]) for key in keys}
-        folders = sorted({prefix + key[len(prefix) :].split(delimiter)[0] + delimiter for key in keys if delimiter and delimiter in key[len(prefix) :]})
-        found = [key for key in keys if not (delimiter and delimiter in key[len(prefix) :])]
-        at = "2026-01-01T00:00:00.000Z"
-        inside = "".join(
-            f'<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified><ETag>"x"</ETag><Size>{sizes[key]}</Size></Contents>' for key in found
-        )
+        rest = {key: key[len(prefix) :] for key in keys}
+        inner = [key for key in keys if delimiter and delimiter in rest[key]]
+        folders = sorted({prefix + rest[key].split(delimiter)[0] + delimiter for key in inner})
+        found = [key for key in keys if key not in set(inner)]
+        about = '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag>'
+        inside = "".join(f"<Contents><Key>{escape(key)}</Key>{about}<Size>{sizes[key]}</Size></Contents>" for key in found)
         shared = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
         head = f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(found)}</KeyCount><MaxKeys>1000</MaxKeys>"
         return f"<ListBucketResult>{head}<IsTruncated>false</IsTruncated>{inside}{shared}</ListBucketResult>".encode()
@@ -181,8 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        with suppress(ConnectionError):  # a client that gave up
+            self.wfile.write(b"" if self.command == "HEAD" else content)
 
 
 def _unchunked(request: BaseHTTPRequestHandler) -> bytes:

@@ -21,10 +21,14 @@ from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 
-__all__ = ["ArrowTable", "NotOpened", "OpenedTable", "sentence"]
+__all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable", "sentence"]
 
 SENTENCE_MAX: Final = 300
+PROBE: Final = "_waltz_probe"
+"""A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+"""In the answer of a store, the name of what is wrong."""
 _HOLE: Final = "Expected contiguous commit files"
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = ("nsupported", "nknown")
@@ -101,7 +105,7 @@ class ArrowTable:
             )
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
-        refuse_other_content(self.path, [name for name in inside if not is_own_file(name)], logged)
+        refuse_other_content(self.path, [name for name in inside if not is_own_file(name) and name != PROBE], logged)
         return False
 
     def reserve(self) -> None:
@@ -210,7 +214,8 @@ class ArrowTable:
 def sentence(error: BaseException) -> str:
     """An error of `deltalake` in one line, without colors, arrows and backtrace."""
     text = " ".join(_COLORS.sub("", str(error)).partition("\n  0: ")[0].replace("\u21b3", " ").split())
-    return text[:SENTENCE_MAX] or type(error).__name__
+    code = _CODE.search(text)
+    return ("" if code is None else f"{code[1]}: ") + text[:SENTENCE_MAX] or type(error).__name__
 
 
 def _opened(handle: Any) -> OpenedTable:

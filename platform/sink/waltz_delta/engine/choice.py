@@ -18,6 +18,7 @@ from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.store_probe import require_conditional_put
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 
@@ -45,6 +46,8 @@ class TableEngine:
         table = self.arrow(spark)
         if table is not None and (reason := table.refusal(otherwise=refusal_of_new(new, cluster_by))):
             self._refuse(reason)
+        if self._refused is None and table is not None:
+            require_conditional_put(self._path, table.location, self._storage)
         engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
         log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
 
@@ -58,7 +61,7 @@ class TableEngine:
                 require_one_winner(spark, self._path)
                 self._table = ArrowTable(self._path, location, {}, lambda: one_committer(spark, self._path))
             else:
-                self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2]}", self._storage, nullcontext)
+                self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2].rstrip('/')}", self._storage, nullcontext)
         return self._table if self._refused is None else None
 
     def begin(self, spark: SparkSession) -> TableTransaction:

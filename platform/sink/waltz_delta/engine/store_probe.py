@@ -1,0 +1,83 @@
+"""Asks an object store, before the first batch, whether it creates an object only if it does not exist. A store that ignores the condition accepts
+the commits of two drivers as one version, and the rows of one are lost without an error.
+
+The probe is a small table in a folder of its own: of two commits that were decided from one version, the second must fail. `deltalake` makes them, so
+that the store is asked exactly as for a table. One probe for each bucket and process.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final  # Any: `deltalake` has no types
+from urllib.parse import urlsplit
+
+from waltz_delta.engine.arrow_table import PROBE, sentence
+from waltz_delta.engine.stores import file_system, is_local, with_time_limits
+from waltz_delta.errors import StoreUnavailable, UnsafeTable
+from waltz_log.loggers import get_logger
+
+__all__ = ["require_conditional_put"]
+
+log = get_logger(__name__)
+
+_SCHEMA: Final = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
+
+_proven: set[tuple[str, str]] = set()
+
+
+def require_conditional_put(path: str, location: str, storage: Mapping[str, str]) -> None:
+    """Raises `UnsafeTable` if the store ignores the condition, `StoreUnavailable` if it does not answer. A directory of this machine needs no probe:
+    `deltalake` creates a commit there with a hard link, which replaces nothing."""
+    bucket = (storage.get("AWS_ENDPOINT_URL", ""), urlsplit(location).netloc)
+    if is_local(location) or bucket in _proven:
+        return
+    from deltalake.exceptions import DeltaError
+
+    place = f"{location}/{PROBE}/{uuid.uuid4().hex}"
+    try:
+        replaced = _replaces(place, with_time_limits(location, storage))
+    except (DeltaError, OSError) as error:
+        raise StoreUnavailable(path=path, reason=sentence(error)) from error
+    if replaced:
+        raise UnsafeTable(path=path, reason="its object store ignores the condition If-None-Match, so two drivers could both write one version")
+    _proven.add(bucket)
+
+
+def _replaces(place: str, storage: Mapping[str, str]) -> bool:
+    """Whether a second commit of one version is accepted."""
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import CommitFailedError
+
+    DeltaTable.create(place, Schema.from_json(_SCHEMA), storage_options=dict(storage))
+    try:
+        first, second = (DeltaTable(place, storage_options=dict(storage)) for _ in range(2))
+        _commit(first)
+        try:
+            _commit(second)
+        except CommitFailedError:
+            return False
+        return True
+    finally:
+        _remove(place, storage)
+
+
+def _commit(table: Any) -> None:
+    from deltalake import CommitProperties, PostCommitHookProperties
+
+    table.create_write_transaction(
+        [],
+        mode="append",
+        schema=table.schema(),
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+
+
+def _remove(place: str, storage: Mapping[str, str]) -> None:
+    files, root = file_system(place, storage)
+    try:
+        files.delete_dir(root)
+    except OSError as error:  # a role without the right to delete
+        log.warning("probe of the store not removed", place=place, error=sentence(error))

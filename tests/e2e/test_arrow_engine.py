@@ -1,0 +1,139 @@
+"""Both engines on one table, the checks of rows, what other readers find, and the choice of the engine, in a real session."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import functions as f
+
+from waltz_delta import DeltaAppend, SchemaMismatch, high_water_marks
+from waltz_delta.base import internal
+from waltz_delta.engine.choice import EngineChoice
+from waltz_log.errors import InvalidSetting
+
+KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+EDGES: dict[str, tuple[str, list[Any]]] = {
+    "b": ("TINYINT", [-128, 127, None]),
+    "i": ("INT", [-(2**31), 2**31 - 1, 0]),
+    "l": ("BIGINT", [-(2**63), 2**63 - 1, 0]),
+    "f": ("FLOAT", [math.nan, -math.inf, 1.5]),
+    "d": ("DOUBLE", [math.nan, math.inf, -0.0]),
+    "m": ("DECIMAL(15,2)", [Decimal("-9999999999999.99"), Decimal("9999999999999.99"), Decimal("0.01")]),
+    "n": ("DECIMAL(18,4)", [Decimal("12345678901234.5678"), Decimal("-12345678901234.5678"), None]),
+    "h": ("DECIMAL(38,0)", [Decimal(10**37 + 1), Decimal(-(10**37) - 1), None]),
+    "s": ("STRING", ["", "x" * 40 + "\u00e9", "it's \U0001f600"]),
+    "y": ("BINARY", [b"", b"\x00\xff", None]),
+    "o": ("BOOLEAN", [True, False, None]),
+    "a": ("DATE", [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 4)]),
+    "t": ("TIMESTAMP", [datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999999, UTC), MOMENT]),
+    "u": ("STRUCT<x: INT, z: ARRAY<STRING>>", [{"x": 1, "z": ["a", None]}, None, {"x": None, "z": None}]),
+    "k": ("MAP<STRING, DOUBLE>", [{"k": 1.0, "n": None}, {}, None]),
+    "p": ("STRING", ["", "50% /=\u00e9", "__HIVE_DEFAULT_PARTITION__"]),
+}
+"""Columns with their types, and the values of three rows."""
+
+
+def rows(spark: Any, first: int, end: int) -> Any:
+    return spark.range(first, end).selectExpr("0 AS partition", "id AS transaction_id", "cast(id AS STRING) AS text")
+
+
+def ids(spark: Any, path: str) -> list[int]:
+    return sorted(row[0] for row in spark.read.format("delta").load(path).select("transaction_id").collect())
+
+
+def test_a_table_goes_on_mark_for_mark_from_one_engine_to_the_other(spark: Any, tmp_path: Path) -> None:
+    engines: list[EngineChoice] = ["spark", "arrow", "spark", "arrow"]
+    path = str(tmp_path / "t")
+    for number, engine in enumerate(engines):
+        DeltaAppend(path, KEY, engine=engine).write(rows(spark, max(0, 10 * number - 5), 10 * number + 10))
+        assert high_water_marks(path, KEY) == {0: 10 * number + 9}
+    assert ids(spark, path) == list(range(40))
+    assert sorted(DeltaTable(path).to_pyarrow_table()["transaction_id"].to_pylist()) == list(range(40))
+    engines_used = [commit.get("engineInfo", "")[:8] for commit in reversed(DeltaTable(path).history())]
+    assert [name.startswith("delta-rs") for name in engines_used] == [False, True, False, True]
+
+
+def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any, tmp_path: Path) -> None:
+    """One file for each row, so that a wrong bound hides it from an equality."""
+    path = str(tmp_path / "t")
+    ddl = "partition INT, transaction_id BIGINT, " + ", ".join(f"{name} {kind}" for name, (kind, _) in EDGES.items())
+    made = [(0, at, *(values[at] for _, values in EDGES.values())) for at in range(3)]
+    sink = DeltaAppend(path, KEY, engine="arrow", partition_by=["p"])
+    sink.write(spark.createDataFrame(made, ddl).repartition(3, "transaction_id"))
+    found = {row.transaction_id: row for row in spark.read.format("delta").load(path).collect()}
+    for at in range(3):
+        for name, (_, values) in EDGES.items():
+            expected = None if name == "p" and at != 1 else values[at]  # as Delta reads such partition values
+            assert same(found[at][name], expected), (name, at)
+    missed: list[str] = []
+    for name, (kind, values) in EDGES.items():
+        if kind.startswith(("STRUCT", "MAP")) or name == "p":
+            continue
+        for at, value in enumerate(values):
+            compared = f.col(name).isNull() if value is None else f.col(name) == f.lit(value).cast(kind)
+            matching = {row[0] for row in spark.read.format("delta").load(path).where(compared).select("transaction_id").collect()}
+            missed += [] if at in matching else [f"{name} = {value!r}"]
+    greater = spark.read.format("delta").load(path).where("d > 5").count()
+    assert (missed, greater) == ([], 2), "NaN is greater than every number"
+    table = DeltaTable(path)
+    assert {row["transaction_id"]: row["s"] for row in table.to_pyarrow_table().to_pylist()} == dict(enumerate(EDGES["s"][1]))
+    for where, expected in (
+        ("n = CAST('12345678901234.5678' AS DECIMAL(18,4))", [0]),
+        ("h < 0", [1]),
+        ("s = ''", [0]),
+        ("a > DATE '9999-12-30'", [1]),
+        ("t < TIMESTAMP '0001-01-03T00:00:00Z'", [0]),
+        ("m >= 9999999999999.99", [1]),
+    ):
+        rows_found = QueryBuilder().register("t", table).execute(f"SELECT transaction_id FROM t WHERE {where}").read_all()
+        assert [value.as_py() for value in rows_found["transaction_id"]] == expected, where
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and math.isnan(expected):
+        return bool(math.isnan(found))
+    if isinstance(expected, datetime):
+        return bool(found.replace(tzinfo=UTC) == expected or found.astimezone(UTC) == expected)
+    if isinstance(expected, dict) and not isinstance(found, dict):
+        return bool(found.asDict(recursive=True) == expected)
+    return bool(found == expected)
+
+
+def test_a_row_that_the_table_forbids_is_refused_and_a_rule_of_the_table_is_left_to_spark(spark: Any, tmp_path: Path, capfd: Any) -> None:
+    path = str(tmp_path / "t")
+    spark.sql(f"CREATE TABLE delta.`{path}` (partition INT, transaction_id BIGINT, text STRING NOT NULL) USING delta")
+    sink = DeltaAppend(path, KEY, engine="arrow")
+    sink.write(rows(spark, 0, 3))
+    with pytest.raises(SchemaMismatch, match="must not be null in the table: .*column=text"):
+        sink.write(rows(spark, 3, 5).withColumn("text", f.expr("CASE WHEN transaction_id = 3 THEN text END")))
+    assert ids(spark, path) == [0, 1, 2]
+    running = DeltaAppend(path, KEY)
+    running.write(rows(spark, 3, 5))
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT short CHECK (length(text) < 2)")
+    with pytest.raises(InvalidSetting, match="CHECK constraint short"):
+        sink.write(rows(spark, 5, 6))
+    running.write(rows(spark, 5, 10))
+    with pytest.raises(Exception, match="short"):
+        running.write(rows(spark, 10, 11))
+    assert ids(spark, path) == list(range(10))
+    assert [line for line in capfd.readouterr().err.splitlines() if "table engine chosen" in line and "CHECK constraint short" in line]
+
+
+def test_columns_are_added_with_their_types_and_seen_by_the_other_engine(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    DeltaAppend(path, KEY, engine="arrow").write(rows(spark, 0, 2))
+    more = rows(spark, 2, 4).selectExpr("*", "named_struct('x', 1, 'y-z', array(1.5D)) AS deep", "cast(1 AS DECIMAL(9,2)) AS price")
+    DeltaAppend(path, KEY, engine="arrow", evolution="add_columns").write(more)
+    DeltaAppend(path, KEY, engine="spark").write(more.withColumn("transaction_id", f.col("transaction_id") + 2))
+    found = spark.read.format("delta").load(path).orderBy("transaction_id").collect()
+    assert [None if row.deep is None else row.deep["y-z"] for row in found] == [None, None, *[[1.5]] * 4]
+    assert [row.price for row in found] == [None, None, *[Decimal("1.00")] * 4]
+    assert internal.TableTransaction(spark, path).properties()["waltz.mode"] == "append"

@@ -1,0 +1,146 @@
+"""Appends to S3: conditional commits, a store that fails in every way, and the probe that refuses a store without conditions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.unit.sink.engine.arrow_tables import MARK, append, begin, commit, files, opened
+from verification.lake.s3_server import Fault, S3Server
+from waltz_delta.engine import store_probe
+from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_transaction import Overtaken
+from waltz_delta.engine.store_probe import require_conditional_put
+from waltz_delta.errors import StoreUnavailable, UnsafeTable
+
+PLACE = "s3://lake/tables/legs"
+
+
+@pytest.fixture
+def store() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+def fast(store: S3Server) -> dict[str, str]:
+    """Gives up after one repetition, so that a test does not wait."""
+    return {**store.storage, "max_retries": "1", "retry_timeout": "2s", "timeout": "2s", "connect_timeout": "2s"}
+
+
+def ids(table: ArrowTable) -> list[int]:
+    found = table.reopen()
+    assert found is not None
+    return sorted(found.handle.to_pyarrow_table()["id"].to_pylist())
+
+
+def test_rows_and_marks_land_on_s3_without_a_directory_or_a_temporary_file(store: S3Server) -> None:
+    table = opened(PLACE, store.storage)
+    assert table.is_table() is False
+    assert [append(table, first, first + 10) for first in (0, 10)] == [1, 2]
+    assert begin(opened(PLACE, store.storage)).version(MARK) == 19
+    assert ids(table) == list(range(20))
+    assert sorted(key.rpartition("/")[2].partition("-")[0] for key in store.objects) == [*(f"{n:020d}.json" for n in range(3)), "part", "part"]
+
+
+def test_of_two_drivers_on_s3_one_commits(store: S3Server) -> None:
+    table = opened(PLACE, store.storage)
+    append(table, 0, 1)
+    start, won = threading.Barrier(3), list[int]()
+
+    def race() -> None:
+        own = opened(PLACE, store.storage)
+        transaction, written = begin(own), files(own, 1, 2)
+        start.wait()
+        try:
+            won.append(commit(transaction, written, 1))
+        except Overtaken:
+            won.append(-1)
+
+    threads = [threading.Thread(target=race) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(won) == [-1, -1, 2]
+    assert ids(table) == [0, 1]
+
+
+def is_commit(method: str, key: str) -> bool:
+    return method == "PUT" and key.endswith(".json")
+
+
+FAULTS: dict[str, tuple[Callable[[str, str], bool], Fault]] = {
+    "the answer to a commit is lost": (is_commit, Fault(500, "InternalError", executed=True)),
+    "a commit is refused": (is_commit, Fault(503)),
+    "a conflict that is none": (is_commit, Fault(409, "ConditionalRequestConflict")),
+    "a slow answer": (lambda method, key: True, Fault(200, "", delay_s=0.1)),
+    "a read fails": (lambda method, key: method in ("GET", "HEAD"), Fault(503)),
+    "a part is refused": (lambda method, key: key.endswith(".parquet"), Fault(503)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_rows(store: S3Server, name: str) -> None:
+    table = opened(PLACE, store.storage)
+    append(table, 0, 5)
+    meets, fault = FAULTS[name]
+    met: list[str] = []
+
+    def once(method: str, key: str) -> Fault | None:
+        if meets(method, key) and len(met) < 2:
+            met.append(key)
+            return fault
+        return None
+
+    store.fault = once
+    append(table, 5, 10)
+    assert met
+    assert ids(table) == list(range(10))
+    assert begin(table).version(MARK) == 9
+
+
+LASTING: dict[str, tuple[Callable[[S3Server], None], str]] = {
+    "the bucket disappears": (lambda store: setattr(store, "bucket_exists", False), "NoSuchBucket"),
+    "credentials expire": (lambda store: setattr(store, "fault", lambda method, key: Fault(403, "ExpiredToken")), "ExpiredToken"),
+    "the store stays overloaded": (lambda store: setattr(store, "fault", lambda method, key: Fault(503)), "503"),
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_lasting_fault_ends_with_one_sentence_that_names_it(store: S3Server, name: str) -> None:
+    table = opened(PLACE, fast(store))
+    append(table, 0, 5)
+    begin_fault, reason = LASTING[name]
+    transaction, written = begin(table), files(table, 5, 10)
+    begin_fault(store)
+    for attempt in (lambda: commit(transaction, written, 9), lambda: begin(opened(PLACE, fast(store)))):
+        with pytest.raises(StoreUnavailable) as failed:
+            attempt()
+        assert reason in str(failed.value)
+        assert "\n" not in str(failed.value)
+    store.bucket_exists, store.fault = True, lambda method, key: None
+    assert append(table, 5, 10) == 2
+    assert ids(table) == list(range(10))
+
+
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_probe, "_proven", set())
+    with S3Server(conditional=False) as store:
+        with pytest.raises(UnsafeTable, match="ignores the condition If-None-Match"):
+            require_conditional_put(PLACE, PLACE, store.storage)
+        assert store.objects == {}
+    with S3Server() as store:
+        require_conditional_put(PLACE, PLACE, store.storage)
+        assert store.objects == {}, "the probe is removed"
+        store.bucket_exists = False
+        require_conditional_put(PLACE, PLACE, store.storage)
+    require_conditional_put("/lake/legs", "/lake/legs", {})
+
+
+def test_a_store_that_does_not_answer_the_probe_is_named(store: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_probe, "_proven", set())
+    store.bucket_exists = False
+    with pytest.raises(StoreUnavailable, match="NoSuchBucket"):
+        require_conditional_put(PLACE, PLACE, fast(store))
