@@ -28,7 +28,7 @@ SSLYZE := .venv/tls-scan/bin/sslyze
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup machines test-versions check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile flood tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
+.PHONY: help setup machines test-versions check lint typecheck ratchets coverage format test test-unit test-sim test-long test-slow test-install explore sim new-seeds mutants mutation smoke outbox-kills postgresql alerts strangers hostile flood tls-scan rotations spark-access console-replay handed-files request-costs crash demo chaos-spark soak-spark lake audit dist image image-test upgrade-test bench bench-kafka bench-costs bench-umadb bench-scale screenshots reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -152,6 +152,9 @@ demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, 
 
 chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens
 	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
+lake: setup ## 200 races of two drivers on one table, at local paths and on S3, half of them with one killed or paused; S3=s3://bucket/empty a real bucket, RACES=20, SEED=7
+	$(BIN)/python -m verification.lake.races --races $(or $(RACES),200) --seed $(or $(SEED),1) $(if $(S3),--s3 $(S3))
 
 soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTES=120 at most
 	$(BIN)/python -m benchmarks.soak $(if $(BATCHES),--batches $(BATCHES)) $(if $(MINUTES),--minutes $(MINUTES))

@@ -75,10 +75,10 @@ def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any
             assert same(found[at][name], expected), (name, at)
     missed: list[str] = []
     for name, (kind, values) in EDGES.items():
-        if kind.startswith(("STRUCT", "MAP")) or name == "p":
+        if kind.startswith(("STRUCT", "MAP", "BINARY")) or name == "p":
             continue
         for at, value in enumerate(values):
-            compared = f.col(name).isNull() if value is None else f.col(name) == f.lit(value).cast(kind)
+            compared = f.col(name).isNull() if value is None else f.col(name) == f.lit(written(value)).cast(kind)
             matching = {row[0] for row in spark.read.format("delta").load(path).where(compared).select("transaction_id").collect()}
             missed += [] if at in matching else [f"{name} = {value!r}"]
     greater = spark.read.format("delta").load(path).where("d > 5").count()
@@ -97,6 +97,11 @@ def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any
         assert [value.as_py() for value in rows_found["transaction_id"]] == expected, where
 
 
+def written(value: Any) -> str:
+    """The value as a text that Spark casts."""
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
 def same(found: Any, expected: Any) -> bool:
     if isinstance(expected, float) and math.isnan(expected):
         return bool(math.isnan(found))
@@ -112,7 +117,7 @@ def test_a_row_that_the_table_forbids_is_refused_and_a_rule_of_the_table_is_left
     spark.sql(f"CREATE TABLE delta.`{path}` (partition INT, transaction_id BIGINT, text STRING NOT NULL) USING delta")
     sink = DeltaAppend(path, KEY, engine="arrow")
     sink.write(rows(spark, 0, 3))
-    with pytest.raises(SchemaMismatch, match="must not be null in the table: .*column=text"):
+    with pytest.raises(SchemaMismatch, match=r"must not be null in the table: .*column=text"):
         sink.write(rows(spark, 3, 5).withColumn("text", f.expr("CASE WHEN transaction_id = 3 THEN text END")))
     assert ids(spark, path) == [0, 1, 2]
     running = DeltaAppend(path, KEY)

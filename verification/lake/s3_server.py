@@ -9,6 +9,8 @@ Source: Amazon's API reference of S3, for `PutObject`, `GetObject`, `HeadObject`
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import threading
 import time
 import uuid
@@ -93,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_POST = do_HEAD = do_DELETE = do_GET
 
     def log_message(self, *_: Any) -> None: ...
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that was killed
+            super().handle()
 
     def _serve(self) -> None:
         url = urlsplit(self.path)
@@ -215,3 +221,15 @@ def _tag(content: bytes) -> str:
 
 def _xml_error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+
+
+def main() -> int:
+    """Serves until standard input ends. Prints the storage options first."""
+    with S3Server() as server:
+        print(json.dumps(server.storage), flush=True)
+        sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,9 @@
 """Asks an object store, before the first batch, whether it creates an object only if it does not exist. A store that ignores the condition accepts
 the commits of two drivers as one version, and the rows of one are lost without an error.
 
-The probe is a small table in a folder of its own: of two commits that were decided from one version, the second must fail. `deltalake` makes them, so
-that the store is asked exactly as for a table. One probe for each bucket and process.
+The probe is a small table in a folder of its own. Several commits that were decided from one version are made at the same time, and exactly one of
+them may succeed. `deltalake` makes them, so that the store is asked exactly as for a table. It lists the log before it commits, so a store without
+conditions is found only if two requests overlap. Of 24 commits in three rounds, some do. One probe for each bucket and process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final  # Any: `deltalake` has no types
 from urllib.parse import urlsplit
 
@@ -21,6 +23,10 @@ from waltz_log.loggers import get_logger
 __all__ = ["require_conditional_put"]
 
 log = get_logger(__name__)
+
+ROUNDS: Final = 3
+WRITERS: Final = 8
+"""Writers that commit at the same time."""
 
 _SCHEMA: Final = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 
@@ -46,33 +52,37 @@ def require_conditional_put(path: str, location: str, storage: Mapping[str, str]
 
 
 def _replaces(place: str, storage: Mapping[str, str]) -> bool:
-    """Whether a second commit of one version is accepted."""
+    """Whether two commits of one version were accepted."""
     from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import CommitFailedError
 
     DeltaTable.create(place, Schema.from_json(_SCHEMA), storage_options=dict(storage))
     try:
-        first, second = (DeltaTable(place, storage_options=dict(storage)) for _ in range(2))
-        _commit(first)
-        try:
-            _commit(second)
-        except CommitFailedError:
-            return False
-        return True
+        with ThreadPoolExecutor(WRITERS) as pool:
+            for _ in range(ROUNDS):
+                tables = [DeltaTable(place, storage_options=dict(storage)) for _ in range(WRITERS)]
+                if sum(pool.map(_commits, tables)) > 1:
+                    return True
+        return False
     finally:
         _remove(place, storage)
 
 
-def _commit(table: Any) -> None:
+def _commits(table: Any) -> bool:
+    """Whether the next version of the table was ours."""
     from deltalake import CommitProperties, PostCommitHookProperties
+    from deltalake.exceptions import CommitFailedError
 
-    table.create_write_transaction(
-        [],
-        mode="append",
-        schema=table.schema(),
-        commit_properties=CommitProperties(max_commit_retries=0),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-    )
+    try:
+        table.create_write_transaction(
+            [],
+            mode="append",
+            schema=table.schema(),
+            commit_properties=CommitProperties(max_commit_retries=0),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        )
+    except CommitFailedError:
+        return False
+    return True
 
 
 def _remove(place: str, storage: Mapping[str, str]) -> None:

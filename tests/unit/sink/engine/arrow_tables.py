@@ -1,71 +1,28 @@
-"""Tables of the Arrow engine without Spark: files written as a task writes them, committed as the driver commits them."""
+"""Tables of the Arrow engine without Spark, and calls of `deltalake` that a test replaces."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 
-from waltz_delta.engine.allowed import TableShape
+from verification.lake import log_table
+from verification.lake.log_table import MARK, METADATA, SHAPE, append, begin, commit, files
 from waltz_delta.engine.arrow_table import ArrowTable
-from waltz_delta.engine.arrow_transaction import ArrowTransaction
-from waltz_delta.engine.file_statistics import indexed_leaves
-from waltz_delta.engine.parquet_files import FilePlan, write_files
-from waltz_delta.engine.written_files import WrittenFiles
 
-MARK = "waltz:key:0"
-SHAPE = TableShape(
-    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]},
-    (),
-    {"delta.checkpointInterval": "100", "waltz.mode": "append"},
-)
-METADATA = json.dumps({"waltz": {"cluster": "key"}})
+__all__ = ["MARK", "METADATA", "SHAPE", "append", "begin", "commit", "files", "handle_call", "held", "opened"]
 
 
 def opened(path: Path | str, storage: Mapping[str, str] | None = None) -> ArrowTable:
-    """As the engine opens it, without a lock of the operating system."""
-    table = ArrowTable(str(path), str(path), storage or {}, nullcontext)
-    table.reserve()
-    return table
+    return log_table.opened(str(path), storage)
 
 
-def begin(table: ArrowTable) -> ArrowTransaction:
-    """A transaction that has read the mark, as each append does."""
-    transaction = ArrowTransaction(table, sleep=lambda seconds: None)
-    transaction.version(MARK)
-    return transaction
-
-
-_writes = iter(range(1 << 30))
-
-
-def files(table: ArrowTable, first: int, end: int) -> WrittenFiles:
-    """One file with the rows of these ids."""
-    schema = pa.schema([("id", pa.int64())])
-    plan = FilePlan(table.location, table.storage, schema, frozenset(), (), tuple(indexed_leaves(schema, {})), "snappy", f"{next(_writes):032x}")
-    rows = pa.table({"id": pa.array(range(first, end), pa.int64())})
-    found = [row for batch in write_files(plan, iter(rows.to_batches()), task=0, attempt=0) for row in batch.to_pylist()]
-    return WrittenFiles(tuple(AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["statistics"]) for row in found), SHAPE)
-
-
-def commit(transaction: ArrowTransaction, written: WrittenFiles | None, mark: int) -> int:
-    return transaction.commit(written, {MARK: mark}, query="waltz", batch=-1, metadata=METADATA)
-
-
-def append(table: ArrowTable, first: int, end: int) -> int:
-    return commit(begin(table), files(table, first, end), end - 1)
-
-
-def held(path: Path | str, storage: Mapping[str, str] | None = None) -> list[int]:
+def held(path: Path) -> list[int]:
     """The ids in the table, as another reader finds them."""
-    rows = DeltaTable(str(path), storage_options=dict(storage or {})).to_pyarrow_table()
-    return sorted(rows["id"].to_pylist())
+    return sorted(DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist())
 
 
 @contextmanager

@@ -1,0 +1,128 @@
+"""A driver of `verification.lake.races`: lands a log of so many transactions in one table, as a query does, in batches of drawn sizes.
+
+    python -m verification.lake.driver LOCATION STORAGE LENGTH SEED GAP FAULT BUG
+
+It prints `ready` and waits for a line. At its second pass through the gap it kills or stops itself. `BUG`: a planted bug, `none` for the product as
+it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from verification.lake.log_table import MARK, begin, commit, files, opened
+from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine.arrow_table import OpenedTable
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
+from waltz_delta.engine.file_statistics import FileStatistics
+from waltz_delta.engine.stores import file_system
+from waltz_delta.engine.written_files import WrittenFiles
+
+GAPS = ("read", "written", "put", "landed")
+"""After the marks were read; after the files were written; before the request that creates the version; after it."""
+FAULTS = ("kill", "pause")
+BUGS = ("mark not compared", "marks in a second commit", "both attempts of a task", "wrong statistics")
+BATCH_MAX = 7
+
+
+class Gap:
+    """Where this driver dies or stops, once."""
+
+    def __init__(self, gap: str, fault: str) -> None:
+        self._gap, self._fault, self._passed = gap, fault, 0
+
+    def reached(self, name: str) -> None:
+        if name != self._gap:
+            return
+        self._passed += 1
+        if self._passed == 2:
+            os.kill(os.getpid(), signal.SIGKILL if self._fault == "kill" else signal.SIGSTOP)
+
+
+def land(location: str, storage: Mapping[str, str], length: int, seed: int, gap: Gap) -> None:
+    random = Random(seed)
+    table = opened(location, storage)
+    while True:
+        transaction = begin(table)
+        mark = transaction.version(MARK)
+        first = 0 if mark is None else mark + 1
+        if first >= length:
+            return
+        gap.reached("read")
+        end = min(length, first + random.randint(1, BATCH_MAX))
+        written = files(table, first, end)
+        gap.reached("written")
+        try:
+            commit(transaction, written, end - 1)
+        except Overtaken:
+            continue
+
+
+def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
+    """Makes this process one with the bug."""
+    put, add = arrow_transaction._put, FileStatistics.add
+    if bug == "mark not compared":
+        version = ArrowTransaction.version
+
+        def uncompared(self: ArrowTransaction, app_id: str) -> int | None:
+            found = version(self, app_id)
+            self._read.clear()
+            return found
+
+        ArrowTransaction.version = uncompared  # type: ignore[method-assign]
+    elif bug == "marks in a second commit":
+
+        def twice(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            put(opened, written, {}, info)
+            opened.handle.update_incremental()
+            put(opened, None, versions, info)
+
+        arrow_transaction._put = twice
+    elif bug == "both attempts of a task":
+
+        def doubled(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            assert written is not None
+            put(opened, WrittenFiles((*written.actions, *map(_copied, written.actions)), written.shape), versions, info)
+
+        def _copied(action: Any) -> Any:
+            files, root = file_system(location, storage)
+            files.copy_file(f"{root}/{action.path}", f"{root}/again-{action.path}")
+            return replace(action, path=f"again-{action.path}")
+
+        arrow_transaction._put = doubled
+    elif bug == "wrong statistics":
+
+        def narrow(self: FileStatistics, rows: Any) -> None:
+            add(self, rows)
+            self._bounds = {path: (low, high - 1) for path, (low, high) in self._bounds.items()}
+
+        FileStatistics.add = narrow  # type: ignore[method-assign]
+
+
+def main(arguments: list[str]) -> int:
+    location, storage, length, seed, gap, fault, bug = arguments
+    at = Gap(gap, fault)
+    put = arrow_transaction._put
+
+    def watched(*given: Any) -> None:
+        at.reached("put")
+        put(*given)
+        at.reached("landed")
+
+    arrow_transaction._put = watched
+    plant(bug, location, json.loads(storage))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    land(location, json.loads(storage), int(length), int(seed), at)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

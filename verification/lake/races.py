@@ -1,0 +1,176 @@
+"""`make lake`: two real processes land one log in one table, at a local path without a lock or on S3, and in half of the races one is killed or
+paused at a drawn gap. Then the table must hold each transaction once, find it by its statistics, and have the mark of the last one.
+
+    python -m verification.lake.races [--races 200] [--seed 1] [--s3 URL] [--bug NAME]
+
+`--s3`: an empty place in a real bucket, with credentials and region from the environment. Without it, half of the races use a server of this
+repository, on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from verification.lake.driver import BUGS, FAULTS, GAPS
+from verification.lake.log_table import MARK
+
+__all__ = ["Place", "local_place", "race", "s3_place"]
+
+ROOT = Path(__file__).resolve().parents[2]
+LENGTH = 30
+DONE_WITHIN_S = 240.0
+"""Of one race, on a busy machine."""
+PAUSED_S = 0.3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tables of races are."""
+
+    location: str
+    storage: Mapping[str, str]
+
+
+def race(place: Place, seed: int, bug: str = "none", *, gap: str | None = None, fault: str = "none") -> list[str]:
+    """What is wrong with the table afterwards; nothing if the engine is right. With a `gap`, the other driver begins when the faulty one died or
+    stopped there, and a paused one goes on when the other one is done. Without, every second seed draws gap and fault, and both begin together."""
+    random = Random(seed)
+    apart, table = gap is not None, f"{place.location}/race-{seed}-{gap}-{bug.replace(' ', '-')}"
+    if gap is None:
+        gap, fault = (random.choice(GAPS), random.choice(FAULTS)) if seed % 2 == 0 else ("none", "none")
+    arguments = [table, json.dumps(dict(place.storage)), str(LENGTH)]
+    with ExitStack() as processes:
+
+        def start(*faulty: str) -> subprocess.Popen[bytes]:
+            return processes.enter_context(_start([*arguments, str(random.randrange(1 << 30)), *(faulty or ("none", "none")), bug]))
+
+        faulty, other = start(gap, fault), start()
+        _release(faulty, *(() if apart else (other,)))
+        wrong = _until_done(faulty, other, apart)
+        if wrong == ["killed"]:
+            again = start()
+            _release(again, *((other,) if apart else ()))
+            wrong = _until_done(again, other, False)
+    return [f"seed={seed} gap={gap} fault={fault}: {each}" for each in (*wrong, *_differences(table, place.storage))]
+
+
+def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-m", "verification.lake.driver", *arguments], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def _release(*drivers: subprocess.Popen[bytes]) -> None:
+    """Lets the drivers begin at the same time, when all have started."""
+    for driver in drivers:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+    for driver in drivers:
+        assert driver.stdin is not None
+        driver.stdin.write(b"go\n")
+        driver.stdin.flush()
+
+
+def _until_done(faulty: subprocess.Popen[bytes], other: subprocess.Popen[bytes], apart: bool) -> list[str]:
+    """Returns when the faulty driver ended, and the other one too unless the faulty one was killed. `apart`: the other one has not begun."""
+    deadline = time.monotonic() + DONE_WITHIN_S
+    while True:
+        found, status = os.waitpid(faulty.pid, os.WUNTRACED | os.WNOHANG)
+        if found and os.WIFSTOPPED(status):
+            if apart:
+                _release(other)
+                other.wait(DONE_WITHIN_S)
+            else:
+                time.sleep(PAUSED_S)  # the other driver goes on meanwhile
+            os.kill(faulty.pid, signal.SIGCONT)
+        elif found:
+            faulty.returncode = os.waitstatus_to_exitcode(status)
+            break
+        if time.monotonic() > deadline:
+            faulty.kill()
+            other.kill()
+            return [f"not done within {DONE_WITHIN_S:g} s"]
+        time.sleep(0.02)
+    if faulty.returncode == -signal.SIGKILL:
+        return ["killed"]
+    wrong = [_failure(faulty)] if faulty.returncode else []
+    try:
+        other.wait(max(1.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        other.kill()
+        return [*wrong, f"not done within {DONE_WITHIN_S:g} s"]
+    return [*wrong, *([_failure(other)] if other.returncode else [])]
+
+
+def _failure(driver: subprocess.Popen[bytes]) -> str:
+    assert driver.stderr is not None
+    return f"a driver failed: {driver.stderr.read().decode(errors='replace').strip().splitlines()[-1:]}"
+
+
+def _differences(location: str, storage: Mapping[str, str]) -> Iterator[str]:
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    table = DeltaTable(location, storage_options=dict(storage))
+    held = sorted(table.to_pyarrow_table()["id"].to_pylist())
+    for transaction_id in range(LENGTH):
+        if (count := held.count(transaction_id)) != 1:
+            yield f"{count} times: transaction_id={transaction_id}"
+    rows = table.to_pyarrow_dataset()
+    if hidden := [id for id in sorted(set(held)) if rows.to_table(filter=pc.field("id") == id).num_rows == 0]:
+        yield f"not found by its value: transaction_id={hidden[0]}"
+    if (mark := table.transaction_version(MARK)) != LENGTH - 1:
+        yield f"the mark is {mark}"
+
+
+@contextmanager
+def local_place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="waltz-lake-") as directory:
+        yield Place(directory, {})
+
+
+@contextmanager
+def s3_place() -> Iterator[Place]:
+    """A server of its own process: `deltalake` holds Python's lock during some requests."""
+    command = [sys.executable, "-m", "verification.lake.s3_server"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        storage = json.loads(server.stdout.readline())
+        try:
+            yield Place("s3://lake/races", storage)
+        finally:
+            server.stdin.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Races of two drivers on one table.")
+    parser.add_argument("--races", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--s3", help="an empty place in a real bucket, as s3://bucket/folder")
+    parser.add_argument("--bug", choices=BUGS, default="none")
+    given = parser.parse_args()
+    found = 0
+    with local_place() as local, s3_place() as served:
+        remote = served if given.s3 is None else Place(given.s3.rstrip("/"), {})
+        for seed in range(given.seed, given.seed + given.races):
+            for wrong in race(remote if seed % 4 < 2 else local, seed, given.bug):
+                found += 1
+                print(wrong, flush=True)
+    print(f"{given.races} races, {found} differences")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
