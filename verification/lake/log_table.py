@@ -25,7 +25,7 @@ METADATA = json.dumps({"waltz": {"cluster": "key"}})
 SHAPE = TableShape(
     {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]},
     (),
-    {"delta.checkpointInterval": "100", "waltz.mode": "append"},
+    {"delta.checkpointInterval": "100"},
 )
 
 

@@ -13,7 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final  # Any: JSON values
 
-__all__ = ["COMPRESSION", "COMPRESSIONS", "Protocol", "TableShape", "refusal", "refusal_of_new", "refusal_of_path"]
+__all__ = [
+    "COMPRESSION",
+    "COMPRESSIONS",
+    "FEATURES",
+    "NOT_OF_NEW",
+    "PROPERTIES",
+    "Protocol",
+    "TableShape",
+    "refusal",
+    "refusal_of_new",
+    "refusal_of_path",
+]
 
 READER_VERSION_MAX: Final = 3
 WRITER_VERSION_MAX: Final = 7
@@ -52,8 +63,7 @@ _CONSTRAINT: Final = "delta.constraints."
 _OFF: Final = frozenset({"false", "none"})
 
 PROPERTIES: Final = frozenset(
-    name.lower()
-    for name in (
+    {
         "delta.appendOnly",
         "delta.checkpoint.writeStatsAsJson",
         "delta.checkpointInterval",
@@ -71,9 +81,14 @@ PROPERTIES: Final = frozenset(
         "delta.setTransactionRetentionDuration",  # the marks of this engine have no date, so they never expire
         "delta.targetFileSize",  # of OPTIMIZE
         "delta.tuneFileSizesForRewrites",  # of OPTIMIZE and MERGE
-    )
+    }
 )
 """Properties that do not change how files are written, or that the engine follows."""
+
+_FOLLOWED: Final = frozenset(name.lower() for name in PROPERTIES)
+
+NOT_OF_NEW: Final = frozenset({COMPRESSION, "delta.enableFullRetentionRollback", "delta.sampleRetentionDuration"})
+"""Properties of Delta that `deltalake` does not know when it creates a table."""
 
 PRIMITIVE: Final = frozenset(
     {"binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp", "timestamp_ntz"}
@@ -128,6 +143,8 @@ def refusal_of_new(shape: TableShape, cluster_by: Sequence[str]) -> str | None:
         return "the Arrow engine does not create clustered tables"
     if asked := sorted(name for name in shape.properties if name.lower().startswith("delta.feature.")):
         return f"the Arrow engine does not turn on features: {', '.join(asked)}"
+    if other := sorted(name for name in shape.properties if not name.lower().startswith("delta.") or name in NOT_OF_NEW):
+        return f"deltalake creates no table with the property {', '.join(other)}"
     return _refusal_of_shape(shape)
 
 
@@ -140,7 +157,7 @@ def _refusal_of_properties(properties: Mapping[str, str]) -> str | None:
         known = name.lower()
         if known.startswith(_CONSTRAINT):
             return f"the table has the CHECK constraint {name[len(_CONSTRAINT) :]}, which the Arrow engine does not evaluate"
-        if not known.startswith("delta.") or known in PROPERTIES or value.lower() in _OFF:
+        if not known.startswith("delta.") or known in _FOLLOWED or value.lower() in _OFF:
             continue
         if known == COMPRESSION and value.lower() in COMPRESSIONS:
             continue

@@ -108,6 +108,11 @@ class ArrowTable:
         refuse_other_content(self.path, [name for name in inside if not is_own_file(name) and name != PROBE], logged)
         return False
 
+    def count(self) -> int:
+        """The rows of the table, from the statistics of its files."""
+        opened = self.open()
+        return 0 if opened is None else int(opened.handle.count())
+
     def reserve(self) -> None:
         """Marks the path as ours before there is a table, so that files of a first batch that dies are not another application's. Object stores have
         no directories; there the names of the files show it."""

@@ -120,18 +120,18 @@ class ArrowTransaction:
 
     def commit(self, written: WrittenFiles | None, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         """Raises `Overtaken`, `TableLocked`, `StoreUnavailable`."""
-        told = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": True, "waltzQuery": query, "waltzBatch": batch}
+        info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": True, "waltzQuery": query, "waltzBatch": batch}
         if self._base is None:
             assert written is not None, "a table is created for rows"
-            self._base = self._create(written.shape, metadata)
+            return self._create(written, versions, info)
         failures = 0
         for _ in range(TURNS_MAX):
-            seen, failure = self._base.version, None
+            failure = None
             with self._table.committing():
                 opened = self._unchanged(self._base)
                 seen = opened.version
                 try:
-                    _put(opened, written, versions, {**told, "readVersion": seen})
+                    _put(opened, written, versions, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
@@ -170,33 +170,31 @@ class ArrowTransaction:
         since = self._table.commits(opened.version, opened.version - seen)
         return next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
 
-    def _create(self, shape: TableShape, metadata: str) -> OpenedTable:
-        """Creates the table without rows: `deltalake` knows no call that creates a table with properties of ours and with rows. A driver that dies
-        now leaves an empty table, which has no marks."""
-        from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+    def _create(self, written: WrittenFiles, versions: Mapping[str, int], info: Mapping[str, Any]) -> int:
+        """Creates the table with its first rows and marks, as version 0."""
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
 
         try:
             with self._table.committing():
-                DeltaTable.create(
+                create_table_with_add_actions(
                     self._table.location,
-                    Schema.from_json(json.dumps(shape.schema)),
+                    Schema.from_json(json.dumps(written.shape.schema)),
+                    list(written.actions),
                     mode="error",
-                    partition_by=list(shape.partition_by),
-                    configuration=dict(shape.properties),
+                    partition_by=list(written.shape.partition_by),
+                    configuration=dict(written.shape.properties),
                     storage_options=self._table.storage or None,
-                    raise_if_key_not_exists=False,
-                    commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata, OWN_ID: self._own_id}, max_commit_retries=0),
-                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+                    commit_properties=_properties(versions, info),
+                    post_commithook_properties=_no_hooks(),
                 )
         except _unknown_outcomes() as error:
             if self._landed(-1) is None:
                 if self._table.open() is not None:
                     raise Overtaken from error
                 raise StoreUnavailable(path=self._table.path, reason=sentence(error)) from error
-        opened = self._table.open()
-        if opened is None or self._landed(-1) is None:
-            raise Overtaken
-        return opened
+        self._table.sync_commit(0)
+        return 0
 
     def _schedule_checkpoint(self, committed: int, opened: OpenedTable) -> None:
         pace = checkpoint_pace(int(opened.shape.properties.get(INTERVAL, COMMITS_MIN)))
@@ -214,22 +212,32 @@ def new_shape(schema: StructType, partition_by: Sequence[str], properties: Mappi
 
 
 def _put(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`, if it does not exist. The identifiers have no date: with one, they would expire."""
-    from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
+    """Creates the version after `opened`, if it does not exist."""
+    from deltalake import Schema
 
     opened.handle.create_write_transaction(
         list(written.actions) if written is not None else [],
         mode="append",
         schema=Schema.from_json(opened.schema_text),
         partition_by=list(opened.shape.partition_by),
-        commit_properties=CommitProperties(
-            custom_metadata=dict(info),
-            max_commit_retries=0,
-            app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())],
-        ),
-        # Checkpoints have a thread of their own; a cleanup of the log within the commit would list all of it each time.
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        commit_properties=_properties(versions, info),
+        post_commithook_properties=_no_hooks(),
     )
+
+
+def _properties(versions: Mapping[str, int], info: Mapping[str, Any]) -> Any:
+    """The identifiers have no date: with one, they would expire."""
+    from deltalake import CommitProperties, Transaction
+
+    transactions = [Transaction(name, version) for name, version in sorted(versions.items())]
+    return CommitProperties(custom_metadata=dict(info), max_commit_retries=0, app_transactions=transactions)
+
+
+def _no_hooks() -> Any:
+    """Checkpoints have a thread of their own; a cleanup of the log within the commit would list all of it each time."""
+    from deltalake import PostCommitHookProperties
+
+    return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _unknown_outcomes() -> tuple[type[Exception], ...]:

@@ -60,7 +60,7 @@ class DeltaAppend:
         self.cluster_key = cluster_key
         self._partition_by = tuple(partition_by)
         self._cluster_by = tuple(cluster_by)
-        self._properties = with_mode(properties or {}, "append")
+        self._properties = dict(properties or {})
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._engine = TableEngine(path, engine, storage or {})
@@ -85,7 +85,7 @@ class DeltaAppend:
             if table is not None:
                 table.reserve()
             elif self._cluster_by:
-                create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
+                create_empty(spark, self.path, schema, with_mode(self._properties, "append"), cluster_by=self._cluster_by)
             else:
                 reserve(spark, self.path)
         self._prepared = True
@@ -93,6 +93,11 @@ class DeltaAppend:
     def begin(self, spark: SparkSession) -> TableTransaction:
         """A transaction on the table, by the engine that writes it."""
         return self._engine.begin(spark)
+
+    def count(self, spark: SparkSession) -> int:
+        """The rows of the table, from its log's statistics."""
+        table = self._engine.arrow(spark)
+        return int(spark.read.format("delta").load(self.path).count()) if table is None else table.count()
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`: the same ones."""
@@ -127,7 +132,7 @@ class DeltaAppend:
         if transaction.exists:
             frame = frame.select(*map(quoted, self._columns(spark, transaction, frame.schema)))
         try:
-            written = transaction.write(frame, partition_by=self._partition_by, properties=self._properties)
+            written = transaction.write(frame, partition_by=self._partition_by, properties=self._properties_of_new(spark))
         except Exception as error:
             if not transaction.lost_to_another(error):
                 raise
@@ -157,6 +162,10 @@ class DeltaAppend:
                 raise LostRace  # columns were added, here or by another writer; this transaction does not see them
             self._fitted = (text, schema, columns)
         return self._fitted[2]
+
+    def _properties_of_new(self, spark: SparkSession) -> dict[str, str]:
+        """`deltalake` creates no table with a property of ours. Its marks show that its rows were appended."""
+        return with_mode(self._properties, "append") if self._engine.arrow(spark) is None else self._properties
 
     def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
         table = self._engine.arrow(spark)

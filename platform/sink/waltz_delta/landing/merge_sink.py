@@ -122,6 +122,10 @@ class MergeSink:
         """A transaction on the table."""
         return internal.TableTransaction(spark, self.path)
 
+    def count(self, spark: SparkSession) -> int:
+        """The rows of the table, from its log's statistics."""
+        return int(spark.read.format("delta").load(self.path).count())
+
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._land(batch, batch_id)
 

@@ -185,8 +185,8 @@ class PipelineRun(threading.Thread):
             self._follow(query)
         finally:
             self._dead_letters += landing.statistics().dead_letters
-        for table in settings.tables if not self._stop_request.asked else ():
-            self._done(table_outcome(self._spark, table, key, self._before[table]).line(self.name, self._dead_letters))
+        for _, sink in landing.outputs if not self._stop_request.asked else ():
+            self._done(table_outcome(self._spark, sink, self._before[sink.path]).line(self.name, self._dead_letters))
 
     def _follow(self, query: StreamingQuery) -> None:
         """Returns when the query ends or a stop is requested. Raises if the query failed."""

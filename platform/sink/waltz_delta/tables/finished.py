@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from waltz_delta.base import internal
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.marks.marks import position
 from waltz_delta.marks.restored import marks_as_restored
-from waltz_delta.tables.table import is_table
 
 __all__ = ["TableOutcome", "table_outcome"]
 
@@ -33,10 +33,22 @@ class TableOutcome:
         return f"done {name} table={self.table} {there} transactions={self.transactions} dead_letters={dead_letters} marks={marks}"
 
 
-def table_outcome(spark: SparkSession, path: str, cluster_key: str, before: Mapping[int, int]) -> TableOutcome:
+class Landed(Protocol):
+    """One table that a query fills, by its engine."""
+
+    path: str
+    cluster_key: str
+
+    def begin(self, spark: SparkSession) -> TableTransaction: ...
+
+    def count(self, spark: SparkSession) -> int:
+        """The rows of the table, from its log's statistics."""
+
+
+def table_outcome(spark: SparkSession, table: Landed, before: Mapping[int, int]) -> TableOutcome:
     """`before`: the marks when the run started."""
-    if not is_table(spark, path):
-        return TableOutcome(path, None, None, 0, {})
-    marks = marks_as_restored(spark, path, cluster_key)
-    rows = spark.read.format("delta").load(path).count()  # from the log's statistics
-    return TableOutcome(path, internal.table_version(spark, path), rows, position(marks) - position(before), marks)
+    transaction = table.begin(spark)
+    if not transaction.exists:
+        return TableOutcome(table.path, None, None, 0, {})
+    marks = marks_as_restored(spark, table.path, table.cluster_key, lambda: transaction)
+    return TableOutcome(table.path, transaction.read_version, table.count(spark), position(marks) - position(before), marks)

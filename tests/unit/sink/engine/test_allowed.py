@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from waltz_delta.engine.allowed import FEATURES, Protocol, TableShape, refusal, refusal_of_new
+from waltz_delta.engine.allowed import FEATURES, NOT_OF_NEW, PROPERTIES, Protocol, TableShape, refusal, refusal_of_new
 
 INTEGER = {"name": "n", "type": "integer", "nullable": True, "metadata": {}}
 
@@ -99,6 +99,25 @@ def test_properties_that_are_followed_or_off_are_accepted() -> None:
     assert refusal(Protocol(1, 2, frozenset()), TableShape(shape().schema, (), {"waltz.mode": "append", "owner": "somebody"})) is None
 
 
+def test_deltalake_creates_tables_with_each_listed_property(tmp_path: Path) -> None:
+    from deltalake import Schema
+    from deltalake.transaction import create_table_with_add_actions
+
+    values = {
+        "delta.checkpointInterval": "7",
+        "delta.dataSkippingNumIndexedCols": "3",
+        "delta.dataSkippingStatsColumns": "n",
+        "delta.isolationLevel": "Serializable",
+        "delta.minReaderVersion": "1",
+        "delta.minWriterVersion": "2",
+        "delta.targetFileSize": "100mb",
+    }
+    for name in sorted(PROPERTIES - NOT_OF_NEW):
+        value = values.get(name, "interval 30 days" if name.endswith("Duration") else "true")
+        schema = Schema.from_json(json.dumps(shape().schema))
+        create_table_with_add_actions(str(tmp_path / name), schema, [], partition_by=[], configuration={name: value})
+
+
 def test_a_check_constraint_is_named_whatever_its_text() -> None:
     for text in ("n > 0", "false"):
         assert "CHECK constraint positive" in str(refusal(Protocol(1, 3, frozenset()), shape(**{"constraints.positive": text})))
@@ -137,4 +156,6 @@ def test_partitions_are_of_types_with_one_text() -> None:
 def test_a_new_table_is_created_unless_it_asks_for_more() -> None:
     assert refusal_of_new(shape(), ()) is None
     assert "clustered" in str(refusal_of_new(shape(), ("n",)))
+    assert "property owner" in str(refusal_of_new(TableShape(shape().schema, (), {"owner": "somebody"}), ()))
+    assert "property delta.parquet.compression.codec" in str(refusal_of_new(shape(**{"parquet.compression.codec": "zstd"}), ()))
     assert "delta.feature.rowTracking" in str(refusal_of_new(shape(**{"feature.rowTracking": "supported"}), ()))
