@@ -12,9 +12,12 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as f
 
+from pyspark_waltz.source import SCHEMA
 from waltz_delta import DeltaAppend, SchemaMismatch, high_water_marks
 from waltz_delta.base import internal
 from waltz_delta.engine.choice import EngineChoice
+from waltz_delta.landing.landing import Landing
+from waltz_delta.settings import LandingSettings
 from waltz_delta.tables.mode import written_as
 from waltz_log.errors import InvalidSetting
 
@@ -143,3 +146,22 @@ def test_columns_are_added_with_their_types_and_seen_by_the_other_engine(spark: 
     assert [None if row.deep is None else row.deep["y-z"] for row in found] == [None, None, *[[1.5]] * 4]
     assert [row.price for row in found] == [None, None, *[Decimal("1.00")] * 4]
     assert written_as(internal.TableTransaction(spark, path).properties(), internal.transaction_versions(spark, path), KEY) == "append"
+
+
+def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a class of Delta")
+
+    monkeypatch.setattr(internal.TableTransaction, "__init__", refuse)
+    monkeypatch.setattr(internal, "check_versions", refuse)
+    monkeypatch.setattr("delta.tables.DeltaTable.isDeltaTable", refuse)
+    monkeypatch.setattr("delta.tables.DeltaTable.forPath", refuse)
+    path = str(tmp_path / "t")
+    target = {"table": path, "evolution": "add_columns"}
+    for select in ("data", "data, length(data) AS bytes"):
+        settings = LandingSettings(outputs=[{"target": target, "projection": {"select": select}}])
+        landing = Landing(settings, KEY)
+        made = spark.createDataFrame([(0, at, MOMENT, 1, b"x") for at in range(5 if select == "data" else 9)], SCHEMA)
+        assert landing.starting_transaction_ids(spark, [0]) == ('{"0": 0}' if select == "data" else '{"0": 5}')
+        landing.write(made)
+    assert (landing.marks(spark), landing.outputs[0][1].count(spark)) == ({path: {0: 8}}, 9)

@@ -1,7 +1,7 @@
 """Decides which tables the Arrow engine writes: an allow list of what Delta's protocol, the table's properties and its columns may require. Pure.
 
-`deltalake` commits files that somebody else wrote, and compares them with nothing. For example, it accepts files for a table with column mapping, in
-which every reader then finds NULL. So whatever this module does not name is left to Spark's engine, with the reason as a sentence.
+`deltalake` commits files that another library wrote, and compares them with nothing. For example, it accepts files for a table with column mapping,
+in which every reader then finds NULL. So whatever this module does not name is left to Spark's engine, with the reason as a sentence.
 
 Source: Delta's PROTOCOL.md, "Table Features", and what `deltalake` 1.6 was seen to do with each of them.
 """

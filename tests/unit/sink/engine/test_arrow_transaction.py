@@ -124,7 +124,7 @@ def test_a_commit_that_was_decided_before_a_change_of_the_table_is_not_made(tmp_
     assert change != "a RESTORE" or any(restored_by(info) for _, info in begin(table).commits(1))
 
 
-def test_a_change_between_the_look_and_the_put_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_between_the_comparison_and_the_put_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = opened(tmp_path)
     append(table, 0, 10)
     transaction, written = begin(table), files(table, 10, 20)

@@ -102,18 +102,18 @@ def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_
     assert begin(table).version(MARK) == 9
 
 
-LASTING: dict[str, tuple[Callable[[S3Server], None], str]] = {
+PERMANENT: dict[str, tuple[Callable[[S3Server], None], str]] = {
     "the bucket disappears": (lambda store: setattr(store, "bucket_exists", False), "NoSuchBucket"),
     "credentials expire": (lambda store: setattr(store, "fault", lambda method, key: Fault(403, "ExpiredToken")), "ACCESS_DENIED|ExpiredToken"),
     "the store stays overloaded": (lambda store: setattr(store, "fault", lambda method, key: Fault(503)), "503"),
 }
 
 
-@pytest.mark.parametrize("name", LASTING)
-def test_a_lasting_fault_ends_with_one_sentence_that_names_it(store: S3Server, name: str) -> None:
+@pytest.mark.parametrize("name", PERMANENT)
+def test_a_permanent_fault_ends_with_one_sentence_that_names_it(store: S3Server, name: str) -> None:
     table = opened(PLACE, fast(store))
     append(table, 0, 5)
-    begin_fault, reason = LASTING[name]
+    begin_fault, reason = PERMANENT[name]
     transaction, written = begin(table), files(table, 5, 10)
     begin_fault(store)
     for attempt in (lambda: commit(transaction, written, 9), lambda: begin(opened(PLACE, fast(store)))):
