@@ -31,7 +31,8 @@ _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 """In the answer of a store, the name of what is wrong."""
 _HOLE: Final = "Expected contiguous commit files"
 _NOTHING: Final = "Invalid table location"
-_UNKNOWN: Final = ("nsupported", "nknown")
+_UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
+"""What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
 
 
 class NotOpened(Exception):
@@ -201,7 +202,7 @@ class ArrowTable:
             if _HOLE in str(error):
                 reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
                 raise NotADeltaTable(path=self.path, reason=reason) from error
-            if any(word in str(error) for word in _UNKNOWN):
+            if _UNKNOWN.search(str(error)):
                 raise NotOpened(f"deltalake does not open the table: {sentence(error)}") from error
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
         except OSError as error:

@@ -297,6 +297,28 @@ def opened_without_reserving(path: Path) -> Any:
     return ArrowTable(str(path), str(path), {}, nullcontext)
 
 
+UNKNOWN = {
+    "a feature": ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["next"], "writerFeatures": ["next"]}, "integer"),
+    "a catalog": (
+        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged"]},
+        "integer",
+    ),
+    "a version": ({"minReaderVersion": 4, "minWriterVersion": 7}, "integer"),
+    "a type": ({"minReaderVersion": 1, "minWriterVersion": 2}, "geometry"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_table_that_deltalake_does_not_open_is_left_to_spark(tmp_path: Path, name: str) -> None:
+    protocol, kind = UNKNOWN[name]
+    schema = {"type": "struct", "fields": [{"name": "c", "type": kind, "nullable": True, "metadata": {}}]}
+    metadata = {"id": "1", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(schema), "partitionColumns": []}
+    table = opened(tmp_path)
+    commit = "\n".join(json.dumps(action) for action in ({"protocol": protocol}, {"metaData": {**metadata, "configuration": {}}}))
+    (tmp_path / "_delta_log" / f"{0:020d}.json").write_text(commit)
+    assert "deltalake does not open the table" in str(table.refusal(otherwise=None))
+
+
 @pytest.mark.parametrize("name", ["a b", "50%", "é#1", "what?", "=,;"])
 def test_odd_letters_in_a_path_are_no_problem(tmp_path: Path, name: str) -> None:
     table = opened(tmp_path / name)
