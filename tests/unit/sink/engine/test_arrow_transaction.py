@@ -298,12 +298,11 @@ def opened_without_reserving(path: Path) -> Any:
 
 
 UNKNOWN = {
-    "a feature": ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["next"], "writerFeatures": ["next"]}, "integer"),
-    "a catalog": (
-        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged"]},
-        "integer",
-    ),
-    "a version": ({"minReaderVersion": 4, "minWriterVersion": 7}, "integer"),
+    **{
+        name: ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}, "integer")
+        for name, feature in (("a feature", "of next year"), ("a catalog", "catalogManaged"))
+    },
+    "a version": ({"minReaderVersion": 4, "minWriterVersion": 8}, "integer"),
     "a type": ({"minReaderVersion": 1, "minWriterVersion": 2}, "geometry"),
 }
 
