@@ -13,11 +13,13 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as f
 
 from pyspark_waltz.source import SCHEMA
+from verification.lake.races import s3_place
 from waltz_delta import DeltaAppend, SchemaMismatch, high_water_marks
 from waltz_delta.base import internal
 from waltz_delta.engine.choice import EngineChoice
 from waltz_delta.landing.landing import Landing
 from waltz_delta.settings import LandingSettings
+from waltz_delta.tables.finished import table_outcome
 from waltz_delta.tables.mode import written_as
 from waltz_log.errors import InvalidSetting
 
@@ -165,3 +167,18 @@ def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path,
         assert landing.starting_transaction_ids(spark, [0]) == ('{"0": 0}' if select == "data" else '{"0": 5}')
         landing.write(made)
     assert (landing.marks(spark), landing.outputs[0][1].count(spark)) == ({path: {0: 8}}, 9)
+
+
+def test_a_landing_fills_a_table_on_s3_without_a_jar_for_it(spark: Any) -> None:
+    with s3_place() as place:
+        path, storage = "s3a://lake/tables/legs", dict(place.storage)
+        settings = LandingSettings(outputs=[{"target": {"table": path, "storage": storage, "layout": {"partition_by": ["header"]}}}])
+        for end in (5, 9):
+            made = spark.createDataFrame([(0, at, MOMENT, at % 2, b"x") for at in range(end)], SCHEMA)
+            Landing(settings, KEY).write(made)
+        landing = Landing(settings, KEY)
+        assert landing.starting_transaction_ids(spark, [0]) == '{"0": 9}'
+        outcome = table_outcome(spark, landing.outputs[0][1], {0: 4})
+        assert (outcome.version, outcome.rows, outcome.transactions, outcome.marks) == (1, 9, 4, {0: 8})
+        found = DeltaTable("s3://lake/tables/legs", storage_options=storage).to_pyarrow_table(partitions=[("header", "=", "1")])
+        assert sorted(found["transaction_id"].to_pylist()) == [1, 3, 5, 7]

@@ -45,7 +45,7 @@ def test_another_mode_is_refused_and_the_same_one_goes_on(spark: Any, tmp_path: 
 @pytest.mark.parametrize(("before", "after"), [("append", "upsert"), ("upsert", "append")])
 def test_a_table_from_before_the_property_is_known_by_its_identifiers(spark: Any, tmp_path: Path, before: str, after: str) -> None:
     MAKE[before](tmp_path / "t").write(rows(spark))
-    spark.sql(f"ALTER TABLE delta.`{tmp_path / 't'}` UNSET TBLPROPERTIES ('waltz.mode')")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / 't'}` UNSET TBLPROPERTIES IF EXISTS ('waltz.mode')")
     MAKE[before](tmp_path / "t").write(rows(spark, 3))
     with pytest.raises(ModeChanged):
         MAKE[after](tmp_path / "t").write(rows(spark, 6))
