@@ -44,7 +44,7 @@ class TableTransaction(Protocol):
     def refuse_strange_checksum(self) -> None: ...
 
     def properties(self) -> dict[str, str]:
-        """Of the table; empty if there is none."""
+        """The table's properties; empty if there is no table."""
 
     def schema_text(self) -> str:
         """The table's columns as Delta stores them; equal texts are equal schemas. Empty if there is no table."""

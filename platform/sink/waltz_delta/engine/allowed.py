@@ -178,7 +178,7 @@ def _refusal_of_columns(shape: TableShape) -> str | None:
 
 
 def _refusal_of_type(kind: object) -> str | None:
-    """Of a type in Delta's JSON, as what is said of its column."""
+    """What the Arrow engine does not write of a type in Delta's JSON, as the end of a sentence about its column."""
     if isinstance(kind, str):
         known = kind in PRIMITIVE or kind.startswith("decimal(")
         return None if known else f"has the type {kind}, which the Arrow engine does not write"

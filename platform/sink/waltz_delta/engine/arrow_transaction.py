@@ -206,7 +206,7 @@ class ArrowTransaction:
 
 
 def new_shape(schema: StructType, partition_by: Sequence[str], properties: Mapping[str, str]) -> TableShape:
-    """Of a table that is created for rows of this schema."""
+    """The shape of a table that is created for rows of this schema."""
     names = {name.lower(): name for name in schema.fieldNames()}
     return TableShape(delta_schema(schema), tuple(names[name.lower()] for name in partition_by), with_interval(properties))
 

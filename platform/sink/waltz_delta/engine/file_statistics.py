@@ -54,7 +54,7 @@ def indexed_leaves(schema: pa.Schema, properties: Mapping[str, str]) -> list[Lea
 
 
 class FileStatistics:
-    """Of one file. Rows are added in any number of parts."""
+    """The statistics of one file, whose rows are added in any number of parts."""
 
     def __init__(self, indexed: Sequence[Leaf]) -> None:
         self.rows = 0

@@ -51,7 +51,7 @@ class FilePlan:
     location: str
     storage: Mapping[str, str]
     schema: pa.Schema
-    """Of the rows, partition columns included."""
+    """The columns of the rows, partition columns included."""
     required: frozenset[str]
     partition_by: tuple[str, ...]
     indexed: tuple[Leaf, ...]

@@ -18,11 +18,11 @@ __all__ = ["file_size", "file_system", "is_local", "sync", "sync_directory", "wi
 
 CONNECT_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 60.0
-"""Of one request of a task to S3. A part of a file has 10 MB."""
+"""Limits of one request of a task to S3. A part of a file has 10 MB."""
 
 
 TIME_LIMITS: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "30s", "max_retries": "5", "retry_timeout": "60s"}
-"""Of a request of `deltalake`, and of all of its repetitions."""
+"""Limits of a request of `deltalake`, and of all of its repetitions."""
 
 
 def is_local(location: str) -> bool:
