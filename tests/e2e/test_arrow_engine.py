@@ -100,7 +100,7 @@ def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any
         ("m >= 9999999999999.99", [1]),
     ):
         rows_found = QueryBuilder().register("t", table).execute(f"SELECT transaction_id FROM t WHERE {where}").read_all()
-        assert [value.as_py() for value in rows_found["transaction_id"]] == expected, where
+        assert list(map(int, rows_found["transaction_id"].to_pylist())) == expected, where
 
 
 def written(value: Any) -> str:
@@ -161,7 +161,7 @@ def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path,
     path = str(tmp_path / "t")
     target = {"table": path, "evolution": "add_columns"}
     for select in ("data", "data, length(data) AS bytes"):
-        settings = LandingSettings(outputs=[{"target": target, "projection": {"select": select}}])
+        settings = LandingSettings.model_validate({"outputs": [{"target": target, "projection": {"select": select}}]})
         landing = Landing(settings, KEY)
         made = spark.createDataFrame([(0, at, MOMENT, 1, b"x") for at in range(5 if select == "data" else 9)], SCHEMA)
         assert landing.starting_transaction_ids(spark, [0]) == ('{"0": 0}' if select == "data" else '{"0": 5}')
@@ -172,7 +172,8 @@ def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path,
 def test_a_landing_fills_a_table_on_s3_without_a_jar_for_it(spark: Any) -> None:
     with s3_place() as place:
         path, storage = "s3a://lake/tables/legs", dict(place.storage)
-        settings = LandingSettings(outputs=[{"target": {"table": path, "storage": storage, "layout": {"partition_by": ["header"]}}}])
+        target = {"table": path, "storage": storage, "layout": {"partition_by": ["header"]}}
+        settings = LandingSettings.model_validate({"outputs": [{"target": target}]})
         for end in (5, 9):
             made = spark.createDataFrame([(0, at, MOMENT, at % 2, b"x") for at in range(end)], SCHEMA)
             Landing(settings, KEY).write(made)

@@ -111,9 +111,9 @@ def main(arguments: list[str]) -> int:
     at = Gap(gap, fault)
     put = arrow_transaction._put
 
-    def watched(*given: Any) -> None:
+    def watched(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
         at.reached("put")
-        put(*given)
+        put(opened, written, versions, info)
         at.reached("landed")
 
     arrow_transaction._put = watched

@@ -40,7 +40,7 @@ def file_system(location: str, storage: Mapping[str, str]) -> tuple[Any, str]:
 
 def with_time_limits(location: str, storage: Mapping[str, str]) -> dict[str, str]:
     """The options, with limits for requests to an object store that they do not set."""
-    return dict(storage) if is_local(location) else TIME_LIMITS | dict(storage)
+    return dict(storage) if is_local(location) else {**TIME_LIMITS, **storage}
 
 
 def file_size(files: Any, path: str) -> int:

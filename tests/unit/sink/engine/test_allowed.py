@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ OTHER_FEATURES = (
 )
 
 
-def shape(*fields: dict[str, Any], by: tuple[str, ...] = (), **properties: str) -> TableShape:
-    return TableShape({"type": "struct", "fields": list(fields or [INTEGER])}, by, {f"delta.{name}": value for name, value in properties.items()})
+def shape(*fields: dict[str, Any], by: tuple[str, ...] = (), given: Mapping[str, str] | None = None) -> TableShape:
+    """`given`: properties, without `delta.` in front."""
+    return TableShape({"type": "struct", "fields": list(fields or [INTEGER])}, by, {f"delta.{name}": value for name, value in (given or {}).items()})
 
 
 def column(kind: Any, **metadata: Any) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def test_a_feature_that_is_not_listed_is_left_to_spark(feature: str) -> None:
 
 def test_deltalake_commits_to_tables_with_each_listed_feature(tmp_path: Path) -> None:
     from deltalake import CommitProperties, DeltaTable, Schema
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
     of_readers = {"columnMapping", "timestampNtz", "v2Checkpoint"}
     for feature in sorted(FEATURES):
@@ -69,7 +71,7 @@ def test_deltalake_commits_to_tables_with_each_listed_feature(tmp_path: Path) ->
         log.mkdir(parents=True)
         (log / f"{0:020d}.json").write_text("\n".join(json.dumps(action) for action in ({"protocol": protocol}, {"metaData": metadata})))
         table = DeltaTable(str(tmp_path / feature))
-        added = [AddAction("f.parquet", 1, {}, 1, True, '{"numRecords":1}')]
+        added: list[AddAction | RemoveAction] = [AddAction("f.parquet", 1, {}, 1, True, '{"numRecords":1}')]
         schema = Schema.from_json(json.dumps(shape().schema))
         table.create_write_transaction(added, "append", schema, commit_properties=CommitProperties(max_commit_retries=0))
         assert DeltaTable(str(tmp_path / feature)).version() == 1
@@ -90,12 +92,12 @@ def test_deltalake_commits_to_tables_with_each_listed_feature(tmp_path: Path) ->
     ],
 )
 def test_a_property_that_is_not_followed_is_left_to_spark(name: str, value: str) -> None:
-    assert f"delta.{name}={value}" in str(refusal(Protocol(1, 2, frozenset()), shape(**{name: value})))
+    assert f"delta.{name}={value}" in str(refusal(Protocol(1, 2, frozenset()), shape(given={name: value})))
 
 
 def test_properties_that_are_followed_or_off_are_accepted() -> None:
     followed = {"checkpointInterval": "7", "appendOnly": "true", "columnMapping.mode": "none", "enableDeletionVectors": "false"}
-    assert refusal(Protocol(1, 2, frozenset()), shape(**followed, **{"parquet.compression.codec": "zstd", "checkpointPolicy": "classic"})) is None
+    assert refusal(Protocol(1, 2, frozenset()), shape(given=followed | {"parquet.compression.codec": "zstd", "checkpointPolicy": "classic"})) is None
     assert refusal(Protocol(1, 2, frozenset()), TableShape(shape().schema, (), {"waltz.mode": "append", "owner": "somebody"})) is None
 
 
@@ -120,7 +122,7 @@ def test_deltalake_creates_tables_with_each_listed_property(tmp_path: Path) -> N
 
 def test_a_check_constraint_is_named_whatever_its_text() -> None:
     for text in ("n > 0", "false"):
-        assert "CHECK constraint positive" in str(refusal(Protocol(1, 3, frozenset()), shape(**{"constraints.positive": text})))
+        assert "CHECK constraint positive" in str(refusal(Protocol(1, 3, frozenset()), shape(given={"constraints.positive": text})))
 
 
 @pytest.mark.parametrize(
@@ -157,5 +159,5 @@ def test_a_new_table_is_created_unless_it_asks_for_more() -> None:
     assert refusal_of_new(shape(), ()) is None
     assert "clustered" in str(refusal_of_new(shape(), ("n",)))
     assert "property owner" in str(refusal_of_new(TableShape(shape().schema, (), {"owner": "somebody"}), ()))
-    assert "property delta.parquet.compression.codec" in str(refusal_of_new(shape(**{"parquet.compression.codec": "zstd"}), ()))
-    assert "delta.feature.rowTracking" in str(refusal_of_new(shape(**{"feature.rowTracking": "supported"}), ()))
+    assert "property delta.parquet.compression.codec" in str(refusal_of_new(shape(given={"parquet.compression.codec": "zstd"}), ()))
+    assert "delta.feature.rowTracking" in str(refusal_of_new(shape(given={"feature.rowTracking": "supported"}), ()))
