@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from delta.exceptions import ConcurrentTransactionException
 
 from waltz_delta.base import internal
-from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 
-__all__ = ["ENGINES", "replace_commits"]
+__all__ = ["ENGINES", "Lost", "replace_commits"]
 
 ENGINES = (internal.TableTransaction, ArrowTransaction)
+
+
+class Lost(Overtaken, ConcurrentTransactionException):
+    """A lost race, to each engine."""
 
 
 def replace_commits(patched: pytest.MonkeyPatch, replacement: Callable[[Callable[..., int]], Callable[..., int]]) -> None:

@@ -113,10 +113,10 @@ def main(arguments: list[str]) -> int:
     setattr(pipeline_run, Landing.__name__, dying_sink(gap, batch, die))
     if gap == "commit":
         for engine in ENGINES:
-            engine.commit = die
+            engine.commit = die  # type: ignore[method-assign]
     if gap == PAUSE:
         for engine in ENGINES:
-            engine.commit = pause_first(engine.commit, last_words)
+            engine.commit = pause_first(engine.commit, last_words)  # type: ignore[method-assign]
     if gap == "offsets":
         chosen = DataStreamReader.format
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
-from tests.e2e.committing import replace_commits
+from tests.e2e.committing import Lost, replace_commits
 from tests.e2e.letters import KEY, ROWS, STRAY, Died, landing, letters, one_commit_each, raw, table
 from waltz_delta.base import internal
 from waltz_delta.dead_letters_replay import Replayed, replay
-from waltz_delta.engine.arrow_transaction import Overtaken
 from waltz_delta.errors import Undecodable
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.settings import LandingSettings
@@ -111,7 +110,7 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
         def commit(*arguments: Any, **named: Any) -> int:
             if named["query"] == "waltz" and not lost:
                 lost.append(True)
-                raise Overtaken
+                raise Lost("lost")
             return original(*arguments, **named)
 
         return commit

@@ -17,11 +17,10 @@ from pyspark.sql import functions as f
 
 from pyspark_waltz.options import LATEST, Positions
 from pyspark_waltz.testing import StubCluster
-from tests.e2e.committing import replace_commits
+from tests.e2e.committing import Lost, replace_commits
 from waltz_delta import DeltaAppend, NotADeltaTable, SchemaMismatch, WriteContended, high_water_marks, shape, starting_transaction_ids
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoints import CHECKPOINTS
-from waltz_delta.engine.arrow_transaction import Overtaken
 from waltz_delta.engine.choice import EngineChoice
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
@@ -192,7 +191,7 @@ def test_a_writer_that_always_loses_fails_clearly(spark: Any, tmp_path: Path, mo
     DeltaAppend(str(path), KEY).write(rows(spark, 0, 0, 1))
 
     def lose(*_: Any, **__: Any) -> int:
-        raise Overtaken
+        raise Lost("lost")
 
     replace_commits(monkeypatch, lambda _: lose)
     with pytest.raises(WriteContended):

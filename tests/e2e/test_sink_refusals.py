@@ -71,6 +71,7 @@ def tombstones(path: str, spark: Any) -> None:
 
 WAYS: dict[str, Callable[[str, Any], object]] = {
     "append": lambda path, spark: DeltaAppend(path, KEY).write(rows(spark)),
+    "append by either engine": lambda path, spark: DeltaAppend(path, KEY, engine="auto").write(rows(spark)),
     "clustered append": lambda path, spark: DeltaAppend(path, KEY, cluster_by=["k"]).write(rows(spark)),
     "upsert": upsert,
     "history": lambda path, spark: DeltaHistory(path, KEY, ["k"]).write(rows(spark)),

@@ -126,10 +126,10 @@ class TargetSettings(Settings):
     deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it, none does.")
     history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
     engine: Literal["auto", "arrow", "spark"] = Field(
-        default="auto",
-        description="Which engine writes the table in mode append. `arrow` writes files with pyarrow and commits them without the JVM: less time "
-        "for each batch, and S3 without DynamoDB. `spark` writes all that Delta can. `auto` is arrow where the table allows it; keep it unless you "
-        "want an error instead of the other engine. Upsert and history always run in Spark.",
+        default="spark",
+        description="Which engine writes the table in mode append. `spark` writes all that Delta can. `arrow` writes files with pyarrow and commits "
+        "them without the JVM: less time for each batch, and S3 without DynamoDB. `auto` is arrow where the table allows it, and spark otherwise; "
+        "choose it unless you want an error instead of the other engine. Upsert and history always run in Spark.",
     )
     storage: dict[str, str] = Field(
         default={},

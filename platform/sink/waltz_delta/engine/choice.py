@@ -37,7 +37,7 @@ class TableEngine:
     def __init__(self, path: str, wanted: EngineChoice, storage: Mapping[str, str]) -> None:
         self._path, self._wanted, self._storage = path, wanted, storage
         self._table: ArrowTable | None = None
-        self._refused: str | None = "engine: spark is set" if wanted == "spark" else None
+        self._refused: str | None = "the setting engine is spark" if wanted == "spark" else None
         """Why it is Spark's engine."""
 
     def choose(self, spark: SparkSession, new: TableShape, cluster_by: Sequence[str]) -> None:

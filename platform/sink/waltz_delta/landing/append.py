@@ -53,7 +53,7 @@ class DeltaAppend:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
-        engine: EngineChoice = "auto",
+        engine: EngineChoice = "spark",
         storage: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
