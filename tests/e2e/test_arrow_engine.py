@@ -126,7 +126,7 @@ def test_a_row_that_the_table_forbids_is_refused_and_a_rule_of_the_table_is_left
     with pytest.raises(SchemaMismatch, match=r"must not be null in the table: .*column=text"):
         sink.write(rows(spark, 3, 5).withColumn("text", f.expr("CASE WHEN transaction_id = 3 THEN text END")))
     assert ids(spark, path) == [0, 1, 2]
-    running = DeltaAppend(path, KEY)
+    running = DeltaAppend(path, KEY, engine="auto")
     running.write(rows(spark, 3, 5))
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT short CHECK (length(text) < 2)")
     with pytest.raises(InvalidSetting, match="CHECK constraint short"):
@@ -159,7 +159,7 @@ def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path,
     monkeypatch.setattr("delta.tables.DeltaTable.isDeltaTable", refuse)
     monkeypatch.setattr("delta.tables.DeltaTable.forPath", refuse)
     path = str(tmp_path / "t")
-    target = {"table": path, "evolution": "add_columns"}
+    target = {"table": path, "engine": "arrow", "evolution": "add_columns"}
     for select in ("data", "data, length(data) AS bytes"):
         settings = LandingSettings.model_validate({"outputs": [{"target": target, "projection": {"select": select}}]})
         landing = Landing(settings, KEY)
@@ -172,7 +172,7 @@ def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path,
 def test_a_landing_fills_a_table_on_s3_without_a_jar_for_it(spark: Any) -> None:
     with s3_place() as place:
         path, storage = "s3a://lake/tables/legs", dict(place.storage)
-        target = {"table": path, "storage": storage, "layout": {"partition_by": ["header"]}}
+        target = {"table": path, "engine": "auto", "storage": storage, "layout": {"partition_by": ["header"]}}
         settings = LandingSettings.model_validate({"outputs": [{"target": target}]})
         for end in (5, 9):
             made = spark.createDataFrame([(0, at, MOMENT, at % 2, b"x") for at in range(end)], SCHEMA)

@@ -48,8 +48,9 @@ class TableEngine:
             self._refuse(reason)
         if self._refused is None and table is not None:
             require_conditional_put(self._path, table.location, self._storage)
-        engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
-        log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
+        if self._wanted != "spark":
+            engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
+            log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
 
     def arrow(self, spark: SparkSession) -> ArrowTable | None:
         """The table by the Arrow engine; None if Spark's writes it."""

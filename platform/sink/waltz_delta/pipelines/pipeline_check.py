@@ -126,7 +126,7 @@ def declared_engine(target: TargetSettings) -> str:
     if target.mode != "append":
         return f"spark: mode {target.mode}"
     if target.engine == "spark":
-        return "spark: as set"
+        return "spark"
     new = TableShape({"type": "struct", "fields": []}, (), target.properties)
     scheme = urlsplit(target.table).scheme or "file"
     reason = refusal_of_path(scheme, target.table) or refusal_of_new(new, target.layout.cluster_by)
