@@ -117,7 +117,8 @@ def test_a_figure_within_a_sentence_is_generated(tmp_path: Path) -> None:
     assert page(text, {"a.ms": {"value": 23.1, "unit": "ms"}}) == "It needs <!-- figure: a.ms -->23.1 ms<!-- end --> each.\n"
 
 
-HAND_WRITTEN = re.compile(r"\b(?:costs?|needs?|took|measured|about)\b[^.|\n]{0,60}?\d[\d.,]* (?:µs|us|ms|MB|MiB)\b|\d m?s at the median", re.IGNORECASE)
+COST = r"\b(?:costs?|needs?|took|measured|about)\b[^.|\n]{0,60}?\d[\d.,]* (?:µs|us|ms|MB|MiB)\b"
+HAND_WRITTEN = re.compile(rf"{COST}|\d m?s at the median", re.IGNORECASE)
 SETTINGS_OR_LIMITS = re.compile(r"`[a-z_]+`|limit|at most|up to")
 
 
