@@ -148,7 +148,7 @@ class TableUser:
             held = table.to_pyarrow_table()
             above = [p in marks and at > kept[p] for p, at in zip(held["partition"].to_pylist(), held["transaction_id"].to_pylist(), strict=True)]
             rows = held.filter(pa.array([not each for each in above]))
-            self.edits = Edits(missing, foreign)
+            self.edits = Edits({(p, at) for p, at in missing if at <= kept[p]}, foreign)  # rows above the marks come again
         else:
             foreign, rows = self._foreign_rows(5)
             self.edits = Edits(foreign=foreign)

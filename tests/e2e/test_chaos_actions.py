@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
@@ -274,3 +274,22 @@ def test_the_checker_compares_the_part_that_the_marks_name_and_what_users_change
     assert differences_below_marks(log, table._replace(rows=log[1:3]), deleted=[(0, 0)], foreign=[stranger]) == [
         "missing: partition=1000 transaction_id=0"
     ]
+
+
+def test_rows_that_a_user_deleted_above_the_marks_of_a_replacement_come_again(tmp_path: Path) -> None:
+    """The query fills the replacement from its marks on, so the log's rows above them are there."""
+    columns = pa.schema([("partition", pa.int32()), ("transaction_id", pa.int64()), ("header", pa.int32()), ("data", pa.binary())])
+    seen = set()
+    for seed in range(8):
+        path = tmp_path / str(seed) / "table"
+        rows = [{"partition": 0, "transaction_id": at, "header": 0, "data": b""} for at in range(10)]
+        mark = CommitProperties(app_transactions=[Transaction(marks.app_id("key", 0), 9)])
+        write_deltalake(str(path), pa.Table.from_pylist(rows, columns), commit_properties=mark)
+        user = TableUser(path, "key", random.Random(seed))
+        user.edits.delete(0, [(0, 4)])
+        user.replace("behind")
+        reached = marks.high_water_marks(str(path), "key")[0]
+        deleted, _ = user.edits.at(0)
+        assert ((0, 4) in deleted) == (reached >= 4)
+        seen.add(reached >= 4)
+    assert seen == {False, True}

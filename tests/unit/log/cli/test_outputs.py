@@ -110,7 +110,12 @@ async def test_topics_are_created_altered_and_deleted_with_a_document(cluster: I
         made = document(capsys)
         assert (made["topic"], made["dry_run"], len(made["log_partitions"])) == ("shop/orders", dry_run, 2)
     assert await topics.alter_policy("", "shop/orders", ["retention_ms=7200000"], dry_run=False, **usual) == OK
-    assert document(capsys) == {"topic": "shop/orders", "dry_run": False, "policies": {"retention_ms": {"from": 604800000, "to": 7200000}}}
+    assert document(capsys) == {
+        "topic": "shop/orders",
+        "dry_run": False,
+        "policies": {"retention_ms": {"from": 604800000, "to": 7200000}},
+        "warnings": [],
+    }
     assert await topics.delete("", "shop/orders", dry_run=False, **usual) == OK
     assert document(capsys) == {"topic": "shop/orders", "dry_run": False, "deleted": True, "log_partitions": made["log_partitions"]}
 

@@ -128,9 +128,9 @@ def test_a_log_with_a_gap_is_refused_and_the_view_stays() -> None:
     log = drawn_log(Random(6), 200, 20)
     view = open_view(SimulatedDisk())
     compactor(view).fold(reader(log), 50, BEGUN_MS)
-    with pytest.raises(CorruptData, match="goes on at 121"):
+    with pytest.raises(CorruptData, match="continues at 121"):
         compactor(view, CompactionSettings()).fold(reader(log[:120] + log[121:]), 200, BEGUN_MS)
-    with pytest.raises(CorruptData, match="goes on at 200"):
+    with pytest.raises(CorruptData, match="continues at 200"):
         compactor(view, CompactionSettings()).fold(reader(log[:190]), 200, BEGUN_MS)
     assert contents(view) == fold(log, 50)
 

@@ -309,7 +309,7 @@ async def test_a_transaction_that_a_handler_awaits_and_that_is_given_up_is_repor
         await waited_for
 
     async with _served(way, play) as (_, channel, _):
-        with pytest.raises(ConnectionLost, match="given up"):
+        with pytest.raises(ConnectionLost, match="the awaited result was cancelled"):
             await (await _opened(channel)).receive()
 
 

@@ -170,7 +170,7 @@ async def test_one_malformed_entry_is_skipped_reported_and_removable(garbage: by
             assert [each.name for each in await subscribers.list()] == ["sound"]
             facts = await subscriber_facts(subscribers._owners, await subscribers.list(), now_ms=1)
             assert [each["name"] for each in facts] == ["sound"]
-            with pytest.raises(InvalidRequest, match="no subscriber"):
+            with pytest.raises(InvalidRequest, match="not a valid subscriber"):
                 await subscribers.register("broken", {0: -1})
             gone = await remove_entry(subscribers._owners, "broken", 5.0, dry_run=True)
             assert isinstance(gone, UnreadableSubscriber)
