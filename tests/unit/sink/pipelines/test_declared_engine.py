@@ -1,0 +1,31 @@
+"""What `waltz pipeline check` says of the engine of a table, from the file alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from waltz_delta.pipelines.pipeline_check import declared_engine
+from waltz_delta.settings import TargetSettings
+from waltz_log.errors import InvalidSetting
+
+
+def target(**given: Any) -> TargetSettings:
+    return TargetSettings.model_validate({"table": "/lake/legs", "engine": "auto", **given})
+
+
+def test_the_engine_and_its_reason_follow_from_the_declaration() -> None:
+    assert declared_engine(target()) == "arrow"
+    assert declared_engine(target(engine="arrow", table="s3://lake/legs")) == "arrow"
+    assert declared_engine(target(engine="spark")) == "spark"
+    assert declared_engine(target(mode="upsert", keys=["k"])) == "spark: mode upsert"
+    assert declared_engine(target(layout={"cluster_by": ["k"]})) == "spark: the Arrow engine does not create clustered tables"
+    assert declared_engine(target(table="hdfs:/lake/legs")) == "spark: the Arrow engine does not write to hdfs: paths"
+    assert "delta.enableDeletionVectors=true" in declared_engine(target(properties={"delta.enableDeletionVectors": "true"}))
+
+
+def test_an_engine_that_cannot_merge_is_refused_for_a_merge() -> None:
+    assert TargetSettings(table="/lake/legs").engine == "spark"
+    with pytest.raises(InvalidSetting, match="engine arrow is for the mode append; mode is history"):
+        target(engine="arrow", mode="history", keys=["k"])
