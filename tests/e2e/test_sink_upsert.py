@@ -102,26 +102,26 @@ def test_batches_of_any_cut_with_replays_equal_a_fold_of_the_log(spark: Any, tmp
 
 def test_a_late_row_never_moves_a_key_back_even_without_marks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, [(0, 5, "N1", 6)]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, [(0, 5, "N1", 6)]))
     state = MergedTable.state
     monkeypatch.setattr(MergedTable, "state", lambda self, spark: replace(state(self, spark), marks={}))
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, [(0, 4, "N1", 5), (0, 3, "N2", 1)]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, [(0, 4, "N1", 5), (0, 3, "N2", 1)]))
     assert held(spark, path) == {"N1": (0, 5, 6), "N2": (0, 3, 1)}
 
 
 def test_a_driver_that_died_between_merge_and_marks_is_finished_by_the_next(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
     log = log_of(40)
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[:20]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[:20]))
     with monkeypatch.context() as patched:
         patched.setattr(internal.TableTransaction, "mark", die)
         with pytest.raises(Died):
-            DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[20:40]))
+            DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[20:40]))
     assert high_water_marks(str(path), KEY) == marks_of(log[:20]), "the merge is in, its marks are not"
     DeltaTable.forPath(spark, str(path)).update("tail = 'nobody'", {"legs": "legs + 1"})
     DeltaTable.forPath(spark, str(path)).optimize().executeCompaction()
     versions = DeltaTable.forPath(spark, str(path)).history().count()
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[30:40]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[30:40]))
     assert high_water_marks(str(path), KEY) == marks_of(log)
     assert DeltaTable.forPath(spark, str(path)).history().count() == versions + 1, "marks alone were added, nothing was merged again"
     assert held(spark, path) == fold(log)
@@ -132,7 +132,7 @@ def test_two_writers_of_disjoint_partitions_lose_nothing_though_they_merge_at_on
 ) -> None:
     path = tmp_path / "t"
     start = [(0, 0, "N0", 1), (1, 0, "N1", 1)]
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, start))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, start))
     mine, theirs = [(0, 1, "N0", 2)], [(1, 1, "N1", 2)]
     original = MergedTable.merge
     raced: list[bool] = []
@@ -140,11 +140,11 @@ def test_two_writers_of_disjoint_partitions_lose_nothing_though_they_merge_at_on
     def slow(self: Any, *arguments: Any, **named: Any) -> Any:
         if not raced:
             raced.append(True)
-            DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, theirs))
+            DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, theirs))
         return original(self, *arguments, **named)
 
     monkeypatch.setattr(MergedTable, "merge", slow)
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, mine))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, mine))
     assert held(spark, path) == fold([*start, *mine, *theirs])
     assert high_water_marks(str(path), KEY) == {0: 1, 1: 1}
 
@@ -176,17 +176,17 @@ def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp
     """Also where the last MERGE before was left without its marks: no writer may set them again."""
     path = tmp_path / "t"
     log = log_of(40)
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[:20]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[:20]))
     table = DeltaTable.forPath(spark, str(path))
     at = table.history(1).selectExpr("cast(timestamp AS STRING)").collect()[0][0]
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[20:30]))
+    DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[20:30]))
     with monkeypatch.context() as patched:
         patched.setattr(internal.TableTransaction, "mark", die)
         with pytest.raises(Died):
-            DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[30:]))
+            DeltaUpsert(str(path), KEY, ["tail"], engine="spark").write(frame(spark, log[30:]))
     table.restoreToTimestamp(at)
     table.optimize().executeCompaction()
-    fresh = DeltaUpsert(str(path), KEY, ["tail"])
+    fresh = DeltaUpsert(str(path), KEY, ["tail"], engine="spark")
     fresh.prepare(spark, frame(spark, log).schema)
     assert high_water_marks(str(path), KEY) == marks_of(log[:20])
     assert held(spark, path) == fold(log[:20])

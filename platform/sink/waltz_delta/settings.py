@@ -127,9 +127,9 @@ class TargetSettings(Settings):
     history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
     engine: Literal["auto", "arrow", "spark"] = Field(
         default="spark",
-        description="Which engine writes the table in mode append. `spark` writes all that Delta can. `arrow` writes files with pyarrow and commits "
-        "them without the JVM: less time for each batch, and S3 without DynamoDB. `auto` is arrow where the table allows it, and spark otherwise; "
-        "choose it unless you want an error instead of the other engine. Upsert and history always run in Spark.",
+        description="Which engine writes the table. `spark` writes all that Delta can, with all executors. `arrow` writes files with pyarrow and "
+        "commits them without the JVM: less time for each batch, and S3 without DynamoDB for appends. `auto` is arrow where the table allows it, and "
+        "spark otherwise; choose it unless you want an error instead of the other engine. A history always needs Spark.",
     )
     storage: dict[str, str] = Field(
         default={},
@@ -154,8 +154,8 @@ class TargetSettings(Settings):
                 raise ValueError("sequence is for the modes upsert and history; mode is append")
         elif not self.keys:
             raise ValueError(f"mode {self.mode} needs keys")
-        elif self.engine == "arrow":
-            raise ValueError(f"engine arrow is for the mode append; mode is {self.mode}")
+        elif self.engine == "arrow" and self.mode == "history":
+            raise ValueError("engine arrow is for the modes append and upsert; mode is history")
         if self.mode != "history" and self.history != HistorySettings():
             raise ValueError(f"history names columns of the mode history; mode is {self.mode}")
         if self.mode == "history" and self.deletes is not None and self.deletes.kind == "soft":

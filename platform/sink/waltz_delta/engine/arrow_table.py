@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
+from urllib.parse import unquote
 
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape, refusal
@@ -166,6 +167,15 @@ class ArrowTable:
             (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
         if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
             opened.handle.cleanup_metadata()
+
+    def sync_added(self, version: int) -> None:
+        """The same for the files that a commit of `deltalake`'s own added. They are on the medium after their commit, so a power failure between the
+        two loses the table's newest version."""
+        if is_local(self.location):
+            added = [json.loads(line).get("add") for line in (self.commit_text(version) or b"").splitlines()]
+            for path in (add["path"] for add in added if add is not None):
+                sync(str(Path(self.location) / unquote(path)))
+            sync_directory(Path(self.location))
 
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves it to the page cache."""

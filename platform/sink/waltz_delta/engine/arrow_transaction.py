@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.engine.allowed import TableShape, refusal
+from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
 from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_rows
 from waltz_delta.errors import StoreUnavailable
@@ -62,6 +63,16 @@ class ArrowTransaction:
         self.exists = self._base is not None
         self.read_version = -1 if self._base is None else self._base.version
         self.table_id = "" if self._base is None else self._base.table_id
+
+    @property
+    def shape(self) -> TableShape | None:
+        """Columns, layout and properties of the table; None if there is none."""
+        return None if self._base is None else self._base.shape
+
+    @property
+    def bytes(self) -> int:
+        """The size of the table's files."""
+        return 0 if self._base is None else sum(self._base.handle.get_add_actions()["size_bytes"].to_pylist())
 
     @property
     def refusal(self) -> str | None:
@@ -124,14 +135,30 @@ class ArrowTransaction:
         if self._base is None:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
+        return self._commit(self._base, lambda opened, named: _put(opened, written, versions, named), info)
+
+    def merge(self, merge: ArrowMerge, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """Merges rows and commits the identifiers with them, or alone if no row changes. Raises `KeyMoved` and what `commit` raises."""
+        assert self._base is not None, "a table that rows are merged into exists"
+
+        def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
+            if merge.run(opened.handle, _properties(versions, info), _no_hooks()):
+                self._table.sync_added(opened.handle.version())
+            else:
+                _put(opened, None, versions, info)
+
+        return self._commit(self._base, put, {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch})
+
+    def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
+        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
         failures = 0
         for _ in range(TURNS_MAX):
             failure = None
             with self._table.committing():
-                opened = self._unchanged(self._base)
+                opened = self._unchanged(base)
                 seen = opened.version
                 try:
-                    _put(opened, written, versions, {**info, "readVersion": seen})
+                    put(opened, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)

@@ -6,7 +6,7 @@ From Spark's engine a running query does not go back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal
 
@@ -32,9 +32,13 @@ _ALLOWED: Final = "the table needs nothing that this engine does not write"
 
 
 class TableEngine:
-    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine."""
+    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine. `refuses`: why the Arrow engine
+    does not write a table as it is needed here, although `allowed` accepts it."""
 
-    def __init__(self, path: str, wanted: EngineChoice, storage: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: str, wanted: EngineChoice, storage: Mapping[str, str], refuses: Callable[[TableShape], str | None] = lambda _: None
+    ) -> None:
+        self._refuses = refuses
         self._path, self._wanted, self._storage = path, wanted, storage
         self._table: ArrowTable | None = None
         self._refused: str | None = "the setting engine is spark" if wanted == "spark" else None
@@ -74,9 +78,10 @@ class TableEngine:
             except NotOpened as error:
                 self._refuse(str(error))
             else:
-                if transaction.refusal is None:
+                reason = transaction.refusal or (self._refuses(transaction.shape) if transaction.shape is not None else None)
+                if reason is None:
                     return transaction
-                self._refuse(transaction.refusal)
+                self._refuse(reason)
             log.info("table engine chosen", table=self._path, engine="spark", reason=self._refused)
         return internal.TableTransaction(spark, self._path)
 

@@ -23,7 +23,7 @@ from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["WrittenFiles", "delta_schema", "write_rows"]
+__all__ = ["WrittenFiles", "delta_schema", "table_columns", "write_rows"]
 
 SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
@@ -45,7 +45,7 @@ def delta_schema(schema: StructType) -> Mapping[str, Any]:
 def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> WrittenFiles:
     """Runs the job. Raises `SchemaMismatch` if a row does not fit the table."""
     held = StructType.fromJson(dict(shape.schema))
-    typed = rows.select(*_columns(rows.schema, held))
+    typed = rows.select(*table_columns(rows.schema, held))
     every = arrow_schema(shape.schema)
     plan = FilePlan(
         location=table.location,
@@ -85,7 +85,7 @@ def _action(row: Any) -> Any:
     return AddAction(row.path, row.size, json.loads(row.partition_values), row.modified_ms, True, row.statistics)
 
 
-def _columns(given: StructType, held: StructType) -> Iterator[Column]:
+def table_columns(given: StructType, held: StructType) -> Iterator[Column]:
     """The rows' columns in the table's order, by the table's names and, where the names of inner fields differ, types."""
     there = {field.name.lower(): field for field in given.fields}
     for field in held.fields:

@@ -51,6 +51,11 @@ class DeltaHistory(MergeSink):
 class HistoryRule:
     mode: Mode = "history"
     merges_held_rows = False
+    spark_only: str | None = "the Arrow engine writes no history"
+
+    @property
+    def deletes(self) -> DeleteSettings | None:
+        return self._deletes
 
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, names: HistorySettings) -> None:
         self._keys = keys

@@ -269,7 +269,13 @@ def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) ->
             engine=target.engine,
             storage=target.storage,
         )
-    table = {"partition_by": layout.partition_by, "cluster_by": layout.cluster_by, "properties": properties, "evolution": evolution}
+    table = {
+        "partition_by": layout.partition_by,
+        "cluster_by": layout.cluster_by,
+        "properties": properties,
+        "evolution": evolution,
+        "engine": target.engine,
+    }
     if target.mode == "history":
         return DeltaHistory(target.table, cluster_key, target.keys, sequence=target.sequence, deletes=target.deletes, names=target.history, **table)
     return DeltaUpsert(

@@ -6,33 +6,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
 from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.engine.allowed import TableShape
+from waltz_delta.engine.arrow_merge import DELETES, TABLE_BYTES_MAX, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.arrow_schema import arrow_schema
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.choice import EngineChoice, TableEngine
+from waltz_delta.engine.written_files import table_columns
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
-from waltz_delta.landing.merge_source import HIDDEN, hold
+from waltz_delta.landing.merge_source import DELETED, HIDDEN, hold, mark_deletes
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
-from waltz_delta.marks.marks import BatchRange, overlap, refuse_gaps
-from waltz_delta.marks.restored import follow_restore
+from waltz_delta.marks.marks import BatchRange, app_id, merge_app_id, merged_app_id, overlap, refuse_gaps
+from waltz_delta.marks.restored import commit_metadata, follow_restore
+from waltz_delta.settings import DeleteSettings
 from waltz_delta.tables.column_names import check_names
 from waltz_delta.tables.evolution import Evolution, SparkColumns, fit
 from waltz_delta.tables.mode import Mode, check_declared, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
 from waltz_log.errors import InvalidRequest
+from waltz_log.loggers import get_logger
 
 __all__ = ["MergeRule", "MergeSink"]
+
+log = get_logger(__name__)
+
+ARROW_ROWS_MAX = 1_000_000
+"""Most transactions of a batch that the driver merges: it holds their rows. Spark's executors merge a larger batch."""
 
 
 class MergeRule(Protocol):
     """How rows with the same keys become a MERGE."""
 
     mode: Mode
+
+    @property
+    def spark_only(self) -> str | None:
+        """Why only Spark's engine can merge by this rule; None if the Arrow engine can."""
+        ...
+
+    @property
+    def deletes(self) -> DeleteSettings | None:
+        """Which rows delete their key."""
+        ...
 
     merges_held_rows: bool
     """Whether the MERGE's source is the held rows as they are, not computed from them."""
@@ -72,6 +97,7 @@ class MergeSink:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
+        engine: EngineChoice = "auto",
     ) -> None:
         if not keys:
             raise InvalidRequest(reason="a merge needs at least one key column")
@@ -85,6 +111,7 @@ class MergeSink:
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
+        self._engine = TableEngine(path, engine, {}, self._refusal)
         self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False
         self.watch = TableWatch(path)
@@ -112,7 +139,12 @@ class MergeSink:
         self._fitted = None
         self._columns(spark, visible)
         self.rule.prepare(spark, visible)
+        if isinstance(self._engine.begin(spark), ArrowTransaction):
+            log.info("table engine chosen", table=self.path, engine="arrow", reason="the table needs nothing that this engine does not write")
         self._prepared = True
+
+    def _refusal(self, shape: TableShape) -> str | None:
+        return self.rule.spark_only or refusal_of_merge(shape, self._keys)
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`."""
@@ -142,11 +174,57 @@ class MergeSink:
         """Reads and reduces the rows that the table lacks; `commit` merges them."""
         if not covered.marks():
             return None
+        transaction = self._arrow_transaction(spark, covered)
+        if transaction is not None:
+            return self._stage_arrow(spark, transaction, covered, rows, batch_id)
         state = self._table.state(spark)
         refuse_gaps(self.path, covered, state.marks)
         self.watch.check(spark, internal.TableTransaction(spark, self.path), covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
         return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
+
+    def _arrow_transaction(self, spark: SparkSession, covered: BatchRange) -> ArrowTransaction | None:
+        """None if Spark's engine merges this batch. Finishes the MERGE of a driver of Spark's engine that died."""
+        if sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
+            return None
+        transaction = self._engine.begin(spark)
+        if not isinstance(transaction, ArrowTransaction) or transaction.bytes > TABLE_BYTES_MAX:
+            return None
+        started, finished = (transaction.version(name) or 0 for name in self._numbers)
+        if started <= finished:
+            return transaction
+        self._table.state(spark)
+        raise LostRace
+
+    @property
+    def _numbers(self) -> tuple[str, str]:
+        """The identifiers by which Spark's engine counts its MERGEs: started and finished. Each MERGE of the Arrow engine counts too, so that a MERGE
+        of Spark's that was decided before it fails."""
+        return merge_app_id(self.cluster_key), merged_app_id(self.cluster_key)
+
+    def _stage_arrow(
+        self, spark: SparkSession, transaction: ArrowTransaction, covered: BatchRange, rows: Rows, batch_id: int | None
+    ) -> Staged | None:
+        read = {partition: transaction.version(app_id(self.cluster_key, partition)) for partition in sorted(covered.marks())}
+        marks = {partition: mark for partition, mark in read.items() if mark is not None}
+        refuse_gaps(self.path, covered, marks)
+        self.watch.check(spark, transaction, covered.checkpoint)
+        new = {app_id(self.cluster_key, partition): end for partition, end in covered.marks().items() if end > marks.get(partition, -1)}
+        if not new:
+            return None
+        frame = rows(overlap(covered, marks))
+        columns = self._columns(spark, _visible(frame.schema))
+        shape = transaction.shape
+        assert shape is not None
+        held = StructType([field for field in StructType.fromJson(dict(shape.schema)).fields if field.name in columns])
+        flagged = mark_deletes(frame, self.rule.deletes)
+        source = flagged.select(*table_columns(flagged.schema, held), f.col(DELETED).alias(DELETES)).toArrow()
+        types = arrow_schema(shape.schema)
+        typed = source.cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
+        merge = ArrowMerge(newest_rows(typed, self._keys, self.path), self._keys, held.names)
+        started, finished = self._numbers
+        number = max(transaction.version(started) or 0, transaction.version(finished) or 0) + 1
+        return _StagedArrowMerge(self, spark, transaction, merge, {**new, started: number, finished: number}, -1 if batch_id is None else batch_id)
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
         """Stages rows from below the marks, which are replayed: they never replace newer rows. Changes no mark."""
@@ -176,6 +254,30 @@ class MergeSink:
 
 def _visible(schema: StructType) -> StructType:
     return StructType([field for field in schema.fields if field.name not in HIDDEN])
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedArrowMerge:
+    sink: MergeSink
+    spark: SparkSession
+    transaction: ArrowTransaction
+    merge: ArrowMerge
+    versions: Mapping[str, int]
+    batch: int
+
+    def commit(self) -> None:
+        metadata = commit_metadata(self.sink.cluster_key, read=self.transaction.read_version)
+        try:
+            committed = self.transaction.merge(self.merge, self.versions, query="waltz", batch=self.batch, metadata=metadata)
+        except Exception as error:
+            if not self.transaction.lost_to_another(error):
+                raise
+            raise LostRace from error
+        if committed > self.transaction.read_version + 1:
+            self.sink.watch.check_overtaken(self.sink.begin(self.spark), self.transaction.read_version, committed)
+
+    def release(self) -> None:
+        """Holds only memory of this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,18 @@ class UpsertRule:
     mode: Mode = "upsert"
     merges_held_rows = True
 
+    @property
+    def spark_only(self) -> str | None:
+        if self._sequence != TRANSACTION_ID:
+            return "the Arrow engine merges by the transaction's id alone, and another sequence is declared"
+        if self._soft:
+            return "the Arrow engine does not keep deleted rows"
+        return "the Arrow engine does not remember deletes" if self._tombstones is not None else None
+
+    @property
+    def deletes(self) -> DeleteSettings | None:
+        return self._deletes
+
     def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, tombstones: Tombstones | None) -> None:
         self._keys = keys
         self._sequence = sequence

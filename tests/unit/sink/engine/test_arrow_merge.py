@@ -1,0 +1,204 @@
+"""MERGE by the Arrow engine: the newest row of each key, whatever the batches are; marks in its own commit; and what it leaves to Spark."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from tests.unit.sink.engine.arrow_tables import handle_call, opened
+from waltz_delta import high_water_marks
+from waltz_delta.engine.allowed import TableShape
+from waltz_delta.engine.arrow_merge import DELETES, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
+from waltz_delta.errors import KeyMoved
+from waltz_delta.marks.marks import app_id
+
+SCHEMA = pa.schema([("partition", pa.int32()), ("transaction_id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
+SOURCE = SCHEMA.append(pa.field(DELETES, pa.bool_()))
+MARK = app_id("key", 0)
+
+Row = tuple[int | None, int | None, str | None, int | None]
+
+
+def created(path: Path, rows: Sequence[Row] = ()) -> None:
+    write_deltalake(str(path), pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA))
+
+
+def source(rows: Sequence[tuple[Any, ...]]) -> Any:
+    """Rows of partition, id, key, value, and whether they delete their key."""
+    return pa.Table.from_pylist([dict(zip(SOURCE.names, (*row, False)[:5], strict=True)) for row in rows], schema=SOURCE)
+
+
+def merge(path: Path, rows: Sequence[tuple[Any, ...]], mark: int, *, transaction: ArrowTransaction | None = None) -> int:
+    found = ArrowTransaction(opened(path)) if transaction is None else transaction
+    found.version(MARK)
+    return found.merge(ArrowMerge(newest_rows(source(rows), ["k"], "t"), ["k"], SCHEMA.names), {MARK: mark}, query="q", batch=1, metadata="{}")
+
+
+def held(path: Path) -> dict[str | None, tuple[Any, ...]]:
+    found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    rows = {row["k"]: (row["partition"], row["transaction_id"], row["n"]) for row in found}
+    assert len(rows) == len(found), "a key is there twice"
+    return rows
+
+
+def test_the_newest_row_of_each_key_stays_and_the_mark_is_in_the_same_commit(tmp_path: Path) -> None:
+    created(tmp_path, [(0, 1, "a", 1), (0, 2, "b", 2), (None, None, "user's", 3), (0, 3, None, 4)])
+    assert merge(tmp_path, [(0, 5, "a", 5), (0, 4, "a", 4), (0, 1, "b", 9), (0, 6, "new", 6), (0, 7, "user's", 7), (0, 8, None, 8)], 8) == 1
+    assert held(tmp_path) == {"a": (0, 5, 5), "b": (0, 2, 2), "new": (0, 6, 6), "user's": (0, 7, 7), None: (0, 8, 8)}
+    assert high_water_marks(str(tmp_path), "key") == {0: 8}
+
+
+def test_a_delete_removes_its_key_and_creates_none(tmp_path: Path) -> None:
+    created(tmp_path, [(0, 1, "a", 1), (0, 5, "b", 5)])
+    merge(tmp_path, [(0, 2, "a", None, True), (0, 3, "none", None, True), (0, 4, "b", None, True), (0, 6, "c", 1), (0, 7, "c", None, True)], 7)
+    assert held(tmp_path) == {"b": (0, 5, 5)}, "its row is newer than its delete"
+
+
+def test_a_merge_that_changes_no_row_still_moves_the_mark(tmp_path: Path) -> None:
+    created(tmp_path, [(0, 5, "a", 1)])
+    assert merge(tmp_path, [(0, 4, "a", 9), (0, 6, "none", None, True)], 6) == 1
+    assert merge(tmp_path, [], 9) == 2
+    assert high_water_marks(str(tmp_path), "key") == {0: 9}
+    assert held(tmp_path) == {"a": (0, 5, 1)}
+
+
+def test_a_key_in_two_partitions_is_refused_in_the_batch_and_against_the_table(tmp_path: Path) -> None:
+    created(tmp_path, [(1, 3, "a", 1)])
+    with pytest.raises(KeyMoved, match="partitions 0 and 1 transaction_id 8"):
+        newest_rows(source([(0, 7, "b", 1), (1, 8, "b", 1)]), ["k"], "t")
+    with pytest.raises(KeyMoved, match="partitions 1 and 0 transaction_id 9"):
+        merge(tmp_path, [(0, 9, "a", 1)], 9)
+    assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (1, 3, 1)}, {})
+
+
+def test_keys_of_any_text_are_found_again(tmp_path: Path) -> None:
+    keys = ["", "'", '"', "a'b''c", "%2F", "ü", "\U0001f600", "NULL", "null", "\\", "a\nb", " ", "x" * 5000]
+    created(tmp_path)
+    for turn in (1, 2):
+        merge(tmp_path, [(0, turn * 100 + n, key, turn) for n, key in enumerate(keys)], turn * 100 + 50)
+        for n, key in enumerate(keys):  # each alone, so that it is a bound of the statement
+            merge(tmp_path, [(0, turn * 100 + n, key, turn)], turn * 100 + 51 + n)
+    assert {key: value[2] for key, value in held(tmp_path).items()} == dict.fromkeys(keys, 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_is_what_a_dictionary_is_however_the_log_is_cut(tmp_path: Path, seed: int) -> None:
+    drawn = random.Random(seed)
+    created(tmp_path)
+    expected: dict[str | None, tuple[Any, ...]] = {}
+    position = 0
+    for _ in range(12):
+        rows = []
+        for _ in range(drawn.randrange(8)):
+            key, deletes = drawn.choice([None, "", "a", "b", "c", "d"]), drawn.random() < 0.3
+            rows.append((0, position, key, None if deletes else position, deletes))
+            expected.pop(key, None)
+            if not deletes:
+                expected[key] = (0, position, position)
+            position += 1
+        drawn.shuffle(rows)
+        merge(tmp_path, rows, position)
+    assert held(tmp_path) == expected
+
+
+def test_of_drivers_that_merge_the_same_batch_exactly_one_commits(tmp_path: Path) -> None:
+    created(tmp_path)
+    for mark in range(1, 5):
+        start = threading.Barrier(3)
+        won: list[int] = []
+
+        def race(mark: int = mark, start: threading.Barrier = start, won: list[int] = won) -> None:
+            transaction = ArrowTransaction(opened(tmp_path))
+            transaction.version(MARK)
+            start.wait()
+            with suppress(Overtaken):
+                won.append(merge(tmp_path, [(0, mark, "a", mark)], mark, transaction=transaction))
+
+        threads = [threading.Thread(target=race) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(won) == 1
+        assert held(tmp_path) == {"a": (0, mark, mark)}
+
+
+def test_a_merge_whose_answer_is_lost_is_found_by_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created(tmp_path, [(0, 1, "a", 1)])
+    lost = itertools.count()
+
+    class Deaf:
+        """A MERGE that commits, and then fails."""
+
+        def __init__(self, made: Any) -> None:
+            self._made = made
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(self._made, name)
+
+            def call(*given: Any, **named: Any) -> Any:
+                done = found(*given, **named)
+                if name != "execute":
+                    return Deaf(done)
+                next(lost)
+                raise DeltaError("added new data")
+
+            return call
+
+    with handle_call(monkeypatch, "merge", lambda original, table, *given, **named: Deaf(original(table, *given, **named))):
+        assert merge(tmp_path, [(0, 2, "a", 2)], 2) == 1
+    assert next(lost) == 1, "it was not merged a second time"
+    assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (0, 2, 2)}, {0: 2})
+
+
+def test_another_commit_beside_a_merge_is_merged_into_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's rows: they change nothing that the merge was decided from, but one of them has a key of the batch."""
+    created(tmp_path, [(0, 1, "a", 1)])
+    user = pa.Table.from_pylist([{"partition": None, "transaction_id": None, "k": "b", "n": 7}], schema=SCHEMA)
+    calls = []
+
+    def beside(original: Any, table: Any, *given: Any, **named: Any) -> Any:
+        calls.append(table.version())
+        if len(calls) == 1:
+            write_deltalake(str(tmp_path), user, mode="append")
+        return original(table, *given, **named)
+
+    with handle_call(monkeypatch, "merge", beside):
+        assert merge(tmp_path, [(0, 2, "a", 2), (0, 3, "b", 3)], 3) == 2
+    assert calls == [0, 1]
+    assert held(tmp_path) == {"a": (0, 2, 2), "b": (0, 3, 3)}
+
+
+def shape(fields: Mapping[str, Any], partition_by: Sequence[str] = (), **properties: str) -> TableShape:
+    return TableShape({"type": "struct", "fields": [{"name": n, "type": k, "nullable": True} for n, k in fields.items()]}, partition_by, properties)
+
+
+def test_what_merge_does_not_do_exactly_is_left_to_spark() -> None:
+    plain = {"k": "string", "n": "integer", "m": "decimal(15,2)", "l": {"type": "array", "elementType": "double", "containsNull": True}}
+    assert refusal_of_merge(shape(plain), ["k", "n"]) is None
+    for refused, keys, reason in (
+        (shape(plain, ("n",)), ["k"], "partitioned"),
+        (shape(plain, **{"delta.enableChangeDataFeed": "true"}), ["k"], "change data feed"),
+        (shape({"k": "double"}), ["k"], "merge by k"),
+        (shape(plain), ["M"], "merge by m"),
+        (shape({**plain, "d": "double"}), ["k"], "statistics of d"),
+        (shape({**plain, "d": "decimal(18,4)"}), ["k"], r"statistics of d .*decimal\(18,4\)"),
+        (shape({**plain, "s": {"type": "struct", "fields": [{"name": "x", "type": "float", "nullable": True}]}}), ["k"], "statistics of s"),
+    ):
+        found = refusal_of_merge(refused, keys)
+        assert found is not None
+        assert re.search(reason, found)
+    required = TableShape({"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": False}]}, (), {})
+    assert "NOT NULL" in (refusal_of_merge(required, ["k"]) or "")
