@@ -123,10 +123,12 @@ def _asked_of_spark(
 
 def declared_engine(target: TargetSettings) -> str:
     """The engine that writes a table, and why it is Spark's. A table that exists decides only when the pipeline starts."""
-    if target.mode != "append":
-        return f"spark: mode {target.mode}"
+    if target.mode == "history":
+        return "spark: mode history"
     if target.engine == "spark":
         return "spark"
+    if target.mode == "upsert" and target.layout.partition_by:
+        return "spark: the Arrow engine does not merge into partitioned tables"
     new = TableShape({"type": "struct", "fields": []}, (), target.properties)
     scheme = urlsplit(target.table).scheme or "file"
     reason = refusal_of_path(scheme, target.table) or refusal_of_new(new, target.layout.cluster_by)
