@@ -63,7 +63,7 @@ def _imprecise(kind: Any) -> str | None:
 
 
 def newest_rows(rows: Any, keys: Sequence[str], path: str) -> Any:
-    """Of each key the newest row of an Arrow table. Raises `KeyMoved` if a key is in two log partitions."""
+    """Returns the newest row of each key of an Arrow table. Raises `KeyMoved` if a key is in two log partitions."""
     if not rows.num_rows:
         return rows
     order = [TRANSACTION_ID, *(name for name in (ROW,) if name in rows.column_names)]
