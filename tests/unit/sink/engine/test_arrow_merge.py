@@ -6,8 +6,8 @@ import itertools
 import random
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.unit.sink.engine.arrow_tables import handle_call, opened
 from waltz_delta import high_water_marks
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_merge import DELETES, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.errors import KeyMoved
 from waltz_delta.marks.marks import app_id
@@ -202,3 +203,24 @@ def test_what_merge_does_not_do_exactly_is_left_to_spark() -> None:
         assert re.search(reason, found)
     required = TableShape({"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": False}]}, (), {})
     assert "NOT NULL" in (refusal_of_merge(required, ["k"]) or "")
+
+
+def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's rename could replace a commit of this engine in a directory of this machine."""
+    created(tmp_path, [(0, 1, "a", 1)])
+    locked: list[bool] = []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        locked.append(True)
+        yield
+        locked.pop()
+
+    def watched(original: Any, table: Any, *given: Any, **named: Any) -> Any:
+        assert locked == [True]
+        return original(table, *given, **named)
+
+    transaction = ArrowTransaction(ArrowTable(str(tmp_path), str(tmp_path), {}, lock))
+    with handle_call(monkeypatch, "merge", watched):
+        assert merge(tmp_path, [(0, 2, "a", 2)], 2, transaction=transaction) == 1
+    assert locked == []
