@@ -97,7 +97,7 @@ class MergeSink:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
-        engine: EngineChoice = "auto",
+        engine: EngineChoice = "spark",
     ) -> None:
         if not keys:
             raise InvalidRequest(reason="a merge needs at least one key column")
