@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.log_store import LOCAL, located
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_merge import DELETES, TABLE_BYTES_MAX, ArrowMerge, newest_rows, refusal_of_merge
@@ -113,7 +114,7 @@ class MergeSink:
         self._table = MergedTable(path, cluster_key)
         self._engine = TableEngine(path, engine, {}, self._refusal)
         self._fitted: tuple[str, StructType, list[str]] | None = None
-        self._prepared = False
+        self._prepared = self._local = False
         self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
@@ -139,12 +140,14 @@ class MergeSink:
         self._fitted = None
         self._columns(spark, visible)
         self.rule.prepare(spark, visible)
+        self._local = located(spark, self.path)[0] == LOCAL
         if isinstance(self._engine.begin(spark), ArrowTransaction):
             log.info("table engine chosen", table=self.path, engine="arrow", reason="the table needs nothing that this engine does not write")
         self._prepared = True
 
     def _refusal(self, shape: TableShape) -> str | None:
-        return self.rule.spark_only or refusal_of_merge(shape, self._keys)
+        elsewhere = None if self._local else "the Arrow engine merges in directories of this machine only"
+        return self.rule.spark_only or elsewhere or refusal_of_merge(shape, self._keys)
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`."""

@@ -14,6 +14,7 @@ from typing import Any  # JSON values
 from urllib.parse import urlsplit
 
 from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
+from waltz_delta.landing.upsert import UpsertRule
 from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
@@ -127,12 +128,20 @@ def declared_engine(target: TargetSettings) -> str:
         return "spark: mode history"
     if target.engine == "spark":
         return "spark"
-    if target.mode == "upsert" and target.layout.partition_by:
-        return "spark: the Arrow engine does not merge into partitioned tables"
+    if target.mode == "upsert" and (reason := _refusal_of_upsert(target)):
+        return f"spark: {reason}"
     new = TableShape({"type": "struct", "fields": []}, (), target.properties)
     scheme = urlsplit(target.table).scheme or "file"
     reason = refusal_of_path(scheme, target.table) or refusal_of_new(new, target.layout.cluster_by)
     return "arrow" if reason is None else f"spark: {reason}"
+
+
+def _refusal_of_upsert(target: TargetSettings) -> str | None:
+    if target.layout.partition_by:
+        return "the Arrow engine does not merge into partitioned tables"
+    if (urlsplit(target.table).scheme or "file") != "file":
+        return "the Arrow engine merges in directories of this machine only"
+    return UpsertRule(target.keys, target.sequence, target.deletes, None).spark_only
 
 
 def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str, str]]:
