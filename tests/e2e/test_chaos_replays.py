@@ -138,7 +138,7 @@ def test_the_checker_sees_a_source_that_reads_again(landing: Landing) -> None:
 
 
 def test_a_first_batch_that_died_before_its_commit_does_not_bar_the_next(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*_: Any, **__: Any) -> None:
+    def die(*_: Any, **__: Any) -> int:
         raise RuntimeError("died before the commit")
 
     landing.append(0, 10)

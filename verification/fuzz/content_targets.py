@@ -170,7 +170,7 @@ def _index(*keys: bytes) -> bytes:
 
 def _manifest() -> bytes:
     file = ViewFile(3, 2, 100, 50, np.array([True, False, True]), 40, 1, 5)
-    return Manifest("a/b", 3, {"k": "v"}, 6, 0, 9, 2, 3, 1, (file,)).to_bytes()
+    return Manifest("a/b", 3, {"k": "v"}, 6, 0, 9, 2, 3, 1, files=(file,)).to_bytes()
 
 
 def _value_of(record: bytes) -> bytes:

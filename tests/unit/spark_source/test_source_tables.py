@@ -21,6 +21,12 @@ def created(**options: str) -> dict[str, str]:
     return {**properties, **options, **{f"option.{name}": value for name, value in options.items()}}
 
 
+def schema_of(source: DefaultSource) -> StructType:
+    found = source.schema()
+    assert isinstance(found, StructType)
+    return found
+
+
 def queried(schema: StructType, given: Mapping[str, str] = {}) -> DefaultSource:
     """The source of a query of the table with this schema, as Spark carries it."""
     found = DefaultSource(dict(given))
@@ -30,7 +36,7 @@ def queried(schema: StructType, given: Mapping[str, str] = {}) -> DefaultSource:
 
 def test_the_options_of_a_table_reach_its_queries() -> None:
     options = {"cluster": CLUSTER, "partitions": "0-2", "startingtransactionids": '{"0": 17}', "includemetadata": "true"}
-    schema = DefaultSource(created(**options)).schema()
+    schema = schema_of(DefaultSource(created(**options)))
     assert [(field.name, field.dataType) for field in schema] == [(field.name, field.dataType) for field in SCHEMA_WITH_METADATA]
     found = queried(schema)
     assert found.parsed == DefaultSource(options).parsed
@@ -38,9 +44,9 @@ def test_the_options_of_a_table_reach_its_queries() -> None:
 
 
 def test_a_table_of_partitions_reaches_its_queries() -> None:
-    found = queried(DefaultSource(created(cluster=CLUSTER, mode="metadata")).schema())
+    found = queried(schema_of(DefaultSource(created(cluster=CLUSTER, mode="metadata"))))
     assert found.parsed.metadata_mode
-    assert [field.name for field in found.schema()] == METADATA_SCHEMA.names
+    assert [field.name for field in schema_of(found)] == METADATA_SCHEMA.names
 
 
 def test_the_columns_of_a_reader_carry_no_options() -> None:
@@ -68,7 +74,7 @@ def test_options_that_cannot_be_those_of_a_table_are_refused_when_it_is_created(
 
 
 def test_a_query_cannot_add_options_of_its_own() -> None:
-    schema = DefaultSource(created(cluster=CLUSTER)).schema()
+    schema = schema_of(DefaultSource(created(cluster=CLUSTER)))
     with pytest.raises(InvalidSetting, match=r"partitions cannot be in WITH \(...\) of a query"):
         queried(schema, {"partitions": "0"})
     with pytest.raises(InvalidSetting, match=r"cluster cannot be in WITH"):

@@ -154,8 +154,8 @@ def test_a_stream_refuses_a_compacted_view_and_says_why() -> None:
 def test_the_schema_has_topic_and_key_only_where_they_are_asked_for() -> None:
     assert StubSource({"cluster": "x"}).schema() == SCHEMA
     for option in ({"topic": "a/b"}, {"topicPattern": ".*"}):
-        assert StubSource({"cluster": "x", **option}).schema().fields == [*SCHEMA.fields, *TOPIC_FIELDS]
-    with_metadata = StubSource({"cluster": "x", "topic": "a/b", "includeMetadata": "true"}).schema()
+        assert StubSource({"cluster": "x", **option}).log_columns().fields == [*SCHEMA.fields, *TOPIC_FIELDS]
+    with_metadata = StubSource({"cluster": "x", "topic": "a/b", "includeMetadata": "true"}).log_columns()
     assert with_metadata.names == arrow_schema(include_metadata=True, by_topic=True).names
 
 

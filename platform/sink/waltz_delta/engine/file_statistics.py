@@ -20,12 +20,13 @@ from decimal import Decimal
 from typing import Any, Final  # Any: pyarrow has no types, and JSON values
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute as _pc
 
 from waltz_delta.engine.arrow_schema import Leaf, leaves
 
 __all__ = ["DECIMAL_DIGITS_MAX", "FileStatistics", "indexed_leaves"]
 
+pc: Any = _pc
 DECIMAL_DIGITS_MAX: Final = 15
 """Each decimal of so many digits has a double of its own."""
 TEXT_MAX: Final = 32

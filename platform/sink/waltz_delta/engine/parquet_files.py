@@ -130,7 +130,7 @@ class _OpenFile:
         self._waiting_bytes = 0
         self._stream = files.open_output_stream(path)
         # A bound of floats omits NaN, which Spark sorts above every number: a filter would skip rows.
-        bounded = [place for place, kind in parquet_paths(schema) if not pa.types.is_floating(kind)]
+        bounded: Any = [place for place, kind in parquet_paths(schema) if not pa.types.is_floating(kind)]
         self._writer = parquet.ParquetWriter(
             self._stream, schema, compression=plan.compression, write_statistics=bounded or False, store_schema=False
         )

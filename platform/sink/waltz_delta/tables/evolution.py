@@ -52,12 +52,14 @@ class Columns(Protocol):
 
     def schema(self) -> StructType:
         """As they are now."""
+        ...
 
     def add(self, fields: Sequence[StructField]) -> None:
         """Adds columns in a commit of their own."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Whether `add` failed because another commit came first."""
+        ...
 
 
 class SparkColumns:

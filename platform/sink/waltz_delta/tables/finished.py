@@ -43,6 +43,7 @@ class Landed(Protocol):
 
     def count(self, spark: SparkSession) -> int:
         """The rows of the table, from its log's statistics."""
+        ...
 
 
 def table_outcome(spark: SparkSession, table: Landed, before: Mapping[int, int]) -> TableOutcome:
