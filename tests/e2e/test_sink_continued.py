@@ -61,8 +61,13 @@ def test_a_table_is_not_continued_from_another_cluster(spark: Any, tmp_path: Pat
     assert spark.read.format("delta").load(str(tmp_path / "t")).count() == count
 
 
-@pytest.mark.parametrize("mode", ["upsert", "history"])
-@pytest.mark.parametrize("value", ["", "__HIVE_DEFAULT_PARTITION__"])
+HIVE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    [("", "history"), (HIVE, "upsert"), pytest.param("", "upsert", marks=pytest.mark.slow), pytest.param(HIVE, "history", marks=pytest.mark.slow)],
+)
 def test_a_key_that_a_partition_column_cannot_hold_is_a_dead_letter_or_fails(spark: Any, tmp_path: Path, mode: str, value: str) -> None:
     def landing(folder: str, **more: Any) -> Landing:
         target = {"table": f"{tmp_path}/{folder}", "mode": mode, "keys": ["tail"], "layout": {"partition_by": ["tail"]}}
