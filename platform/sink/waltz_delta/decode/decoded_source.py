@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decoded_reads import PROBLEM as PROBLEM_OF_SOURCE
 from waltz_delta.decode.decode import DATA, PROBLEM, declared_columns
 from waltz_delta.settings import LandingSettings, OutputSettings
@@ -13,13 +14,16 @@ __all__ = ["as_decoded", "decoding_options", "is_decoded"]
 
 def decoding_options(spark: SparkSession, settings: LandingSettings) -> dict[str, str]:
     """Options of the source with which it decodes for the only output; none if the output needs what the source does not know: another output's
-    columns, a route, which transactions delete, or which keys the table cannot store."""
+    columns, a route, which transactions delete, which keys the table cannot store, or a column with the name of one of the source's."""
     output = settings.outputs[0]
     if len(settings.outputs) > 1 or output.decode.format != "json" or output.route is not None or _needs_checks(output):
         return {}
+    columns = declared_columns(spark, output.decode)
+    if {"data", PROBLEM_OF_SOURCE} & {name.lower() for name in columns.names}:
+        return {}  # the source has columns of these names
     others = output.decode.model_dump_json(exclude={"format", "columns", "undecodable"}, exclude_defaults=True)
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    return {"columns": declared_columns(spark, output.decode).json(), "decode": others, "timeZone": zone}
+    return {"columns": columns.json(), "decode": others, "timeZone": zone}
 
 
 def _needs_checks(output: OutputSettings) -> bool:
@@ -27,8 +31,9 @@ def _needs_checks(output: OutputSettings) -> bool:
     return target.deletes is not None or bool({name.lower() for name in target.keys} & {name.lower() for name in target.layout.partition_by})
 
 
-def is_decoded(rows: DataFrame) -> bool:
-    return PROBLEM_OF_SOURCE in rows.columns
+def is_decoded(rows: DataFrame, settings: DecodeSettings) -> bool:
+    """Whether the source has decoded these rows already."""
+    return settings.format == "json" and PROBLEM_OF_SOURCE in rows.columns
 
 
 def as_decoded(rows: DataFrame) -> DataFrame:

@@ -50,7 +50,7 @@ class OutputDecoder:
         return rows.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
 
     def _decoded(self, raw: DataFrame) -> DataFrame:
-        if is_decoded(raw):
+        if is_decoded(raw, self.output.decode):
             return as_decoded(raw)
         target, deletes = self.output.target, self.output.target.deletes
         in_workers = self.output.decode.columns is not None
