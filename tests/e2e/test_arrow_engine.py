@@ -98,7 +98,7 @@ def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any
         ("s = ''", [0]),
         ("a > DATE '9999-12-30'", [1]),
         ("""t < arrow_cast('0001-01-03T00:00:00Z', 'Timestamp(Microsecond, Some("UTC"))')""", [0]),
-        ("m >= 9999999999999.99", [1]),
+        ("m >= CAST('9999999999999.99' AS DECIMAL(15,2))", [1]),
     ):
         rows_found = QueryBuilder().register("t", table).execute(f"SELECT transaction_id FROM t WHERE {where}").read_all()
         assert list(map(int, rows_found["transaction_id"].to_pylist())) == expected, where
