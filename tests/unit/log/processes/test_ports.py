@@ -49,6 +49,15 @@ def test_a_node_whose_workers_share_a_port_reserves_a_held_one() -> None:
     held.close()
 
 
+def test_a_port_that_two_clusters_know_from_before_goes_to_one_of_them() -> None:
+    held = free_port()
+    with pytest.raises(OSError, match="in use"):
+        HeldPort(held.number)
+    held.close()
+    again = HeldPort(held.number)
+    again.close()
+
+
 def test_a_port_at_which_a_stranger_listens_is_refused() -> None:
     with _listening(socket.SO_REUSEADDR) as stranger:
         stranger.bind((HOST, 0))
