@@ -370,4 +370,5 @@ MEANINGS: dict[str, str] = {
         "The file system of the table cannot prevent two writers, or the table is local and not locked, and the configuration confirms that there is "
         "only one."
     ),
+    "table inherited": "The table continues with the cluster that replaces the one that filled it. Ids of the former cluster are below 0 now.",
 }

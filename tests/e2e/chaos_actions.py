@@ -18,9 +18,14 @@ from tests.e2e.chaos_tables import TableUser
 
 __all__ = ["ACTIONS", "OLDER", "START", "Action", "actions_of", "follow", "judge", "outcome_of", "reported_in"]
 
-_TOLD = re.compile(r"waltz_delta\.errors\.(\w+): ([^\n]*)")
+_TOLD = re.compile(r"waltz_(?:delta|log)\.errors\.(\w+): ([^\n]*)")
 
 ADVICE = "delete the checkpoint"
+REFUSED: dict[str, tuple[str, Callable[[TableUser], object]]] = {
+    "ModeChanged": ("name another table", lambda user: user.set_mode("append")),
+    "ClusterKeyMismatch": ("set former_clusters", TableUser.forget_other_cluster),
+}
+"""Errors that a change of the table brought, which the user undoes: part of what each must say, and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,9 @@ ACTIONS: dict[str, Action] = {
     "delete-running": Action("running", TableUser.delete),
     "optimize": Action("stopped", TableUser.optimize),
     "optimize-running": Action("running", TableUser.optimize),
+    "constrained": Action("stopped", TableUser.add_constraint),
+    "mode-changed": Action("stopped", lambda user: user.set_mode("upsert"), ("ModeChanged",)),
+    "other-cluster": Action("stopped", TableUser.claim_for_other_cluster, ("ClusterKeyMismatch",)),
     "foreign": Action("stopped", TableUser.append),
     "foreign-running": Action("running", TableUser.append),
 }
@@ -77,7 +85,7 @@ def actions_of(kills: int, rng: random.Random) -> list[str]:
     """Three to four lives of the driver: 30 see each action once. They come in turns, in an order that the generator chooses."""
     turn = list(ACTIONS)
     rng.shuffle(turn)
-    return [turn[number % len(turn)] for number in range(kills * 3 // 4)]
+    return [turn[number % len(turn)] for number in range(kills * 5 // 6)]
 
 
 def reported_in(text: str) -> tuple[str, str] | None:
@@ -88,7 +96,11 @@ def reported_in(text: str) -> tuple[str, str] | None:
 
 def follow(name: str, line: str, user: TableUser, checkpoint: Path) -> list[str]:
     """Does what the error says. Gives what is wrong with it."""
-    wrong = []
+    wrong: list[str] = []
+    if name in REFUSED:
+        advice, undo = REFUSED[name]
+        undo(user)
+        return wrong if advice in line else [f"{name} does not say what to do: {line}"]
     if name == LEFT:
         user.remove()
     if name == "TableReplaced":

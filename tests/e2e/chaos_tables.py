@@ -30,6 +30,8 @@ T = TypeVar("T")
 Replacement = Literal["level", "behind", "strange"]
 """What comes to the table's path: a table that another query filled as far, or less far, or one that the sink never filled."""
 
+OTHER_CLUSTER = "c9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c13"
+
 FOREIGN = 1000
 """Added rows name a log partition that no log has, from here on."""
 
@@ -82,6 +84,7 @@ class TableUser:
         self._readable_from = 0
         """Versions before have lost files to VACUUM."""
         self._foreign = 0
+        self._constraints = 0
 
     def delete(self) -> None:
         """DELETE of up to twenty transactions of one partition."""
@@ -100,6 +103,27 @@ class TableUser:
 
     def optimize(self) -> None:
         self._again(lambda table: table.optimize.compact())
+
+    def add_constraint(self) -> None:
+        """One that every row satisfies, under another name each time."""
+        self._constraints += 1
+        self._again(lambda table: table.alter.add_constraint({f"numbered_{self._constraints}": "partition >= 0"}))
+
+    def set_mode(self, mode: str) -> None:
+        """As if the table had been filled in this mode."""
+        self._again(lambda table: table.alter.set_table_properties({"waltz.mode": mode}, raise_if_not_exists=False))
+
+    def claim_for_other_cluster(self) -> None:
+        """As if another cluster had filled the table too."""
+        self._set_mark(OTHER_CLUSTER, 5)
+
+    def forget_other_cluster(self) -> None:
+        self._set_mark(OTHER_CLUSTER, -1)
+
+    def _set_mark(self, cluster_key: str, mark: int) -> None:
+        _, written = self._foreign_rows(0)
+        properties = CommitProperties(app_transactions=[Transaction(app_id(cluster_key, 0), mark)])
+        self._again(lambda table: write_deltalake(table, written, mode="append", commit_properties=properties))
 
     def vacuum(self) -> None:
         """With a retention of 0 hours: all that the newest version does not name. Not while a query runs, whose next files no version names yet."""

@@ -5,6 +5,8 @@ its position in the log, because from then on no stream brings it. An appended t
 by their position in the log). In a merged table a replayed row never replaces a newer one, and deletes are remembered for that. Then the dead
 letters are marked in their own table. A run that dies before has marked none, and the next run finds the rows already there. What still does not
 decode stays unchanged. A dead letter that no route accepted goes to every output whose route accepts it now.
+
+A letter of a former cluster lands among the rows of that cluster, below all rows of the one that inherited the table (`takeover`).
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
-from waltz_delta.landing.landing import Landing
+from waltz_delta.landing.landing import Landing, sink_for
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.landing.routing import routed
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace
+from waltz_delta.marks.marks import EPOCH_IDS, epochs_among
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.settings import LandingSettings
 from waltz_delta.tables.table import is_table
@@ -82,17 +85,24 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
             for decoder, sink in landing.outputs:
                 if not dry_run:  # the stream reads again what a RESTORE removed, so it is not replayed here
                     follow_restore(spark, sink.path, cluster)
-                attempt = _Try(decoder, own.where(f.col("target").isin(sink.path, NO_TARGET)), _passed(spark, sink.path, cluster))
+                attempt = _Try(spark, decoder, sink.path, cluster, own.where(f.col("target").isin(sink.path, NO_TARGET)))
                 report = attempt.report(sink.path)
                 if report is not None:
                     tries.append((sink.path, attempt))
                     reports.append(report)
                     if report.landed and not dry_run:
-                        _land(spark, decoder, sink, attempt.ready)
+                        attempt.land(spark, sink)
                 bar.advance(1)
         if tries and not dry_run:
             _mark(spark, path, cluster, _done(own, tries))
     return reports
+
+
+def _since(spark: SparkSession, table: str, cluster: str) -> tuple[str, int]:
+    """The cluster that fills the table now, and how many takeovers after this one it came."""
+    epochs = epochs_among(internal.transaction_versions(spark, table))
+    filler = max(epochs, key=epochs.__getitem__) if cluster in epochs else cluster
+    return filler, epochs.get(filler, 0) - epochs.get(cluster, 0)
 
 
 def _passed(spark: SparkSession, table: str, cluster: str) -> Column:
@@ -107,11 +117,21 @@ class _Try:
     """The dead letters of one output, decoded again. Its plans read one version of the dead-letter table, so they give the same rows whenever they
     run."""
 
-    def __init__(self, decoder: OutputDecoder, letters: DataFrame, passed: Column) -> None:
+    def __init__(self, spark: SparkSession, decoder: OutputDecoder, table: str, cluster: str, letters: DataFrame) -> None:
         self.letters = routed(letters, decoder.output.route).select(*_RAW).dropDuplicates(PLACE)
-        self.ready = self.letters.where(passed)
+        self._decoder = decoder
+        self._filler, self._takeovers = _since(spark, table, cluster)
+        self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, table, cluster))
         self.bad = decoder.bad(self.ready).select(*PLACE, PROBLEM)
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
+
+    def land(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
+        """Lands those that decode, by the sink of the cluster that fills the table now, among the rows of their own cluster."""
+        rows = self._decoder.good(self.ready)
+        if self._takeovers:
+            sink = sink_for(self._decoder.output, self._filler, dead_letters=True)
+            rows = rows.withColumn(TRANSACTION_ID, f.col(TRANSACTION_ID) - self._takeovers * EPOCH_IDS)
+        _land(spark, sink, rows)
 
     def report(self, table: str) -> Replayed | None:
         total, ready = self.letters.count(), self.ready.count()
@@ -130,8 +150,7 @@ def _done(own: DataFrame, tries: Sequence[tuple[str, _Try]]) -> DataFrame:
     return reduce(DataFrame.unionByName, [each.decoded.withColumn("target", f.lit(table)) for table, each in tries], found)
 
 
-def _land(spark: SparkSession, decoder: OutputDecoder, sink: DeltaAppend | MergeSink, raw: DataFrame) -> None:
-    rows = decoder.good(raw)
+def _land(spark: SparkSession, sink: DeltaAppend | MergeSink, rows: DataFrame) -> None:
     sink.prepare(spark, rows.schema)
     for _ in range(ATTEMPTS):
         try:

@@ -8,6 +8,7 @@ with the headers of its route are decoded, filtered, projected and written. The 
 from __future__ import annotations
 
 from typing import Literal
+from uuid import UUID
 
 from pydantic import Field, model_validator
 
@@ -183,6 +184,11 @@ class LandingSettings(Settings):
 
     outputs: tuple[OutputSettings, ...] = Field(min_length=1, description="The outputs; each table once.")
     dead_letters: DeadLetterSettings | None = Field(default=None, description="Without it, a transaction that cannot be decoded fails the query.")
+    former_clusters: tuple[UUID, ...] = Field(
+        default=(),
+        description="Keys of clusters that filled the tables before, and that the cluster of the source replaces. The new cluster "
+        "inherits each table of theirs at the start, once: all of its rows then count as newer. Without it, such a table is refused.",
+    )
     unrouted: Literal["skip", "dead_letter", "fail"] = Field(
         default="skip", description="What happens to a transaction whose header no route names, if every output has a route."
     )

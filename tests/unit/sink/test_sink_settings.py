@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import pickle
+import re
 from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
 
+from waltz_delta.base.missing_column import Missing
 from waltz_delta.errors import KeyMoved, SchemaMismatch, Undecodable
 from waltz_delta.settings import DecodeSettings, DeleteSettings, LandingSettings, OutputSettings, TargetSettings
 from waltz_delta.tables.evolution import fitting_columns
@@ -95,6 +110,13 @@ def test_every_setting_says_how_to_choose_it() -> None:
             assert field.description, f"{model.__name__}.{name}"
 
 
+INT, TEXT = IntegerType(), StringType()
+
+
+def _struct(**kinds: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
 HELD = StructType([StructField("k", StringType()), StructField("n", IntegerType()), StructField("note", StringType())])
 
 
@@ -106,9 +128,61 @@ def test_columns_missing_in_a_table_are_refused_added_or_left_out() -> None:
     more = given(StructField("n", IntegerType()), StructField("more", LongType()))
     with pytest.raises(SchemaMismatch, match=r"evolution: add_columns adds it, off leaves it out: .* column=more"):
         fitting_columns("t", HELD, more, "fail")
-    assert fitting_columns("t", HELD, more, "add_columns") == (["K", "n", "more"], [more["more"]])
+    assert fitting_columns("t", HELD, more, "add_columns") == (["K", "n", "more"], [Missing(("more",), LongType())])
     assert fitting_columns("t", HELD, more, "off") == (["K", "n"], [])
     assert fitting_columns("t", HELD, given(), "fail") == (["K"], [])
+
+
+@pytest.mark.parametrize(
+    ("held", "rows", "place"),
+    [
+        (_struct(a=INT), _struct(b=TEXT, a=INT), "n.b"),
+        (ArrayType(_struct(a=INT)), ArrayType(_struct(a=INT, b=TEXT)), "n.element.b"),
+        (MapType(TEXT, _struct(a=_struct(c=INT))), MapType(TEXT, _struct(a=_struct(c=INT, b=TEXT))), "n.value.a.b"),
+    ],
+)
+def test_a_field_that_a_struct_of_the_table_lacks_is_refused_added_or_left_out(held: DataType, rows: DataType, place: str) -> None:
+    there, new = _struct(n=held), _struct(n=rows)
+    with pytest.raises(SchemaMismatch, match=rf"has no such field; evolution: add_columns adds it.* column={re.escape(place)}$"):
+        fitting_columns("t", there, new, "fail")
+    assert fitting_columns("t", there, new, "add_columns") == (["n"], [Missing(tuple(place.split(".")), StringType())])
+    assert fitting_columns("t", there, new, "off") == (["n"], [])
+    assert fitting_columns("t", new, there, "fail") == (["n"], []), "and more in the table than in the rows"
+
+
+@pytest.mark.parametrize(
+    ("held", "rows", "fits"),
+    [
+        (LongType(), INT, True),
+        (INT, LongType(), False),
+        (DoubleType(), INT, True),
+        (DoubleType(), LongType(), False),
+        (DoubleType(), FloatType(), True),
+        (DecimalType(10, 0), INT, True),
+        (DecimalType(9, 0), INT, False),
+        (DecimalType(12, 2), DecimalType(10, 1), True),
+        (DecimalType(10, 2), DecimalType(10, 1), False),
+        (TEXT, INT, False),
+        (NullType(), INT, False),
+        (ArrayType(LongType()), ArrayType(INT), True),
+        (MapType(TEXT, INT), MapType(TEXT, LongType()), False),
+    ],
+)
+def test_a_type_fits_one_that_holds_all_of_its_values(held: DataType, rows: DataType, fits: bool) -> None:
+    if fits:
+        assert fitting_columns("t", _struct(n=held), _struct(n=rows), "fail") == (["n"], [])
+    else:
+        with pytest.raises(SchemaMismatch, match="VOID" if isinstance(held, NullType) else "no evolution changes a type"):
+            fitting_columns("t", _struct(n=held), _struct(n=rows), "add_columns")
+
+
+def test_a_generated_column_may_be_missing_in_the_rows() -> None:
+    def made(metadata: dict[str, str]) -> StructType:
+        return StructType([*HELD.fields, StructField("must", StringType(), nullable=False, metadata=metadata)])
+
+    assert fitting_columns("t", made({"delta.generationExpression": "upper(k)"}), given(), "fail") == (["K"], [])
+    with pytest.raises(SchemaMismatch, match="select a value: `… AS must`"):
+        fitting_columns("t", made({"CURRENT_DEFAULT": "'x'"}), given(), "fail")
 
 
 @pytest.mark.parametrize("evolution", ["off", "add_columns", "fail"])

@@ -80,8 +80,8 @@ class SessionTooOld(WaltzError):
 
 
 class ClusterKeyMismatch(WaltzError):
-    """The two sides belong to different clusters. `where`: the address, directory, table or request that belongs to another one. Keys are not in the
-    error: they are not for a caller that lacks them, and errors are logged.
+    """The two sides belong to different clusters. `where`: the address, directory, table or request that belongs to another one. No message
+    to a caller has a key that the caller lacks. An error about a table names the key that is in its log.
 
     To do: check addresses and directories."""
 

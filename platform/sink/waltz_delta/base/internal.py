@@ -32,6 +32,7 @@ __all__ = [
     "batch_offsets",
     "check_versions",
     "checkpoint_of",
+    "cloned_session",
     "hadoop_configuration",
     "has_class",
     "is_conflict",
@@ -308,6 +309,12 @@ def _activate(java: _Java, session: Any) -> None:
     without a checksum, as a killed writer leaves it. Each Python thread has its own JVM thread, and only the one that created the session has an
     active session from the start."""
     java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
+
+
+def cloned_session(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, which can be changed without effect on other threads that use `spark`."""
+    session: Any = spark
+    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:

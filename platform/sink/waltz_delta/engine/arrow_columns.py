@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructField, StructType
 
+from waltz_delta.base.missing_column import Missing
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.errors import SchemaMismatch
@@ -24,13 +25,18 @@ class ArrowColumns:
         opened = self._table.open()
         return StructType() if opened is None else StructType.fromJson(dict(opened.shape.schema))
 
-    def add(self, fields: Sequence[StructField]) -> None:
-        """Raises `SchemaMismatch` for a type that would change the table's protocol."""
+    def add(self, missing: Sequence[Missing]) -> None:
+        """Raises `SchemaMismatch` for a type that would change the table's protocol, and for a field within a column."""
         from deltalake import CommitProperties, PostCommitHookProperties, Schema
 
         opened = self._table.open()
         assert opened is not None, "columns are added to a table that exists"
-        added = json.loads(StructType(list(fields)).toNullable().json())
+        within = next((each for each in missing if len(each.place) > 1), None)
+        if within is not None:
+            impossible = "cannot be added by the Arrow engine, since it is within a column; choose the engine spark, once"
+            raise SchemaMismatch(path=self._table.path, column=".".join(within.place), reason=impossible)
+        fields = [StructField(each.place[0], each.kind) for each in missing]
+        added = json.loads(StructType(fields).toNullable().json())
         reason = refusal(opened.protocol, TableShape(added, (), {}))
         if reason is None and "timestamp_ntz" in json.dumps(added) and "timestampNtz" not in opened.protocol.features:
             reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"

@@ -127,14 +127,15 @@ class ArrowMerge:
         return [f"(t.{_name(self.keys[0])} BETWEEN {lowest} AND {highest})"]
 
     def _newer(self) -> str:
-        """Whether the source's row is newer than the table's. A row that a user wrote without a place in the log is the oldest."""
+        """Whether the source's row is newer than the table's. A row that a user wrote without a place in the log is the oldest. An id below
+        0 is of a former cluster, which may have had the key in another partition."""
         ids, places = (f"{side}.{_name(TRANSACTION_ID)}" for side in "ts"), (f"{side}.{_name(PARTITION)}" for side in "ts")
         (old_id, new_id), (old_place, new_place) = ids, places
         facts = f"'{MOVED}partitions ', {_text(old_place)}, ' and ', {_text(new_place)}, ' {TRANSACTION_ID} ', {_text(new_id)}"
         later = f"{old_id} IS NULL OR {new_id} > {old_id}"
         if ROW in self.columns:
             later += f" OR ({new_id} = {old_id} AND (t.{_name(ROW)} IS NULL OR s.{_name(ROW)} > t.{_name(ROW)}))"
-        return f"CASE WHEN {new_place} <> {old_place} THEN CAST(concat({facts}) AS BIGINT) = 0 ELSE {later} END"
+        return f"CASE WHEN {new_place} <> {old_place} AND {old_id} >= 0 THEN CAST(concat({facts}) AS BIGINT) = 0 ELSE {later} END"
 
 
 def _name(column: str) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_waltz.log_view import inspect_cluster
+from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.session import open_session
 from waltz_delta.errors import NotADeltaTable
@@ -28,11 +29,12 @@ from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
 from waltz_delta.landing.output_decoder import OutputDecoder
-from waltz_delta.marks.marks import marks_among, merge_app_id, merged_app_id, position
+from waltz_delta.marks.marks import clusters_now, epochs_among, marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 from waltz_delta.settings import OutputSettings
+from waltz_delta.tables.time_zone import SETTING, depends_on_zone, other_zone
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
 
@@ -108,6 +110,11 @@ def audit_pipeline(
             audited.differences.append(Difference("table", None, None, None, "there is no table"))
             yield audited
             continue
+        strange = _filled_from_another(log.identifiers, cluster_key, audited)
+        if strange is not None:
+            audited.differences.append(Difference("table", None, None, None, strange))
+            yield audited
+            continue
         version, marks = _settled(log, cluster_key)
         starts, ends = {}, {}
         until = (last or {}) if output.target.mode == "append" else {}
@@ -122,10 +129,23 @@ def audit_pipeline(
             if lowest > 0:
                 audited.notes.append(f"partition {partition}: ids below {lowest} were trimmed from the log and cannot be audited")
         table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
+        other = other_zone(internal.TableTransaction(spark, output.target.table).properties(), spark) if depends_on_zone(output) else None
+        if other is not None:
+            audited.notes.append(f"{SETTING} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
             _audit_output(log_reads, settings, output, table, todo, audited, bar, whole=not any(starts.values()))
         yield audited
+
+
+def _filled_from_another(identifiers: Mapping[str, int], cluster_key: str, audited: Audited) -> str | None:
+    """Why nothing of the table can be compared with this log."""
+    if any(key != cluster_key for key in epochs_among(identifiers)):
+        audited.notes.append("rows of former clusters (transaction_id below 0) are not in this log and cannot be audited")
+    fillers = clusters_now(identifiers)
+    if fillers in ([], [cluster_key]):
+        return None
+    return f"is filled from the cluster {' and '.join(fillers)}, not from this one"
 
 
 def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:

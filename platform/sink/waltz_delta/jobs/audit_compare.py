@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base.quoting import quoted
 from waltz_delta.jobs.audit_hash import row_hash
-from waltz_delta.landing.merge_source import AT, DELETED
+from waltz_delta.landing.merge_source import AT, DELETED, same_key
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.settings import TargetSettings
 
@@ -164,7 +164,7 @@ def _runs(found: Sequence[tuple[str, int, int]]) -> Iterator[Difference]:
 
 def compare_keyed(rows: DataFrame, table: DataFrame, target: TargetSettings, shown: int, *, whole: bool) -> Iterator[Difference]:
     """Compares a table that keeps the newest row of each key (or, as a history, marks it) with a plain fold of all rows. If the log is not `whole`,
-    keys that it does not contain cannot be checked."""
+    keys that it does not contain cannot be checked. Nor can rows of former clusters; with a named sequence, such a row can be the newest one."""
     order = f.struct(*dict.fromkeys([quoted(target.sequence), *(name for name in (TRANSACTION_ID, PARTITION) if name in rows.columns)]))
     whole_row = f.struct(*map(quoted, rows.columns))
     newest = rows.groupBy(*map(quoted, target.keys)).agg(f.max_by(whole_row, order).alias("newest")).select("newest.*")
@@ -175,8 +175,12 @@ def compare_keyed(rows: DataFrame, table: DataFrame, target: TargetSettings, sho
         living = table.where(f.col(quoted(target.history.is_current)))
     elif target.deletes is not None and target.deletes.kind == "soft":
         living = table.where(~f.coalesce(f.col(quoted(target.deletes.deleted)), f.lit(False)))
+    former, living = living.where(f.col(TRANSACTION_ID) < 0), living.where(f.coalesce(f.col(TRANSACTION_ID) >= 0, f.lit(True)))
     columns, lacking = _columns(newest.schema, living.schema)
     yield from lacking
+    if target.sequence != TRANSACTION_ID:
+        overtaken = same_key(target.keys) & (f.col(f"t.{quoted(target.sequence)}") > f.col(f"s.{quoted(target.sequence)}"))
+        newest = newest.alias("s").join(former.alias("t"), overtaken, "left_anti")
     place = [name for name in (PARTITION, TRANSACTION_ID) if name in living.columns]
     sides = [side.select(*_keys(target), *place, row_hash(side.schema, columns, living.schema).alias("hash")) for side in (newest, living)]
     counted = (

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StructType, VariantType
 
 from waltz_delta.base.quoting import quoted
+from waltz_delta.tables.evolution import as_stored
 
 __all__ = ["row_hash"]
 
@@ -31,8 +32,8 @@ def _types(schema: StructType | None) -> Mapping[str, DataType]:
 
 def _as_stored(name: str, kind: DataType, stored: Mapping[str, DataType]) -> tuple[Column, DataType]:
     value, wanted = f.col(quoted(name)), stored.get(name.lower(), kind)
-    if wanted != kind and isinstance(kind, AtomicType) and isinstance(wanted, AtomicType):
-        return value.cast(wanted), wanted
+    if (isinstance(kind, AtomicType) and isinstance(wanted, AtomicType)) or type(kind) is type(wanted):
+        return as_stored(value, wanted, kind), wanted
     return value, kind
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args  # Any: argparse's keyword arguments
+from uuid import UUID
 
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.pipelines.metrics_port import METRICS_HOST, MetricsSettings
@@ -42,6 +43,7 @@ _OF_A_FILE = (
     "numeric_strings",
     "headers",
     "dead_letters",
+    "former_cluster",
     "undecodable",
     "where",
     "select",
@@ -133,6 +135,7 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
         source=source,
         outputs=(output,),
         dead_letters=DeadLetterSettings(table=found.dead_letters) if found.dead_letters else None,
+        former_clusters=tuple(found.former_cluster),
         checkpoint=found.checkpoint,
         trigger=_trigger(found.trigger or "1 second"),
         subscriber=found.subscriber,
@@ -232,6 +235,14 @@ def _parser(job: str, upsert: bool) -> JobParser:
     )
     parser.add_argument("--where", **text, help="SQL condition for rows; the marks of the table also cover the rows that it leaves out")
     parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are always kept")
+    parser.add_argument(
+        "--former-cluster",
+        type=UUID,
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="key of a cluster that filled the table before and that --cluster replaces; may be repeated. --cluster then inherits the table",
+    )
     parser.add_argument("--subscriber", **text, help="name of a subscriber of the log: retention then keeps what the table does not hold yet")
     parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
     parser.add_argument(

@@ -11,23 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
-from waltz_delta.base.quoting import quoted
+from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.arrow_columns import ArrowColumns
 from waltz_delta.engine.arrow_transaction import new_shape
 from waltz_delta.engine.choice import EngineChoice, TableEngine
+from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
-from waltz_delta.tables.column_names import check_names
-from waltz_delta.tables.evolution import Evolution, SparkColumns, fit
-from waltz_delta.tables.mode import check_declared, with_mode
+from waltz_delta.tables.column_names import check_columns
+from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_schema, stored_columns
+from waltz_delta.tables.mode import check_declared, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
+from waltz_delta.tables.time_zone import with_zone
 
 __all__ = ["ATTEMPTS", "DeltaAppend"]
 
@@ -41,7 +43,7 @@ class DeltaAppend:
 
     The rows keep the source's columns `partition` and `transaction_id`. `partition_by`, `cluster_by` and `properties` apply when the first batch
     creates the table. `evolution`: what happens to columns that the table lacks. `attempts`: how often a batch is tried while other writers commit
-    to the table. `engine` and `storage`: as in `TargetSettings`."""
+    to the table. `engine` and `storage`: as in `TargetSettings`. `former_clusters`: keys of clusters whose tables this one inherits."""
 
     def __init__(
         self,
@@ -55,16 +57,18 @@ class DeltaAppend:
         attempts: int = ATTEMPTS,
         engine: EngineChoice = "spark",
         storage: Mapping[str, str] | None = None,
+        former_clusters: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.cluster_key = cluster_key
+        self._former_clusters = tuple(former_clusters)
         self._partition_by = tuple(partition_by)
         self._cluster_by = tuple(cluster_by)
         self._properties = dict(properties or {})
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._engine = TableEngine(path, engine, storage or {})
-        self._fitted: tuple[str, StructType, list[str]] | None = None
+        self._fitted: tuple[str, StructType, list[Column]] | None = None
         self._prepared = False
         self.watch = TableWatch(path)
 
@@ -77,15 +81,17 @@ class DeltaAppend:
         if table is None:
             internal.check_versions(spark)
         if is_table(spark, self.path) if table is None else table.is_table():
-            check_declared(self.begin(spark), self.path, schema, "append", self.cluster_key)
+            judged = follow_restore(spark, self.path, self.cluster_key, lambda: self.begin(spark))
+            former = check_declared(self.begin(spark), self.path, schema, "append", self.cluster_key, self._former_clusters)
             self._fit(spark, schema)
-            self.watch.begin(follow_restore(spark, self.path, self.cluster_key, lambda: self.begin(spark)))
+            inherit_table(spark, self.path, former, self.cluster_key, (TRANSACTION_ID,))
+            self.watch.begin(judged)
         else:
-            check_names(schema, self._properties, merged=False)
+            check_columns(schema, self._properties, merged=False)
             if table is not None:
                 table.reserve()
             elif self._cluster_by:
-                create_empty(spark, self.path, schema, with_mode(self._properties, "append"), cluster_by=self._cluster_by)
+                create_empty(spark, self.path, schema, self._properties_of_new(spark), cluster_by=self._cluster_by)
             else:
                 reserve(spark, self.path)
         self._prepared = True
@@ -104,7 +110,8 @@ class DeltaAppend:
         return schema
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        self._land(batch, batch_id)
+        with brief_errors():
+            self._land(batch, batch_id)
 
     def write(self, rows: DataFrame) -> None:
         """Writes a batch DataFrame by the same rule; no row that the table holds is written again."""
@@ -121,6 +128,7 @@ class DeltaAppend:
         if not ends:
             return None
         transaction = self.begin(spark)
+        refuse_superseded(transaction, self.path, self.cluster_key)
         names = {app_id(self.cluster_key, p): transaction.version(app_id(self.cluster_key, p)) for p in sorted(ends)}
         marks = marks_among({name: mark for name, mark in names.items() if mark is not None}, self.cluster_key)
         refuse_gaps(self.path, covered, marks)
@@ -130,9 +138,10 @@ class DeltaAppend:
             return None
         frame = rows(overlap(covered, marks))
         if transaction.exists:
-            frame = frame.select(*map(quoted, self._columns(spark, transaction, frame.schema)))
+            frame = frame.select(*self._columns(spark, transaction, frame.schema))
         try:
-            written = transaction.write(frame, partition_by=self._partition_by, properties=self._properties_of_new(spark))
+            properties = {} if transaction.exists else self._properties_of_new(spark)
+            written = transaction.write(frame, partition_by=self._partition_by, properties=properties)
         except Exception as error:
             if not transaction.lost_to_another(error):
                 raise
@@ -144,28 +153,29 @@ class DeltaAppend:
         """Stages rows from below the marks, which are replayed: of each transaction only the rows that the table lacks. None if it lacks none.
         Changes no mark; a second replay at the same time loses the race."""
         transaction = self.begin(spark)
+        refuse_superseded(transaction, self.path, self.cluster_key)
         number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
         there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
-        missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*map(quoted, self._columns(spark, transaction, rows.schema)))
+        missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*self._columns(spark, transaction, rows.schema))
         if missing.isEmpty():
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})
         versions = {f"waltz:{self.cluster_key}:replayed": number + 1}
         return _StagedAppend(self, spark, transaction, written, versions, -1)
 
-    def _columns(self, spark: SparkSession, transaction: TableTransaction, schema: StructType) -> list[str]:
+    def _columns(self, spark: SparkSession, transaction: TableTransaction, schema: StructType) -> list[Column]:
         """Reads the table's columns again only if they changed since the last batch, for example by a user."""
         text = transaction.schema_text()
         if self._fitted is None or self._fitted[:2] != (text, schema):
             columns = self._fit(spark, schema)
             if self.begin(spark).schema_text() != text:
                 raise LostRace  # columns were added, here or by another writer; this transaction does not see them
-            self._fitted = (text, schema, columns)
+            self._fitted = (text, schema, stored_columns(held_schema(text), schema, columns))
         return self._fitted[2]
 
     def _properties_of_new(self, spark: SparkSession) -> dict[str, str]:
         """`deltalake` creates no table with a property of ours. Its marks show that its rows were appended."""
-        return with_mode(self._properties, "append") if self._engine.arrow(spark) is None else self._properties
+        return with_zone(with_mode(self._properties, "append"), spark) if self._engine.arrow(spark) is None else self._properties
 
     def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
         table = self._engine.arrow(spark)

@@ -50,6 +50,7 @@ class DeltaHistory(MergeSink):
 
 class HistoryRule:
     mode: Mode = "history"
+    tombstones: str | None = None
     merges_held_rows = False
     spark_only: str | None = "the Arrow engine writes no history"
 
@@ -70,6 +71,9 @@ class HistoryRule:
         kind = visible[self._sequence].dataType
         own = [StructField(self._names.valid_from, kind), StructField(self._names.valid_to, kind), StructField(self._names.is_current, BooleanType())]
         return StructType([*visible.fields, *own])
+
+    def id_columns(self) -> Sequence[str]:
+        return (TRANSACTION_ID, *((self._names.valid_from, self._names.valid_to) if self._sequence == TRANSACTION_ID else ()))
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
         return mark_deletes(rows, self._deletes)
@@ -104,7 +108,8 @@ class HistoryRule:
         each = each.withColumns({"next": f.lead("_waltz_from").over(of_key), "after": f.coalesce(f.lag(version).over(of_key), f.lit(False))})
         if self._sequence == TRANSACTION_ID:
             whole = Window.partitionBy(*map(quoted, self._keys))
-            lowest, highest = f.min(f.col(f"won.{PARTITION}")).over(whole), f.max(f.col(f"won.{PARTITION}")).over(whole)
+            placed = f.when(f.col(f"won.{TRANSACTION_ID}") >= 0, f.col(f"won.{PARTITION}"))  # a former cluster may have had the key elsewhere
+            lowest, highest = f.min(placed).over(whole), f.max(placed).over(whole)
             each = each.withColumns({"lowest": lowest, "highest": highest})
             checked = moved(f.col("lowest"), f.col("highest"), f.col(f"won.{TRANSACTION_ID}")).cast("boolean")
             version = f.when(f.col("lowest") != f.col("highest"), checked).otherwise(version)

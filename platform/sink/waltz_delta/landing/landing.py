@@ -8,11 +8,13 @@ the batch drop it. The dead letters of a batch are committed before the first ta
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any  # keyword arguments of the sinks
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -20,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_waltz.options import Positions
 from waltz_delta.base import internal
+from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
@@ -36,10 +39,14 @@ from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.marks.start import FROM_THE_EARLIEST
 from waltz_delta.settings import LandingSettings, OutputSettings
-from waltz_delta.tables.column_names import check_names
+from waltz_delta.tables.column_names import check_columns
+from waltz_delta.tables.time_zone import depends_on_zone, refuse_other_zone
 from waltz_log.statistics import Summed, snapshot
 
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
+
+_RAISED = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
+"""The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
 REASON_MAX = 500
 """Most characters in the error of a query over undecodable data. Reasons are shorter; the rest of Spark's line is cut."""
@@ -82,9 +89,13 @@ class Landing:
         tables = [output.target.table for output in settings.outputs]
         self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
         self._decoders = [OutputDecoder(output, dead_letters=letters is not None) for output in settings.outputs]
-        self._sinks = [sink_for(output, cluster_key, dead_letters=letters is not None) for output in settings.outputs]
+        former = [str(key) for key in settings.former_clusters]
+        dead_letters = letters is not None
+        self._sinks = [sink_for(output, cluster_key, dead_letters=dead_letters, former_clusters=former) for output in settings.outputs]
         self._unrouted = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
         self._prepared = False
+        self.failed: Exception | None = None
+        """The error that ended the last batch of the query. The query's own has only its first line."""
 
     def prepare(self, spark: SparkSession, schema: StructType, checkpoint: str | None = None) -> None:
         """Raises before the first batch if the landing can never work. `schema` is that of the source's rows. Creates the tables that merges need,
@@ -93,6 +104,8 @@ class Landing:
         for decoder, sink in zip(self._decoders, self._sinks, strict=True):
             sink.prepare(spark, decoder.good(spark.createDataFrame([], schema)).schema)
             transaction = sink.begin(spark)
+            if depends_on_zone(decoder.output):
+                refuse_other_zone(spark, sink.path, transaction.properties())
             if checkpoint is not None and transaction.exists:
                 sink.watch.check(spark, transaction, checkpoint)
         if self._dead_letters is not None:
@@ -101,7 +114,11 @@ class Landing:
         self._prepared = True
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        self._land(batch, batch_id)
+        with brief_errors(self._failed):
+            self._land(batch, batch_id)
+
+    def _failed(self, error: Exception) -> None:
+        self.failed = error
 
     def write(self, rows: DataFrame, covered: BatchRange | None = None) -> None:
         """Lands a batch DataFrame by the same rules. `covered`: the range of the log that the rows were read from, if it is known. Otherwise the
@@ -195,8 +212,8 @@ class Landing:
         try:
             staged = sink.stage(spark, covered, rows, batch_id)
         except Exception as error:
-            if UNDECODABLE in str(error):
-                raise Undecodable(path=sink.path, reason=str(error).split(UNDECODABLE)[1].split("\n")[0][:REASON_MAX]) from None
+            if found := _RAISED.search(str(error)):
+                raise Undecodable(path=sink.path, reason=found[1][:REASON_MAX]) from None
             raise
         if staged is None:
             return None
@@ -250,11 +267,11 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
         rows = OutputDecoder(output, dead_letters=settings.dead_letters is not None).good(empty)
         sink = sink_for(output, "", dead_letters=settings.dead_letters is not None)
         found[output.target.table] = schema_of_table = sink.table_schema(rows.schema)
-        check_names(schema_of_table, output.target.properties, merged=output.target.mode != "append")
+        check_columns(schema_of_table, output.target.properties, merged=output.target.mode != "append")
     return found
 
 
-def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) -> DeltaAppend | MergeSink:
+def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool, former_clusters: Sequence[str] = ()) -> DeltaAppend | MergeSink:
     """The sink of an output. With dead letters, a replay may land something older than a delete, so deletes are remembered."""
     target = output.target
     layout, evolution, properties = target.layout, target.evolution, target.properties
@@ -268,13 +285,15 @@ def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) ->
             evolution=evolution,
             engine=target.engine,
             storage=target.storage,
+            former_clusters=former_clusters,
         )
-    table = {
+    table: dict[str, Any] = {
         "partition_by": layout.partition_by,
         "cluster_by": layout.cluster_by,
         "properties": properties,
         "evolution": evolution,
         "engine": target.engine,
+        "former_clusters": former_clusters,
     }
     if target.mode == "history":
         return DeltaHistory(target.table, cluster_key, target.keys, sequence=target.sequence, deletes=target.deletes, names=target.history, **table)

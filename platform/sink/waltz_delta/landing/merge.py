@@ -10,6 +10,7 @@ sets them from the metadata before anything else, so no MERGE is ever decided by
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,9 @@ __all__ = ["MOVED", "MergeState", "MergedTable"]
 
 MOVED = "waltz_delta: a key is in two log partitions: "
 """Prefix of the error that a MERGE condition raises."""
+
+_RAISED = re.compile(rf"{re.escape(MOVED)}(partitions \d+ and \d+ transaction_id -?\d+)")
+"""The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
 HISTORY_SEARCHED = (20, 1000, None)
 """Numbers of commits to search for an unfinished MERGE. It is our last commit, with only other writers' commits (OPTIMIZE, users) above it. None:
@@ -84,8 +88,8 @@ class MergedTable:
         except Exception as error:
             if internal.is_conflict(error):
                 raise LostRace from error
-            if MOVED in str(error):
-                raise KeyMoved(path=self.path, reason=str(error).split(MOVED)[1].split("\n")[0][:200]) from None
+            if found := _RAISED.search(str(error)):
+                raise KeyMoved(path=self.path, reason=found[1]) from None
             raise
         finally:
             for name in settings:

@@ -8,11 +8,12 @@ from typing import Protocol
 
 import pyarrow as pa
 from delta.tables import DeltaMergeBuilder
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.log_store import LOCAL, located
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape
@@ -25,15 +26,17 @@ from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
 from waltz_delta.landing.merge_source import DELETED, HIDDEN, hold, mark_deletes
+from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, merge_app_id, merged_app_id, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.settings import DeleteSettings
-from waltz_delta.tables.column_names import check_names
-from waltz_delta.tables.evolution import Evolution, SparkColumns, fit
-from waltz_delta.tables.mode import Mode, check_declared, with_mode
+from waltz_delta.tables.column_names import check_columns
+from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_schema, stored_columns
+from waltz_delta.tables.mode import Mode, check_declared, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
+from waltz_delta.tables.time_zone import with_zone
 from waltz_log.errors import InvalidRequest
 from waltz_log.loggers import get_logger
 
@@ -49,6 +52,9 @@ class MergeRule(Protocol):
     """How rows with the same keys become a MERGE."""
 
     mode: Mode
+
+    tombstones: str | None
+    """Path of the table of deleted keys, if there is one."""
 
     @property
     def spark_only(self) -> str | None:
@@ -69,6 +75,10 @@ class MergeRule(Protocol):
 
     def table_schema(self, visible: StructType) -> StructType:
         """The table's columns: those of the rows, then the rule's own."""
+        ...
+
+    def id_columns(self) -> Sequence[str]:
+        """The columns of the table that hold transaction ids."""
         ...
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
@@ -99,11 +109,13 @@ class MergeSink:
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
         engine: EngineChoice = "spark",
+        former_clusters: Sequence[str] = (),
     ) -> None:
         if not keys:
             raise InvalidRequest(reason="a merge needs at least one key column")
         self.path = path
         self.cluster_key = cluster_key
+        self._former_clusters = tuple(former_clusters)
         self.rule = rule
         self._keys = tuple(keys)
         self._sequence = sequence
@@ -113,7 +125,7 @@ class MergeSink:
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
         self._engine = TableEngine(path, engine, {}, self._refusal)
-        self._fitted: tuple[str, StructType, list[str]] | None = None
+        self._fitted: tuple[str, StructType, list[str], dict[str, Column]] | None = None
         self._prepared = self._local = False
         self.watch = TableWatch(path)
 
@@ -131,14 +143,18 @@ class MergeSink:
                 raise InvalidRequest(reason=f"the rows have a column {name}, which the table needs for its own; rename one of them")
         internal.check_versions(spark)
         check_layout(made, **self._layout)
+        former: Sequence[str] = ()
         if is_table(spark, self.path):
-            check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key)
+            judged = follow_restore(spark, self.path, self.cluster_key)
+            former = check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key, self._former_clusters)
         else:
-            check_names(made, self._properties, merged=True)
-            create_empty(spark, self.path, made, self._properties, **self._layout)
-        self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
+            check_columns(made, self._properties, merged=True)
+            create_empty(spark, self.path, made, with_zone(self._properties, spark), **self._layout)
+            judged = follow_restore(spark, self.path, self.cluster_key)
+        self.watch.begin(judged)
         self._fitted = None
         self._columns(spark, visible)
+        inherit_table(spark, self.path, former, self.cluster_key, self.rule.id_columns(), self.rule.tombstones)
         self.rule.prepare(spark, visible)
         self._local = located(spark, self.path)[0] == LOCAL
         if isinstance(self._engine.begin(spark), ArrowTransaction):
@@ -162,7 +178,8 @@ class MergeSink:
         return int(spark.read.format("delta").load(self.path).count())
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        self._land(batch, batch_id)
+        with brief_errors():
+            self._land(batch, batch_id)
 
     def write(self, rows: DataFrame) -> None:
         """Merges a batch DataFrame by the same rule."""
@@ -182,7 +199,9 @@ class MergeSink:
             return self._stage_arrow(spark, transaction, covered, rows, batch_id)
         state = self._table.state(spark)
         refuse_gaps(self.path, covered, state.marks)
-        self.watch.check(spark, internal.TableTransaction(spark, self.path), covered.checkpoint)
+        table = self.begin(spark)
+        refuse_superseded(table, self.path, self.cluster_key)
+        self.watch.check(spark, table, covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
         return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
 
@@ -193,6 +212,7 @@ class MergeSink:
         transaction = self._engine.begin(spark)
         if not isinstance(transaction, ArrowTransaction) or transaction.bytes > TABLE_BYTES_MAX:
             return None
+        refuse_superseded(transaction, self.path, self.cluster_key)
         started, finished = (transaction.version(name) or 0 for name in self._numbers)
         if started <= finished:
             return transaction
@@ -216,7 +236,8 @@ class MergeSink:
         if not new:
             return None
         frame = rows(overlap(covered, marks))
-        columns = self._columns(spark, _visible(frame.schema))
+        columns, converted = self._columns(spark, _visible(frame.schema))
+        frame = frame.withColumns(converted) if converted else frame
         shape = transaction.shape
         assert shape is not None
         held = StructType([field for field in StructType.fromJson(dict(shape.schema)).fields if field.name in columns])
@@ -231,19 +252,22 @@ class MergeSink:
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
         """Stages rows from below the marks, which are replayed: they never replace newer rows. Changes no mark."""
-        return self._staged(spark, self._table.state(spark), {}, rows, late=True)
+        state = self._table.state(spark)
+        refuse_superseded(self.begin(spark), self.path, self.cluster_key)
+        return self._staged(spark, state, {}, rows, late=True)
 
     def marks(self, spark: SparkSession) -> Mapping[int, int]:
         """The marks of the table: for each log partition, the last transaction that it holds."""
         return self._table.state(spark).marks
 
     def _staged(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool) -> Staged:
-        columns = self._columns(spark, _visible(rows.schema))
-        storable = refuse_unstored(rows, self._keys, self._layout["partition_by"])
+        columns, converted = self._columns(spark, _visible(rows.schema))
+        storable = refuse_unstored(rows.withColumns(converted) if converted else rows, self._keys, self._layout["partition_by"])
         return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, storable, late=late)), columns)
 
-    def _columns(self, spark: SparkSession, visible: StructType) -> list[str]:
-        """Reads the table's columns again only if they changed since the last batch, for example by a user."""
+    def _columns(self, spark: SparkSession, visible: StructType) -> tuple[list[str], dict[str, Column]]:
+        """The columns to write; and those that have another type in the table, as the table holds them. Reads the table's columns again only if
+        they changed since the last batch, for example by a user."""
         text = internal.TableTransaction(spark, self.path).schema_text()
         if self._fitted is None or self._fitted[:2] != (text, visible):
             made = self.rule.table_schema(visible)
@@ -251,8 +275,12 @@ class MergeSink:
             needed = (*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own))
             columns = fit(SparkColumns(spark, self.path), self.path, made, self._evolution, needed=needed)
             text = internal.TableTransaction(spark, self.path).schema_text()
-            self._fitted = (text, visible, [name for name in columns if name not in own])
-        return self._fitted[2]
+            names, held = [name for name in columns if name not in own], held_schema(text)
+            kinds = {field.name.lower(): field.dataType.simpleString() for field in held.fields}
+            other = [name for name in names if kinds[name.lower()] != visible[name].dataType.simpleString()]
+            converted = dict(zip(other, stored_columns(held, visible, other), strict=True))
+            self._fitted = (text, visible, names, converted)
+        return self._fitted[2:]
 
 
 def _visible(schema: StructType) -> StructType:

@@ -54,11 +54,12 @@ def same_key(keys: Sequence[str]) -> Column:
 
 
 def newer(sequence: str, place: Sequence[str]) -> Column:
-    """Whether the source's row is newer than the table's. Raises if only their ids could decide that and their partitions differ."""
+    """Whether the source's row is newer than the table's. Raises if only their ids could decide that and their partitions differ. Ids below 0 are
+    of a former cluster, which may have had the key in another partition."""
     later = order_of("s", sequence, place) > order_of("t", sequence, place)
     if sequence != TRANSACTION_ID:
         return later
-    apart = f.col(f"s.`{PARTITION}`") != f.col(f"t.`{PARTITION}`")
+    apart = (f.col(f"s.`{PARTITION}`") != f.col(f"t.`{PARTITION}`")) & (f.least(f"s.`{TRANSACTION_ID}`", f"t.`{TRANSACTION_ID}`") >= 0)
     return f.when(apart, moved(f.col(f"t.`{PARTITION}`"), f.col(f"s.`{PARTITION}`"), f.col(f"s.`{TRANSACTION_ID}`")).cast("boolean")).otherwise(later)
 
 

@@ -38,7 +38,7 @@ class DeltaUpsert(MergeSink):
     the columns that identify a row; nulls are a key value like any other. `sequence`: the column that orders the rows of a key.
 
     `remember_deletes` keeps tombstones even if the sequence alone does not require them. The other arguments (`partition_by`, `cluster_by`,
-    `properties`, `evolution`, `attempts`) are those of `DeltaAppend`. `tombstones`: path of that table, None if there is none."""
+    `properties`, `evolution`, `attempts`, `former_clusters`) are those of `DeltaAppend`. `tombstones`: path of that table, None if there is none."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class DeltaUpsert(MergeSink):
         tombstones = None
         if deletes is not None and deletes.kind == "hard" and (remember_deletes or sequence != TRANSACTION_ID):
             tombstones = Tombstones(deletes.tombstones or f"{path.rstrip('/')}_tombstones", keys, sequence)
-        self.tombstones = tombstones.path if tombstones is not None else None
-        super().__init__(path, cluster_key, keys, sequence, UpsertRule(tuple(keys), sequence, deletes, tombstones), **table)
+        rule = UpsertRule(tuple(keys), sequence, deletes, tombstones)
+        self.tombstones = rule.tombstones
+        super().__init__(path, cluster_key, keys, sequence, rule, **table)
 
 
 class UpsertRule:
@@ -80,6 +81,7 @@ class UpsertRule:
         self._deletes = deletes
         self._soft = deletes is not None and deletes.kind == "soft"
         self._tombstones = tombstones
+        self.tombstones = tombstones.path if tombstones is not None else None
 
     def prepare(self, spark: SparkSession, visible: StructType) -> None:
         if self._tombstones is not None:
@@ -90,6 +92,9 @@ class UpsertRule:
             return visible
         own = [StructField(self._deletes.deleted, BooleanType()), StructField(self._deletes.deleted_at, TimestampType())]
         return StructType([*visible.fields, *own])
+
+    def id_columns(self) -> Sequence[str]:
+        return (TRANSACTION_ID,)
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
         """One row per key. Reads tombstones only if the rows may include some that are older than them."""

@@ -7,17 +7,21 @@ cannot disagree. They decide what a batch, a replay, a second driver or a start 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from waltz_delta.errors import GapInTable
 from waltz_log.errors import InvalidRequest
 
 __all__ = [
+    "EPOCH_IDS",
     "BatchRange",
     "app_id",
     "cluster_key_among",
-    "cluster_keys_among",
+    "clusters_now",
+    "epoch_app_id",
+    "epochs_among",
     "high_water_marks",
     "marks_among",
     "merge_app_id",
@@ -25,9 +29,14 @@ __all__ = [
     "overlap",
     "position",
     "refuse_gaps",
+    "superseded_app_id",
 ]
 
-_MARK = re.compile(r"waltz:(.+):(?:\d+|merge)")
+EPOCH_IDS: Final = 10**15
+"""A takeover lowers the transaction ids in a table by this number, so that all ids of the former cluster are below 0. The id in its log is the
+remainder. A partition would need 31 years at a million transactions a second to reach it."""
+
+_OF_CLUSTER = re.compile(r"waltz:(.+):(?:\d+|merge|epoch)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,16 @@ def merge_app_id(cluster_key: str) -> str:
 def merged_app_id(cluster_key: str) -> str:
     """Its version is the number of the last MERGE whose marks are set."""
     return f"waltz:{cluster_key}:merged"
+
+
+def epoch_app_id(cluster_key: str) -> str:
+    """Its version counts the takeovers of the table up to that by this cluster. The first cluster has none. Below 0: a RESTORE undid the takeover."""
+    return f"waltz:{cluster_key}:epoch"
+
+
+def superseded_app_id(cluster_key: str) -> str:
+    """Set when a takeover begins: from then on no writer of this cluster commits to the table."""
+    return f"waltz:{cluster_key}:superseded"
 
 
 def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]:
@@ -98,15 +117,23 @@ def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
             raise GapInTable(path=path, partition=partition, first=held, last=first - 1)
 
 
-def cluster_keys_among(versions: Iterable[str]) -> list[str]:
-    """The keys of the clusters whose logs the table holds."""
-    return sorted({found[1] for name in versions if (found := _MARK.fullmatch(name))})
+def epochs_among(versions: Mapping[str, int]) -> dict[str, int]:
+    """The clusters whose logs the table holds: by key the number of takeovers before its rows."""
+    keys = {found[1] for name, version in versions.items() if version >= 0 and (found := _OF_CLUSTER.fullmatch(name))}
+    epochs = {key: versions.get(epoch_app_id(key), 0) for key in sorted(keys)}
+    return {key: epoch for key, epoch in epochs.items() if epoch >= 0}
 
 
-def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
-    """The key of the cluster that the identifiers name; None if none does. Raises `InvalidRequest` for a table that holds the logs of two clusters:
-    pass a key."""
-    keys = cluster_keys_among(versions)
+def clusters_now(versions: Mapping[str, int]) -> list[str]:
+    """The keys of the clusters that the table is filled from: one, unless an early release filled it from several without a takeover."""
+    epochs = epochs_among(versions)
+    return [key for key, epoch in epochs.items() if epoch == max(epochs.values())]
+
+
+def cluster_key_among(versions: Mapping[str, int], path: str) -> str | None:
+    """The key of the cluster that the table is filled from; None if there is none. Raises `InvalidRequest` for a table that holds the logs of two
+    clusters without a takeover: pass a key."""
+    keys = clusters_now(versions)
     if len(keys) > 1:
         raise InvalidRequest(reason=f"the table {path} holds the logs of {len(keys)} clusters, say which: cluster_key={' or '.join(keys)}")
     return keys[0] if keys else None
@@ -116,7 +143,7 @@ def high_water_marks(path: str, cluster_key: str | None = None, *, storage_optio
     """The marks of the table at `path`, read without a JVM. Empty for a table without a batch; raises `NotADeltaTable` if there is no table. After a
     RESTORE they are those of the restored version, whether or not a query has set them already.
 
-    `cluster_key` is needed only for a table that is filled from several clusters."""
+    `cluster_key`: by default that of the cluster which fills the table now. After a takeover the marks of a former cluster stay as they were."""
     from waltz_delta.marks.positions_log import TableLog
     from waltz_delta.marks.positions_restored import current_identifiers
 

@@ -44,7 +44,7 @@ class _Table:
         self.log = TableLog(path, storage_options)
         self._newest = newest = current_identifiers(self.log)
         self._key = cluster_key or cluster_key_among(newest, path)
-        self.merged = self._key is not None and merge_app_id(self._key) in newest
+        self.merged = self._key is not None and newest.get(merge_app_id(self._key), 0) > 0
 
     def marks(self, identifiers: Mapping[str, int]) -> dict[int, int]:
         return {} if self._key is None else marks_among(identifiers, self._key)
@@ -96,7 +96,6 @@ def dataset_at(
 
     `exact`: no row above the position; raises `InvalidRequest` if a merged table cannot give that. Otherwise all rows of the first version that holds
     the position. Raises the errors of `version_at`, and `UnreadableTable` for a table that pyarrow would show other rows of than it has."""
-    import pyarrow.compute as pc
     import pyarrow.dataset as datasets
 
     last_ids = checked_position(position)
@@ -105,7 +104,7 @@ def dataset_at(
     dataset = open_dataset(path, version=version, storage_options=storage_options)
     if not exact or table.merged:
         return dataset
-    within: Any = pc.scalar(False)
+    within: Any = datasets.field("transaction_id") < 0  # of former clusters
     for partition, last in sorted(last_ids.items()):
         within = within | ((datasets.field("partition") == partition) & (datasets.field("transaction_id") <= last))
     return dataset.filter(within)
@@ -121,7 +120,7 @@ def dataframe_at(spark: SparkSession, path: str, position: Position, *, exact: b
     rows = spark.read.format("delta").option("versionAsOf", version).load(path)
     if not exact or table.merged:
         return rows
-    within = f.lit(False)
+    within = f.col("transaction_id") < 0  # of former clusters
     for partition, last in sorted(last_ids.items()):
         within = within | ((f.col("partition") == partition) & (f.col("transaction_id") <= last))
     return rows.where(within)

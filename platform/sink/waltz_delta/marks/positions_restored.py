@@ -18,18 +18,28 @@ __all__ = ["current_identifiers"]
 COMMITS_SEARCHED: Final = 1000
 """How many commits to search back for the sink's last one, which is mostly the newest. A query that starts searches the whole log."""
 
-_MARK: Final = re.compile(r"waltz:(.+):\d+(?:@.*)?")
+_MARK: Final = re.compile(r"waltz:(.+):(?:\d+(?:@.*)?|epoch|superseded)")
 
 
 def current_identifiers(log: TableLog) -> dict[str, int]:
     """Application id to its version. Raises `RestoreOvertaken` if a batch was committed over a RESTORE: no position describes that."""
     found = log.identifiers
-    for key in sorted({match[1] for name in found if (match := _MARK.fullmatch(name))}):
+    epochs = {match[1]: log.identifiers.get(_epoch(match[1]), 0) for name in found if (match := _MARK.fullmatch(name))}
+    undone = False
+    for key, epoch in sorted(epochs.items(), key=lambda each: (-each[1], each[0])):
+        if epoch < max(epochs.values()) and not undone:
+            break  # of former clusters, whose last commits may be far back
         restored = standing_restore(log.path, log.commits(COMMITS_SEARCHED), key, lambda version, given: _target(log, version, given))
         if restored is not None:
+            undone = True
             then = {name: version for name, version in log.identifiers_at(restored).items() if _is_of(name, key)}
-            found = {name: version for name, version in found.items() if not _is_of(name, key)} | then
+            kept = {name: version for name, version in found.items() if not _is_of(name, key)}
+            found = kept | ({_epoch(key): -1} if _epoch(key) in found else {}) | then
     return found
+
+
+def _epoch(cluster_key: str) -> str:
+    return f"waltz:{cluster_key}:epoch"
 
 
 def _is_of(name: str, cluster_key: str) -> bool:

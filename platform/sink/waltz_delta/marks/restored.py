@@ -26,8 +26,10 @@ from waltz_delta.marks.restores import standing_restore
 
 __all__ = ["commit_metadata", "follow_restore", "marks_as_restored"]
 
-_MARK = re.compile(r"\d+(@.*)?")
-"""What follows the cluster key in the identifier of a mark: a partition, and in a table of dead letters also a target."""
+_MARK = re.compile(r"\d+(@.*)?|epoch|superseded")
+"""What follows the cluster key in the identifiers that a RESTORE undoes: a partition, in a table of dead letters also a target, and what a
+takeover sets."""
+_EPOCH = re.compile(r"waltz:(.+):epoch")
 
 ATTEMPTS = 8
 
@@ -66,14 +68,17 @@ def _marks_to_restore(path: str, cluster_key: str, transaction: TableTransaction
     """The version that was restored, and the identifiers that must change for it."""
     transaction.refuse_strange_checksum()
     now = transaction.versions()
-    ours = f"waltz:{cluster_key}:"
-    found = _restored(path, cluster_key, transaction) if any(name.startswith(ours) for name in now) else None
-    if found is None:
-        return None, {}
-    then = transaction.versions_at(found)
-    back = {name: then.get(name, -1) for name in now if _MARK.fullmatch(name.removeprefix(ours))}
-    if merge_app_id(cluster_key) in now:  # the number keeps rising, and no earlier MERGE is unfinished
-        back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
+    inherited = {match[1] for name in now if (match := _EPOCH.fullmatch(name))}  # a takeover may be undone too
+    found: int | None = None
+    back: dict[str, int] = {}
+    for key in sorted({cluster_key, *inherited}):
+        ours = f"waltz:{key}:"
+        restored = _restored(path, key, transaction) if any(name.startswith(ours) for name in now) else None
+        if restored is not None:
+            found, then = restored, transaction.versions_at(restored)
+            back |= {name: then.get(name, -1) for name in now if _MARK.fullmatch(name.removeprefix(ours))}
+            if merge_app_id(key) in now:  # the number keeps rising, and no earlier MERGE is unfinished
+                back[merged_app_id(key)] = now[merge_app_id(key)]
     return found, {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
 
 

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark_waltz.log_view import inspect_cluster
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.file_systems import require_file_system
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
@@ -156,11 +157,12 @@ class PipelineRun(threading.Thread):
             except Exception as error:
                 self._board.ended(self.name, failed=True)
                 failure = Failure.of(error)
-                failures = 1 if self._clock() - began_s > self._settings.restart.healthy_s else failures + 1
+                if failure.counts:
+                    failures = 1 if self._clock() - began_s > self._settings.restart.healthy_s else failures + 1
                 if failure.final or failures > self._settings.restart.attempts_max or _session_ended(self._spark):
                     self.failure, self.error = failure, error
                     return
-                pause_s = self._settings.restart.pause_after(failures)
+                pause_s = self._settings.restart.pause_after(max(1, failures))
                 self._notify(self.name, f"{failure.line} (starting again in {pause_s:g} s)")
                 self._stop_request.wait(pause_s)
             else:
@@ -169,6 +171,7 @@ class PipelineRun(threading.Thread):
 
     def _query_once(self) -> None:
         settings = self._settings
+        require_file_system(self._spark, settings.checkpoint, "checkpoint")
         key, partitions = self.contact(settings.options)
         landing = Landing(settings, key, self._traces)
         if not self._before:  # a restarted query continues the same run
@@ -183,6 +186,10 @@ class PipelineRun(threading.Thread):
         self._ready(settings)
         try:
             self._follow(query)
+        except Exception:
+            if landing.failed is not None:
+                raise landing.failed from None
+            raise
         finally:
             self._dead_letters += landing.statistics().dead_letters
         for _, sink in landing.outputs if not self._stop_request.asked else ():

@@ -1,15 +1,15 @@
-"""Names that a column cannot have, found before a table is created instead of in its second batch."""
+"""Names and types that a column cannot have, found before a table is created instead of in its second batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["check_names"]
+__all__ = ["check_columns"]
 
 NOT_IN_PARQUET: Final = " ,;{}()\n\t="
 """Letters that Delta accepts in a name only with column mapping."""
@@ -20,9 +20,13 @@ OF_MERGE: Final = frozenset({"filepath", "rowindexcol", "deletionvectorid", "_me
 OF_CHANGE_FEED: Final = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
-def check_names(schema: StructType, properties: Mapping[str, str], *, merged: bool) -> None:
-    """Raises `InvalidSetting`, with both names where two are the same to Delta. `properties`: of the table. `merged`: rows come by MERGE."""
+def check_columns(schema: StructType, properties: Mapping[str, str], *, merged: bool) -> None:
+    """Raises `InvalidSetting`, with both names where two are the same to Delta; also for a column without a type. `properties`: of the table.
+    `merged`: rows come by MERGE."""
     _refuse_twins("", schema)
+    for field in schema.fields:
+        if _untyped(field.dataType):
+            raise _refused(field.name, f"has no type (VOID), so no later row could have a value: `CAST(NULL AS STRING) AS {field.name}` in `select`")
     mapped = properties.get("delta.columnMapping.mode", "none") != "none"
     taken = (OF_MERGE if merged else frozenset()) | (OF_CHANGE_FEED if properties.get("delta.enableChangeDataFeed") == "true" else frozenset())
     for name in schema.fieldNames():
@@ -33,6 +37,14 @@ def check_names(schema: StructType, properties: Mapping[str, str], *, merged: bo
             if set(name) & set(NOT_IN_PARQUET):
                 reason = f"has {_shown(name)}, which Delta accepts only in a table with the property delta.columnMapping.mode=name"
                 raise _refused(name, f"{reason}; set it, or choose another name: `name AS other` in `select`")
+
+
+def _untyped(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_untyped(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _untyped(kind.elementType)
+    return _untyped(kind.keyType) or _untyped(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, NullType)
 
 
 def _shown(name: str) -> str:

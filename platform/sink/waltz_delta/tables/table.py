@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
+from waltz_delta.base.file_systems import require_file_system
 from waltz_delta.base.log_store import one_committer, refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.base.quoting import table_at
 from waltz_delta.base.table_directory import LOG, refuse_other_content
@@ -20,10 +21,11 @@ __all__ = ["check_layout", "create_empty", "is_table", "reserve"]
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether there is a table to write to. Raises `UnsafeTable` if writing could lose rows; `NotADeltaTable` if the path holds anything but a table,
-    except the remains of `reserve` and of a first batch that died."""
+    """Whether there is a table to write to. Raises `InvalidSetting` if Spark lacks the file system; `UnsafeTable` if writing could lose rows;
+    `NotADeltaTable` if the path holds anything but a table, except the remains of `reserve` and of a first batch that died."""
     from delta.tables import DeltaTable
 
+    require_file_system(spark, path, "table")
     require_one_winner(spark, path)
     try:
         if DeltaTable.isDeltaTable(spark, path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from waltz_delta.base.job_outcome import Failure
+from waltz_delta.base.job_outcome import Failure, brief_errors
 from waltz_delta.base.session import damaged_argument
+from waltz_delta.errors import GapInTable
 from waltz_delta.spark_version import unsupported
 from waltz_log.exit_codes import LACKING
 
@@ -38,6 +41,10 @@ ModuleNotFoundError: No module named 'waltz_log'
         (
             RuntimeError("An error occurred while calling o1.x.\n: java.lang.NoClassDefFoundError: io/delta/X\n\tat y"),
             "NoClassDefFoundError: io/delta/X",
+        ),
+        (
+            RuntimeError("An error occurred while calling o1.x.\n: java.lang.ClassNotFoundException: io.delta.storage.S3DynamoDBLogStore\n\tat y"),
+            "java.lang.ClassNotFoundException: io.delta.storage.S3DynamoDBLogStore",
         ),
         (TypeError("'JavaPackage' object is not callable"), "'JavaPackage' object is not callable"),
         (RuntimeError(WORKER), "ModuleNotFoundError: No module named 'waltz_log'"),
@@ -79,6 +86,74 @@ def test_a_cause_that_only_the_java_stack_has_is_named_without_verbose() -> None
     assert Failure.of(FailedQuery("[STREAM_FAILED] query failed")).line == (
         "[STREAM_FAILED] query failed; caused by org.apache.hadoop.fs.s3a.NoAuthWithAWSException: No AWS Credentials"
     )
+
+
+PROXY = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user \
+provided function in foreach batch sink. Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "utils.py", line 1, in call
+    raise e
+{error}
+ SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: seats [id = 1, runId = 2]
+"""
+CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o426.write.\n: "
+CHECK = "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: [DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint few (legs < 5) "
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (f"{CALL}{CHECK}violated by row with values:\n - legs : 9\n - n : 1\n\tat org.x", f"{CHECK}violated by row with values: legs : 9 n : 1"),
+        ("strange.Thing: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "strange.Thing: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"),
+        ("[UNRESOLVED_COLUMN] `x`. SQLSTATE: 42703", "[UNRESOLVED_COLUMN] `x`. SQLSTATE: 42703"),
+    ],
+)
+def test_a_fault_that_every_restart_would_meet_again_is_final_and_its_line_is_the_reason(error: str, line: str) -> None:
+    for text in (PROXY.format(error=error), f"Traceback (most recent call last):\n  File x\n{error}"):
+        failure = Failure.of(RuntimeError(text))
+        assert (failure.final, failure.line) == (True, line)
+
+
+@pytest.mark.parametrize(
+    "text", ["[DELTA_PATH_DOES_NOT_EXIST] x SQLSTATE: 42K03", "[TABLE_OR_VIEW_NOT_FOUND] x SQLSTATE: 42P01", "IO SQLSTATE: 58030"]
+)
+def test_a_fault_that_may_pass_or_that_the_next_start_explains_is_not_final(text: str) -> None:
+    assert not Failure.of(RuntimeError(text)).final
+
+
+def test_a_planner_that_was_killed_is_named() -> None:
+    error = RuntimeError("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception:  SQLSTATE: XXKST\n=== Streaming Query ===")
+    error._stackTrace = "x: y\n\tat org.a.PythonStreamingSourceRunner.latestOffset(P.scala:1)\nCaused by: java.io.EOFException\n\tat z"  # type: ignore[attr-defined]
+    failure = Failure.of(error)
+    assert failure.line == "the Python process that plans the batches of the source has ended: killed, or out of memory; java.io.EOFException"
+    assert not failure.final
+
+
+def test_workers_that_a_busy_machine_cannot_start_use_up_no_restart() -> None:
+    text = "Job aborted due to stage failure: Lost task\nCaused by: org.apache.spark.SparkException: Python worker failed to connect back."
+    failure = Failure.of(RuntimeError(text))
+    assert (failure.final, failure.counts) == (False, False)
+    assert "too busy" in failure.line
+    assert Failure.of(RuntimeError("plain")).counts
+
+
+def test_an_error_leaves_a_batch_as_one_line_and_is_kept_whole() -> None:
+    """A Java trace of kilobytes overflows the stack of the JVM, which searches it for an interruption by a regular expression."""
+    whole = RuntimeError(f"An error occurred while calling o1.x.\n: java.io.IOException: disk\n{chr(9)}at org.x\n" * 1000)
+    kept: list[Exception] = []
+    with pytest.raises(RuntimeError) as raised, brief_errors(kept.append):
+        raise whole
+    assert str(raised.value) == "java.io.IOException: disk"
+    assert kept == [whole]
+    stopped = RuntimeError(f"An error occurred while calling o1.x.\n: java.lang.InterruptedException\n{chr(9)}at org.x\n" * 1000)
+    with pytest.raises(RuntimeError) as raised, brief_errors():
+        raise stopped
+    of_spark = r"py4j.protocol.Py4JJavaError: An error occurred while calling((.|\r\n|\r|\n)*)(\r\n|\r|\n): (java.lang.InterruptedException)"
+    assert re.search(of_spark, str(raised.value)), "a query that is stopped ends without an error"
+    assert len(str(raised.value)) < 200
+    with pytest.raises(GapInTable), brief_errors():
+        raise GapInTable(path="t", partition=0, first=1, last=2)
 
 
 def test_another_spark_is_named() -> None:

@@ -23,7 +23,7 @@ from waltz_delta.engine.arrow_merge import DELETES, ArrowMerge, newest_rows, ref
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.errors import KeyMoved
-from waltz_delta.marks.marks import app_id
+from waltz_delta.marks.marks import EPOCH_IDS, app_id
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("transaction_id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 SOURCE = SCHEMA.append(pa.field(DELETES, pa.bool_()))
@@ -82,6 +82,14 @@ def test_a_key_in_two_partitions_is_refused_in_the_batch_and_against_the_table(t
     with pytest.raises(KeyMoved, match="partitions 1 and 0 transaction_id 9"):
         merge(tmp_path, [(0, 9, "a", 1)], 9)
     assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (1, 3, 1)}, {})
+
+
+def test_a_row_of_a_former_cluster_is_older_in_any_partition(tmp_path: Path) -> None:
+    created(tmp_path, [(1, 3 - EPOCH_IDS, "a", 1), (1, 4 - EPOCH_IDS, "b", 1)])
+    merge(tmp_path, [(0, 0, "a", 2), (1, 0, "b", None, True)], 0)
+    assert held(tmp_path) == {"a": (0, 0, 2)}
+    with pytest.raises(KeyMoved, match="partitions 0 and 1 transaction_id 1"):
+        merge(tmp_path, [(1, 1, "a", 3)], 0)
 
 
 def test_keys_of_any_text_are_found_again(tmp_path: Path) -> None:

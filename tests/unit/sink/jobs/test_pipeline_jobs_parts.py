@@ -25,7 +25,7 @@ from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.jobs.maintain import Needs, _hours, maintain, needs_of
 from waltz_delta.jobs.maintain_files import FileReport
-from waltz_delta.marks.marks import app_id, merge_app_id, merged_app_id
+from waltz_delta.marks.marks import app_id, epoch_app_id, merge_app_id, merged_app_id
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_run import start_options
 from waltz_delta.settings import OutputSettings, TargetSettings
@@ -165,11 +165,25 @@ def test_the_log_is_asked_when_a_tables_marks_were_read(monkeypatch: pytest.Monk
 
     outputs = tuple(OutputSettings(target=TargetSettings(table=name)) for name in ("a", "b"))
     pipeline = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=outputs)
-    monkeypatch.setattr("waltz_delta.jobs.audit.TableLog", lambda path: None)
+    monkeypatch.setattr("waltz_delta.jobs.audit.TableLog", lambda path: SimpleNamespace(identifiers={}))
     monkeypatch.setattr("waltz_delta.jobs.audit._settled", settled)
     audited = list(audit_pipeline(MagicMock(), pipeline, "k", extents))
     assert [each.differences for each in audited] == [[], []]
     assert order == ["marks", "log"] * 2
+
+
+def test_an_audit_names_a_table_of_another_cluster_and_rows_of_former_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it can be compared, which must not read as agreement."""
+    pipeline = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=(OutputSettings(target=TargetSettings(table="a")),))
+    before = {app_id("former", 0): 9}
+    monkeypatch.setattr("waltz_delta.jobs.audit.TableLog", lambda path: SimpleNamespace(identifiers=before))
+    (audited,) = audit_pipeline(MagicMock(), pipeline, "k", lambda: {0: (0, 9)})
+    assert [str(each) for each in audited.differences] == ["table: is filled from the cluster former, not from this one"]
+    before |= {epoch_app_id("k"): 1, app_id("k", 0): -1}
+    monkeypatch.setattr("waltz_delta.jobs.audit._settled", lambda *_: (1, {}))
+    (audited,) = audit_pipeline(MagicMock(), pipeline, "k", lambda: {0: (0, -1)})
+    assert audited.differences == []
+    assert audited.notes == ["rows of former clusters (transaction_id below 0) are not in this log and cannot be audited"]
 
 
 def test_options_to_keep_versions_apply_to_the_tables_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:

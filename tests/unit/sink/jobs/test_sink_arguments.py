@@ -88,6 +88,7 @@ def test_a_job_from_arguments_is_the_pipeline_that_a_file_declares(job: str, tmp
         "--dead-letters=/dead",
         "--undecodable=skip",
         "--restart-attempts=3",
+        "--former-cluster=c01c17d8-1b9f-4697-8df4-5dfb73afa426",
     ]
     target = "{table: /t, mode: upsert, keys: [tail]}" if job == "upsert" else "{table: /t}"
     file = tmp_path / f"{job}.yaml"
@@ -108,6 +109,7 @@ outputs:
       undecodable: skip
 dead_letters: {{table: /dead}}
 restart: {{attempts_max: 3}}
+former_clusters: [c01c17d8-1b9f-4697-8df4-5dfb73afa426]
 """)
     (found,) = parse_arguments(job, given, upsert=job == "upsert").pipelines
     assert found == load_pipeline(file)
@@ -129,6 +131,7 @@ restart: {{attempts_max: 3}}
         (["--undecodable=dead_letter"], "--undecodable: dead_letter needs --dead-letters"),
         (["--dead-letters=/t"], "two outputs of one table"),
         (["--restart-attempts=-1"], "--restart-attempts must be 0 or more"),
+        (["--former-cluster=orders"], "--former-cluster: invalid UUID value: 'orders'"),
         (["--restart-attempts=0", "--pipeline=x"], "is set in the pipeline file"),
     ],
 )

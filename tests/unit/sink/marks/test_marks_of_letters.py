@@ -14,7 +14,17 @@ from waltz_delta.landing.append import DeltaAppend
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
 from waltz_delta.landing.merge import MergedTable
 from waltz_delta.landing.merge_sink import _StagedMerge
-from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, refuse_gaps
+from waltz_delta.marks.marks import (
+    BatchRange,
+    app_id,
+    clusters_now,
+    epoch_app_id,
+    marks_among,
+    merge_app_id,
+    merged_app_id,
+    refuse_gaps,
+    superseded_app_id,
+)
 from waltz_delta.marks.restored import commit_metadata, follow_restore, marks_as_restored
 from waltz_delta.marks.start import starting_transaction_ids
 from waltz_delta.tables.table_watch import TableWatch
@@ -115,6 +125,31 @@ def test_a_restore_lowers_marks_and_merges_continue_with_their_number(table: Tab
     assert marks_as_restored(spark, "t", KEY) == {0: 12}
     follow_restore(spark, "t", OTHER)
     assert table.version(app_id(OTHER, 0)) == -1, "each cluster by itself"
+
+
+@pytest.mark.parametrize("started", [KEY, OTHER])
+def test_a_restore_undoes_a_takeover_whichever_cluster_starts_first(table: Table, started: str) -> None:
+    spark: Any = None
+    then = table.land(KEY, {app_id(KEY, 0): 9})
+    table.land(OTHER, {superseded_app_id(KEY): 1})
+    table.land(OTHER, {epoch_app_id(OTHER): 1})
+    table.land(OTHER, {app_id(OTHER, 0): 3, merge_app_id(OTHER): 1, merged_app_id(OTHER): 1})
+    table.restore(then)
+    follow_restore(spark, "t", started)
+    assert clusters_now(table.versions()) == [KEY]
+    assert marks_among(table.versions(), OTHER) == {}
+    assert marks_among(table.versions(), KEY) == {0: 9}
+    before = table.read_version
+    follow_restore(spark, "t", started)
+    assert table.read_version == before
+    if started == KEY:
+        assert table.version(superseded_app_id(KEY)) == -1, "it may go on"
+        return
+    table.land(OTHER, {epoch_app_id(OTHER): 1})
+    table.land(OTHER, {app_id(OTHER, 0): 5})
+    follow_restore(spark, "t", KEY)
+    assert clusters_now(table.versions()) == [OTHER], "which has inherited the table again since"
+    assert marks_among(table.versions(), OTHER) == {0: 5}
 
 
 def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_reported_since(table: Table) -> None:

@@ -11,7 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch, UnsupportedDelta, WriteContended
-from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, overlap, position, refuse_gaps
+from waltz_delta.marks.marks import (
+    BatchRange,
+    app_id,
+    cluster_key_among,
+    clusters_now,
+    epoch_app_id,
+    epochs_among,
+    marks_among,
+    merge_app_id,
+    overlap,
+    position,
+    refuse_gaps,
+    superseded_app_id,
+)
+from waltz_log.errors import InvalidRequest
 
 KEY = "5e7b1f0c-54d1-4f3c-9c59-0b8ac2f7f0a1"
 marks = st.dictionaries(st.integers(0, 5), st.integers(0, 60))
@@ -37,6 +51,23 @@ def test_a_partition_without_a_mark_accepts_its_first_batch_and_no_later_one() -
 def test_marks_are_found_among_identifiers_of_others() -> None:
     versions = {app_id(KEY, 0): 7, app_id(KEY, 12): 9, merge_app_id(KEY): 18, app_id("other", 0): 3, "spark": 1, f"waltz:{KEY}:x": 2}
     assert marks_among(versions, KEY) == {0: 7, 12: 9}
+
+
+def test_a_table_is_filled_from_the_cluster_of_the_last_takeover() -> None:
+    found = {app_id(KEY, 0): 7, merge_app_id(KEY): 2, "spark": 1}
+    assert clusters_now(found) == [KEY]
+    found[superseded_app_id(KEY)] = 1
+    assert (clusters_now(found), epochs_among(found)) == ([KEY], {KEY: 0}), "a takeover that has only begun"
+    found[epoch_app_id("second")] = 1
+    assert (clusters_now(found), epochs_among(found)) == (["second"], {KEY: 0, "second": 1}), "before its first row"
+    found |= {app_id("second", 3): 5, merge_app_id("second"): 4, epoch_app_id("third"): 2}
+    assert cluster_key_among(found, "t") == "third"
+    assert cluster_key_among(found | {epoch_app_id("third"): -1}, "t") == "second", "a RESTORE has undone the last one"
+    undone = found | {epoch_app_id("third"): -1, epoch_app_id("second"): -1, app_id("second", 3): -1}
+    assert cluster_key_among(undone, "t") == KEY, "though the number of its last MERGE stays"
+    assert (clusters_now({}), cluster_key_among({"spark": 1}, "t")) == ([], None)
+    with pytest.raises(InvalidRequest, match="holds the logs of 2 clusters"):
+        cluster_key_among({app_id(KEY, 0): 1, app_id("second", 0): 1}, "t")
 
 
 @given(marks, ranges)

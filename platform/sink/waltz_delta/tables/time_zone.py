@@ -1,0 +1,48 @@
+"""The session's time zone, by which Spark reads text without an offset and casts between times and dates. A table records the one that it is filled
+with, because nothing distinguishes rows of two zones later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final  # Any: a SparkSession whose settings a test replaces
+
+from waltz_delta.settings import OutputSettings
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["depends_on_zone", "other_zone", "refuse_other_zone", "with_zone"]
+
+PROPERTY: Final = "waltz.timeZone"
+SETTING: Final = "spark.sql.session.timeZone"
+_UTC: Final = frozenset({"utc", "etc/utc", "gmt", "z", "+00:00", "etc/gmt", "utc+00:00"})
+
+
+def with_zone(properties: Mapping[str, str], spark: Any) -> dict[str, str]:
+    """The properties of a table that is created."""
+    return {**properties, PROPERTY: str(spark.conf.get(SETTING))}
+
+
+def other_zone(properties: Mapping[str, str], spark: Any) -> str | None:
+    """Both zones, if the table was filled with another one than the session has; None otherwise, and for a table that does not say."""
+    recorded, now = properties.get(PROPERTY), str(spark.conf.get(SETTING))
+    if recorded is None or _zone(recorded) == _zone(now):
+        return None
+    return f"is {now}, and the table was filled with {recorded}: times in text without an offset differ"
+
+
+def refuse_other_zone(spark: Any, path: str, properties: Mapping[str, str]) -> None:
+    """Raises `InvalidSetting` if the table was filled with another zone than the session has."""
+    other = other_zone(properties, spark)
+    if other is not None:
+        remedy = f"set the zone of the table; or, if this one is right from now on, set the property {PROPERTY} of the table to it"
+        raise InvalidSetting(name=SETTING, reason=f"{other}; {remedy}: table={path}", nearest=None)
+
+
+def depends_on_zone(output: OutputSettings) -> bool:
+    """Whether the zone can change what is written: a TIMESTAMP in the data, or SQL."""
+    deletes = output.target.deletes
+    sql = (output.projection.select, output.projection.where, None if deletes is None else deletes.where)
+    return "TIMESTAMP" in (output.decode.columns or "").upper() or any(each is not None for each in sql)
+
+
+def _zone(name: str) -> str:
+    return "utc" if name.lower() in _UTC else name
