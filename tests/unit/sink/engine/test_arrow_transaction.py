@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import deltalake.transaction
 import pytest
@@ -95,8 +96,19 @@ def test_a_commit_of_another_kind_in_between_does_not_lose_the_batch(tmp_path: P
     assert held(tmp_path) == [id for id in range(20) if id != 3]
 
 
+def restore_as_spark(table: DeltaTable) -> None:
+    """Spark's RESTORE to version 0 neither changes the protocol nor the metadata, so deltalake sees no conflict with an append."""
+    log = Path(unquote(urlsplit(table.table_uri).path)) / "_delta_log"
+    files = [action["add"]["path"] for action in map(json.loads, (log / f"{1:020d}.json").read_text().splitlines()) if "add" in action]
+    info = {"timestamp": 1, "operation": "RESTORE", "operationParameters": {"version": 0}}
+    removed = [{"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}} for path in files]
+    commit = "\n".join(json.dumps(action) for action in ({"commitInfo": info}, *removed))
+    (log / f"{table.version() + 1:020d}.json").write_text(commit)
+
+
 CHANGES: dict[str, Callable[[DeltaTable], object]] = {
     "a RESTORE": lambda table: table.restore(0),
+    "a RESTORE by Spark": restore_as_spark,
     "a property": lambda table: table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"}),
     "a constraint": lambda table: table.alter.add_constraint({"positive": "id >= 0"}),
     "a feature": lambda table: table.alter.add_feature(feature(), allow_protocol_versions_increase=True),
@@ -121,24 +133,45 @@ def test_a_commit_that_was_decided_before_a_change_of_the_table_is_not_made(tmp_
     with pytest.raises(Overtaken):
         commit(transaction, written, 29)
     assert DeltaTable(str(tmp_path)).version() == version
-    assert change != "a RESTORE" or any(restored_by(info) for _, info in begin(table).commits(1))
+    assert "RESTORE" not in change or any(restored_by(info) for _, info in begin(table).commits(1))
 
 
-def test_a_change_between_the_comparison_and_the_put_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_between_the_comparison_and_the_put_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """Neither by the compare-and-set, nor by deltalake's own check, which the engine does not need."""
     table = opened(tmp_path)
     append(table, 0, 10)
-    transaction, written = begin(table), files(table, 10, 20)
+    append(table, 10, 20)
+    transaction, written = begin(table), files(table, 20, 30)
     raced: list[int] = []
 
     def slow(original: Any, handle: Any, *given: Any, **named: Any) -> None:
         if not raced:
             raced.append(1)
-            DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "id >= 0"})
+            CHANGES[change](DeltaTable(str(tmp_path)))
         original(handle, *given, **named)
 
     with handle_call(monkeypatch, "create_write_transaction", slow), pytest.raises(Overtaken):
-        commit(transaction, written, 19)
-    assert held(tmp_path) == list(range(10))
+        commit(transaction, written, 29)
+    assert held(tmp_path) == list(range(10 if "RESTORE" in change else 20))
+
+
+def test_the_version_of_a_commit_is_known_exactly_when_another_one_came_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path)
+    append(table, 0, 10)
+    raced: list[int] = []
+
+    def slow(original: Any, handle: Any, *given: Any, **named: Any) -> None:
+        if not raced:
+            raced.append(1)
+            other = DeltaTable(str(tmp_path))
+            original(other, [], "append", other.schema(), commit_properties=CommitProperties(app_transactions=[Transaction("other", 1)]))
+        original(handle, *given, **named)
+
+    with handle_call(monkeypatch, "create_write_transaction", slow):
+        version = append(table, 10, 20)
+    assert version == 2
+    assert f'"{MARK}"' in text(tmp_path, version)
 
 
 @pytest.mark.parametrize("lands", [True, False])
