@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pyspark_waltz.decode.declarations import check_names
+from pyspark_waltz.decode.declarations import check_names, holds_variant
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
@@ -43,6 +43,8 @@ class Decoding:
     def check(self) -> None:
         """Raises `InvalidSetting` if a setting names a column that is not declared, or if JSON cannot hold a type."""
         check_names(self.settings, self.columns)
+        if holds_variant(self.columns):
+            raise InvalidSetting(name="columns", reason="hold a VARIANT; declare STRING, and use parse_json in the query", nearest=None)
         self._decoder()
 
     def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_waltz.decode.declarations import holds_variant
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decoded_reads import PROBLEM as PROBLEM_OF_SOURCE
 from waltz_delta.decode.decode import DATA, PROBLEM, declared_columns
@@ -14,13 +15,13 @@ __all__ = ["as_decoded", "decoding_options", "is_decoded"]
 
 def decoding_options(spark: SparkSession, settings: LandingSettings) -> dict[str, str]:
     """Options of the source with which it decodes for the only output; none if the output needs what the source does not know: another output's
-    columns, a route, which transactions delete, which keys the table cannot store, or a column with the name of one of the source's."""
+    columns, a route, which transactions delete, which keys the table cannot store, a VARIANT, or a column with the name of one of the source's."""
     output = settings.outputs[0]
     if len(settings.outputs) > 1 or output.decode.format != "json" or output.route is not None or _needs_checks(output):
         return {}
     columns = declared_columns(spark, output.decode)
-    if {"data", PROBLEM_OF_SOURCE} & {name.lower() for name in columns.names}:
-        return {}  # the source has columns of these names
+    if holds_variant(columns) or {"data", PROBLEM_OF_SOURCE} & {name.lower() for name in columns.names}:
+        return {}  # only Spark makes a VARIANT, and the source has columns of these names
     others = output.decode.model_dump_json(exclude={"format", "columns", "undecodable"}, exclude_defaults=True)
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     return {"columns": columns.json(), "decode": others, "timeZone": zone}

@@ -13,6 +13,7 @@ from typing import Any  # pyarrow has no types
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as _pc
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.decode.arrow_values import declared_values
@@ -21,6 +22,10 @@ from pyspark_waltz.decode.settings import DecodeSettings
 
 __all__ = ["ArrowColumns"]
 
+pc: Any = _pc
+ROWS_MAX = 1_000_000
+BYTES_MAX = 256 << 20
+"""Most rows and bytes of a transaction: far more than fit into one without tricks."""
 _REASON_MAX = 400
 """Most characters of a reason, which may show a type of any length."""
 
@@ -41,7 +46,7 @@ class ArrowColumns:
         for transaction, stream in enumerate(data):
             try:
                 tables.append(self._table(stream))
-            except (pa.ArrowException, ValueError, OSError) as error:
+            except (pa.ArrowException, KeyError, MemoryError, ValueError, OSError) as error:
                 reason = str(error).split("\n")[0][:_REASON_MAX] if isinstance(error, Refused) else "is not an Arrow IPC stream"
                 problems.add(transaction, reason)
                 tables.append(pa.table([pa.nulls(1, field.type) for field in self._schema], schema=self._schema))
@@ -53,17 +58,40 @@ class ArrowColumns:
         """The rows of one transaction in the declared columns. Raises `Refused` and Arrow's errors."""
         if not data.is_valid:
             raise Refused("no data")
-        with pa.ipc.open_stream(data.as_buffer()) as stream:
-            found = stream.read_all()
-        missing = [name for name in self._names if name not in found.column_names]
-        if missing:
-            raise Refused(f"{missing[0]} is missing or null")
+        found = _read(data)
+        for name in self._names:
+            if (times := found.column_names.count(name)) != 1:
+                raise Refused(f"{name} is missing or null" if not times else f"{name} is {times} columns of the stream")
         columns = []
         for field, name, required in zip(self._schema, self._names, self._required, strict=True):
             columns.append(declared_values(found[name], field.type, field.name, self._settings))
             if required and columns[-1].null_count:
                 raise Refused(f"{field.name} is missing or null")
         return pa.table(columns, schema=self._schema)
+
+
+def _read(data: Any) -> Any:
+    """The rows of a stream. pyarrow checks neither offsets nor UTF-8 when it reads, and a few bytes can stand for any number of rows."""
+    batches, rows, size = [], 0, 0
+    with pa.ipc.open_stream(data.as_buffer()) as stream:
+        for batch in stream:
+            rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
+            if rows > ROWS_MAX or size > BYTES_MAX:
+                raise Refused(f"holds more than {ROWS_MAX} rows or {BYTES_MAX} bytes")
+            batch.validate(full=True)
+            batches.append(batch)
+        found = pa.Table.from_batches(batches, stream.schema)
+    for column in found.columns:
+        if pa.types.is_dictionary(column.type) and _expanded(column) > BYTES_MAX:
+            raise Refused(f"holds more than {BYTES_MAX} bytes without its dictionaries")
+    return found
+
+
+def _expanded(column: Any) -> int:
+    """The size of a column of dictionaries of text without them."""
+    if not (pa.types.is_string(column.type.value_type) or pa.types.is_binary(column.type.value_type)):
+        return 0
+    return sum(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in column.chunks)
 
 
 def _one(column: Any) -> Any:

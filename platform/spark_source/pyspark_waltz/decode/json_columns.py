@@ -39,6 +39,8 @@ class JsonColumns:
 
     def decode(self, data: Any, problems: Problems) -> list[Any]:
         """One array for each declared field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
+        if data.type != pa.binary():
+            data = data.cast(pa.binary())
         parts = [self._part(data.slice(at, _AT_ONCE), at, problems) for at in range(0, max(1, len(data)), _AT_ONCE)]
         return parts[0] if len(parts) == 1 else [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
 
@@ -72,7 +74,9 @@ class JsonColumns:
             return self._record.admit(parse(document))
         except Refused as refused:
             problems.add(row, str(refused))
-            return self._nothing
+        except RecursionError:
+            problems.add(row, f"nests deeper than {DEPTH_MAX} levels")
+        return self._nothing
 
 
 def _suspicious(data: Any, documents: list[bytes | None]) -> set[int]:

@@ -23,7 +23,7 @@ DEPTH_MAX: Final = 256
 """Most levels of arrays and objects: far more than real documents have, and within Python's limit for recursion."""
 
 NOT_AN_OBJECT: Final = "is not one JSON object"
-_STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Also a string that does not end, so that each character is read once."""
 _HALF: Final = re.compile(r"[\ud800-\udfff]")
 _STEPS: Final = np.zeros(256, dtype=np.int8)
@@ -40,8 +40,9 @@ class Number:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether a document may nest deeper than `DEPTH_MAX`. Brackets within strings count too, so a document that is not too deep can be reported."""
-    return int(np.cumsum(_STEPS[np.frombuffer(data, dtype=np.uint8)], dtype=np.int64).max(initial=0)) > DEPTH_MAX
+    """Whether a document nests deeper than `DEPTH_MAX`. Of text that is no JSON it may be false."""
+    bare = _STRING.sub(b"", data)
+    return int(np.cumsum(_STEPS[np.frombuffer(bare, dtype=np.uint8)], dtype=np.int64).max(initial=0)) > DEPTH_MAX
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -52,12 +53,14 @@ def parse(data: bytes) -> dict[str, Any]:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise Refused("is not UTF-8") from None
-    if is_deep(data) and _depth(text) > DEPTH_MAX:
+    if is_deep(data):
         raise Refused(f"nests deeper than {DEPTH_MAX} levels")
     try:
         found = parse_value(text)
     except json.JSONDecodeError as error:
         raise Refused(f"{NOT_AN_OBJECT}: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:  # of what is no JSON, so that its depth was not seen
+        raise Refused(f"nests deeper than {DEPTH_MAX} levels") from None
     if not isinstance(found, dict):
         raise Refused(f"{NOT_AN_OBJECT}, but {_NAMES[type(found)]}")
     if "\\u" in text:
@@ -66,12 +69,6 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 _NAMES: Final = {list: "an array", str: "a string", Number: "a number", bool: "a boolean", type(None): "null"}
-
-
-def _depth(text: str) -> int:
-    """The depth of nesting, without what is in strings."""
-    bare = _STRING.sub("", text)
-    return int(np.cumsum(_STEPS[np.frombuffer(bare.encode(), dtype=np.uint8)], dtype=np.int64).max(initial=0))
 
 
 def _whole(text: str) -> Number:

@@ -145,7 +145,11 @@ def record_of(
     kinds = tuple(kind_of(field.dataType, kind, settings, zone, f"{start}{field.name}") for field, kind in zip(struct.fields, arrow, strict=True))
     attributes = {f"f{n}": name for n, name in enumerate(names)}
     members = [(f"f{n}", _nullable(kind), None) for n, kind in enumerate(kinds)]
-    made = msgspec.defstruct("Record", members, rename=attributes, gc=False)
+    try:
+        made = msgspec.defstruct("Record", members, rename=attributes, gc=False)
+    except ValueError:  # equal names, or what the fast decoder cannot compare with a document's bytes
+        reason = f"{path or 'the columns'} have names in JSON that are equal, or hold a quote, a backslash or a control character"
+        raise InvalidSetting(name="columns", reason=reason, nearest=None) from None
     whole = pa.struct([pa.field(name, kind) for name, kind in zip(struct.names, arrow, strict=True)])
     return Record(path, _shown(struct), whole, names, kinds, made)
 

@@ -35,8 +35,14 @@ _WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _ARROW_FROM, _ARROW_BEFORE = (times.micros_of(datetime(year, 1, 1)) for year in (1902, 2037))
 """Where Arrow knows the rules of time zones: it applies none after the last change that its database lists."""
+_VARIANT_NUMBER_MAX, _VARIANT_NAME_MAX = 1000, 50_000
+"""Limits of the parser that makes a VARIANT (Jackson's `StreamReadConstraints`)."""
+_MINUS_ZERO: Final = Number("-0", whole=True)
+"""A whole number has no sign of zero, and the fast decoder reads it as one."""
 _DIGITS_MAX: Final = 20
 """More digits than a 64-bit number has."""
+_SHOWN_DIGITS_MAX: Final = 1000
+"""Far less than the digits that Python converts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ class Text(Scalar):
         return str | int | float | bool
 
     def admit(self, value: Any) -> Any:
-        return text_of(value)
+        return "0" if value == _MINUS_ZERO else text_of(value)
 
     def convert(self, values: list[Any]) -> Any:
         return pa.array(values, self.arrow)
@@ -208,7 +214,7 @@ class Floating(Scalar):
 
     def admit(self, value: Any) -> Any:
         if isinstance(value, Number) and not math.isinf(float(value.text)):
-            return float(value.text)
+            return 0.0 if value == _MINUS_ZERO else float(value.text)
         if isinstance(value, str):
             if self.lossless:
                 return value
@@ -253,6 +259,8 @@ class DecimalNumber(Scalar):
         texts = pc.if_else(pc.equal(texts, "null"), None, texts)
         if pc.any(pc.match_substring_regex(texts, r"[^0-9.-]")).as_py():
             return None  # an exponent, a string, or no number
+        if pc.any(pc.match_substring_regex(texts, self._too_long)).as_py():
+            return None
         try:
             return texts.cast(self.arrow)
         except pa.ArrowInvalid:  # more digits after the point than the scale
@@ -279,6 +287,11 @@ class DecimalNumber(Scalar):
         if len(rounded.as_tuple().digits) > self.precision:
             raise Refused(f"{self.path} is not {self.shown}: {shown(text)}")
         return rounded
+
+    @property
+    def _too_long(self) -> str:
+        """Finds texts that Arrow converts to another number without an error: with the digits that the scale adds, they have more than 38."""
+        return rf"^-?[0-9]{{{39 - self.scale},}}|[0-9.]{{39}}"
 
     def _spelled(self, text: str) -> str:
         """The number of a string, if it is allowed: in plain notation, with no more significant digits after the point than the scale."""
@@ -336,7 +349,7 @@ class Moment(Scalar):
     def admit(self, value: Any) -> Any:
         if isinstance(value, str):
             return value
-        if self.zone is not None and isinstance(value, Number) and value.whole and len(value.text) <= _DIGITS_MAX:
+        if self.zone is not None and isinstance(value, Number) and value.whole and len(value.text) <= _SHOWN_DIGITS_MAX:
             return int(value.text)
         raise self.is_not(value)
 
@@ -438,4 +451,22 @@ class Variant(Scalar):
 
     def one(self, value: Any) -> Any:
         text = bytes(value).decode()
-        return None if text == "null" else compact(parse_value(text), str)
+        if text == "null":
+            return None
+        found = parse_value(text)
+        self._check_limits(found)
+        return compact(found, str)
+
+    def _check_limits(self, found: Any) -> None:
+        """Raises `Refused` for what Spark's parser refuses by failing the query."""
+        waiting = [found]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Number) and len(each.text) > _VARIANT_NUMBER_MAX:
+                raise Refused(f"{self.path} holds a number of more than {_VARIANT_NUMBER_MAX} characters, which a VARIANT cannot hold")
+            if isinstance(each, dict):
+                if any(len(name) > _VARIANT_NAME_MAX for name in each):
+                    raise Refused(f"{self.path} holds a name of more than {_VARIANT_NAME_MAX} characters, which a VARIANT cannot hold")
+                waiting += each.values()
+            elif isinstance(each, list):
+                waiting += each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -30,8 +30,10 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
+from pyspark_waltz.decode.declarations import check_names
 from pyspark_waltz.decode.json_columns import JsonColumns
 from pyspark_waltz.decode.json_exact import DEPTH_MAX, java_double
 from pyspark_waltz.decode.problems import Problems
@@ -80,7 +82,10 @@ COLUMNS = StructType(
 def decoded(columns: StructType, documents: list[bytes | None], zone: str = "UTC", **settings: Any) -> list[Any]:
     """The declared values of each document that are not null, or its problem."""
     found = DecodeSettings(format="json", columns="x INT", **settings)
-    arrow = [to_arrow_type(nullable(field.dataType), timezone="UTC") for field in columns.fields]
+    arrow = [
+        pa.string() if isinstance(field.dataType, VariantType) else to_arrow_type(nullable(field.dataType), timezone="UTC")
+        for field in columns.fields
+    ]
     names = [found.fields.get(name, name) for name in columns.names]
     problems = Problems()
     arrays = JsonColumns(columns, arrow, names, found, time_zone(zone)).decode(pa.array(documents, pa.binary()), problems)
@@ -401,6 +406,28 @@ def test_a_whole_column_of_decimals_is_what_each_of_them_is(texts: list[str]) ->
         assert found == ({"v": rounded} if rounded is not None and abs(rounded) < 10**9 else f"v is not DECIMAL(12,3): {text[:40]}")
 
 
+@given(st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))), st.integers(0, 10**45), st.integers(0, 45))
+def test_a_decimal_of_any_precision_is_exact_or_refused(kind: tuple[int, int], digits: int, fraction: int) -> None:
+    """Arrow converts some long texts to other numbers without an error."""
+    precision, scale = kind
+    text = str(digits)
+    text = text if not fraction else f"{text[:-fraction] or '0'}.{text[-fraction:].rjust(fraction, '0')}"
+    with localcontext() as context:
+        context.prec = 100
+        rounded = Decimal(text).quantize(Decimal(1).scaleb(-scale), "ROUND_HALF_UP")
+        fits = abs(rounded) < Decimal(10) ** (precision - scale)
+    found = decoded(struct(v=DecimalType(precision, scale)), [f'{{"v": {text}}}'.encode(), b"{}"])[0]
+    assert found == ({"v": rounded} if fits else f"v is not DECIMAL({precision},{scale}): {text[:40]}")
+
+
+def test_a_document_gives_the_same_whatever_else_is_in_it() -> None:
+    """A list in a STRING makes a document be parsed exactly."""
+    columns = struct(s=StringType(), d=DoubleType(), t=TimestampType(), n=StringType())
+    for field in ('"d": -0', '"d": -0.0', '"s": -0', '"s": -0.0', '"t": 123456789012345678901', '"s": 12345678901234567890123', '"d": 5e-324'):
+        alone, beside = decoded(columns, [f"{{{field}}}".encode(), f'{{{field}, "n": []}}'.encode()], timestamp_unit="s")
+        assert repr(alone) == repr(beside if isinstance(beside, str) else {name: value for name, value in beside.items() if name != "n"})
+
+
 def test_numbers_at_the_edges_of_their_types() -> None:
     assert [one(ByteType(), text) for text in ("-128", "127", "128")] == [-128, 127, "v is not TINYINT: 128"]
     assert one(FloatType(), "3.4028234e38") == pytest.approx(3.4028234e38)
@@ -431,6 +458,11 @@ def test_nesting_is_bounded_wherever_it_is() -> None:
     deep = f"nests deeper than {DEPTH_MAX} levels"
     assert decoded(columns, [nested(DEPTH_MAX), nested(DEPTH_MAX + 1), nested(5000)]) == [{}, deep, deep]
     assert decoded(columns, [b'{"s": "' + b"[" * 5000 + b'"}']) == [{"s": "[" * 5000}]
+    hidden = b'{"s": "' + b"]" * 2000 + b'", "q": '  # brackets in a string count against those around it
+    for depth in (DEPTH_MAX, 2000):
+        assert decoded(columns, [hidden + b"[" * depth + b"]" * depth + b"}", b'{"s": "b"}']) == [deep, {"s": "b"}]
+        assert decoded(columns, [b'{"s": ' + b"[" * depth + b"]" * depth + b', "q": "' + b"]" * 900 + b'"}']) == [deep]
+    assert decoded(columns, [b"[" * 100_000, b"]" * 100_000 + b"[" * 100_000])[0].startswith((NOT_ONE, deep))
     assert decoded(columns, [b'{"s": ' + nested(DEPTH_MAX - 1).replace(b'"]]]"', b"1") + b"}"])[0]["s"].startswith('{"q":[[')
     assert decoded(columns, [b'{"s": "' + b'\\"' * 500_000 + b"[" * 300])[0].startswith(NOT_ONE)  # in a moment, though no string ends
 
@@ -438,6 +470,34 @@ def test_nesting_is_bounded_wherever_it_is() -> None:
 def test_a_type_that_json_cannot_hold_is_refused_by_name() -> None:
     with pytest.raises(InvalidSetting, match="v: JSON holds no MAP<INT,STRING>; declare STRING, and cast it in select"):
         decoded(struct(v=MapType(IntegerType(), StringType())), [b"{}"])
+
+
+def test_a_variant_holds_what_sparks_parser_accepts() -> None:
+    kind = VariantType()
+    assert one(kind, '{"a": 1.50, "a": [null, -0]}') == '{"a":[null,-0]}'
+    assert one(kind, "null") is None
+    assert one(kind, "9" * 1000) == "9" * 1000
+    assert one(kind, "[" + "9" * 1001 + "]") == "v holds a number of more than 1000 characters, which a VARIANT cannot hold"
+    assert one(kind, '{"' + "k" * 50_001 + '": 1}') == "v holds a name of more than 50000 characters, which a VARIANT cannot hold"
+
+
+def test_names_that_the_decoder_cannot_tell_apart_are_refused() -> None:
+    for name in ('a"b', "a\\b", "a\nb"):
+        with pytest.raises(InvalidSetting, match="hold a quote, a backslash or a control character"):
+            decoded(StructType([StructField(name, StringType())]), [b"{}"])
+    with pytest.raises(InvalidSetting, match="n have names in JSON that are equal"):
+        decoded(struct(n=StructType([StructField("x", StringType()), StructField("x", StringType())])), [b"{}"])
+    with pytest.raises(InvalidSetting, match="give the field a to two columns"):
+        check_names(DecodeSettings(format="json", columns="a INT", fields={"b": "a"}), struct(a=StringType(), b=StringType()))
+
+
+def test_data_with_wide_offsets_is_read_as_any_other() -> None:
+    columns = struct(s=StringType())
+    decoder = JsonColumns(columns, [pa.string()], ["s"], DecodeSettings(format="json", columns="s STRING"), UTC)
+    problems = Problems()
+    deep = b'{"q": ' + b"[" * 300 + b"]" * 300 + b"}"
+    found = decoder.decode(pa.array([b'{"s": "a"}', deep, None], pa.large_binary()), problems)
+    assert (found[0].to_pylist(), sorted(problems.reasons)) == (["a", None, None], [1, 2])
 
 
 def test_numbers_are_shown_as_java_shows_a_double() -> None:
