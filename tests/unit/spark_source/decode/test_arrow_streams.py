@@ -1,4 +1,4 @@
-"""Arrow streams of producers that nobody checks: damaged, crafted, and larger than they look."""
+"""Arrow streams that are damaged, crafted, or expand to far more than their bytes."""
 
 from __future__ import annotations
 

@@ -481,7 +481,7 @@ def test_a_variant_holds_what_sparks_parser_accepts() -> None:
     assert one(kind, '{"' + "k" * 50_001 + '": 1}') == "v holds a name of more than 50000 characters, which a VARIANT cannot hold"
 
 
-def test_names_that_the_decoder_cannot_tell_apart_are_refused() -> None:
+def test_names_that_the_decoder_cannot_distinguish_are_refused() -> None:
     for name in ('a"b', "a\\b", "a\nb"):
         with pytest.raises(InvalidSetting, match="hold a quote, a backslash or a control character"):
             decoded(StructType([StructField(name, StringType())]), [b"{}"])
