@@ -182,5 +182,5 @@ def test_a_landing_fills_a_table_on_s3_without_a_jar_for_it(spark: Any) -> None:
         assert landing.starting_transaction_ids(spark, [0]) == '{"0": 9}'
         outcome = table_outcome(spark, landing.outputs[0][1], {0: 4})
         assert (outcome.version, outcome.rows, outcome.transactions, outcome.marks) == (1, 9, 4, {0: 8})
-        found = DeltaTable("s3://lake/tables/legs", storage_options=storage).to_pyarrow_table(partitions=[("header", "=", "1")])
+        found = DeltaTable("s3://lake/tables/legs", storage_options=storage).to_pyarrow_table(filters=[("header", "=", 1)])
         assert sorted(found["transaction_id"].to_pylist()) == [1, 3, 5, 7]
