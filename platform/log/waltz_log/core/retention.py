@@ -128,7 +128,7 @@ def _expired_to(holding: Holding, policies: Policies, now_ms: int, begins_at: in
         active = holding.whole and place == len(holding.segments) - 1
         too_old = segment.last >= segment.first and 0 <= policies.retention_ms < now_ms - segment.newest_ms
         too_large = 0 <= policies.retention_bytes < left and not active
-        foreign = segment.last < begins_at
+        foreign = segment.first < begins_at > segment.last  # an empty segment at 0 is below no topic
         if not (foreign or too_old or too_large):
             return first
         first = segment.last + 1

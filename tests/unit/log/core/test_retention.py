@@ -103,6 +103,14 @@ def judge(case: tuple[Log, dict[str, Holding], Policies, dict[str, object]]) -> 
     assert found.first == wanted, f"{found} wanted {wanted}"
 
 
+def test_a_replica_that_holds_nothing_yet_keeps_what_it_lacks() -> None:
+    """Found by new examples: its empty segment ends at -1, below a topic that begins at 0."""
+    log = Log([NOW_MS - 50 * HOUR_MS], [1])
+    holdings = {name: log.holding(0, [], last, 0, 0) for name, last in (("a", 0), ("b", 0), ("c", -1))}
+    given: dict[str, object] = {"assigned": 3, "retained": 0, "committed": 0, "subscribers": {}, "compacted": False, "deleted": False}
+    judge((log, holdings, Policies(retention_ms=HOUR_MS), given))
+
+
 @pytest.mark.parametrize("examples", [60, pytest.param(250, marks=pytest.mark.long)])
 def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everything_may_go(examples: int) -> None:
     settings(max_examples=examples, deadline=None)(given(cases())(judge))()
