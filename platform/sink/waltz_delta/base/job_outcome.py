@@ -65,6 +65,7 @@ _PERMANENT_CONDITIONS = re.compile(
 """The same, of errors whose text lacks the state."""
 _BUSY = re.compile(r"Python worker failed to connect back|Timed out while waiting for the Python worker to connect")
 _NOT_STARTED = "the machine is too busy to start Python workers, or spark.pyspark.python names no Python that starts"
+_WORKER_ENDED = re.compile(r"Python worker exited unexpectedly")
 _NO_REASON = re.compile(r"terminated with exception:\s*SQLSTATE: XXKST")
 _PLANNER = re.compile(r"PythonStreaming(?:Source|Sink)|PythonPlannerRunner|PythonMicroBatchStream")
 _PLANNER_ENDED = "the Python process that plans the batches of the source has ended: killed, or out of memory"
@@ -126,6 +127,8 @@ def _from_spark(text: str) -> tuple[type[WaltzError] | None, str]:
 def _cause(text: str) -> str:
     """One line that says why: Spark's first line with the last cause of a Java stack, unless that line is empty of content. Then only the cause: the
     error of the last Python traceback, or the last cause of a Java one."""
+    if ended := _WORKER_ENDED.search(text):  # its cause is a connection that was reset
+        return f"{ended[0]}: killed, or out of memory"
     first = text.strip().split("\n")[0]
     python = _PYTHON_ERROR.search(text.rpartition(_TRACEBACK)[2].lstrip("\n")) if _TRACEBACK in text else None
     if python and not python[0].startswith(("py4j.protocol.Py4JJavaError", "py4j.Py4JException")):

@@ -156,6 +156,16 @@ def test_an_error_leaves_a_batch_as_one_line_and_is_kept_whole() -> None:
         raise GapInTable(path="t", partition=0, first=1, last=2)
 
 
+def test_a_worker_that_ended_is_named_and_not_its_connection() -> None:
+    text = "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.x\n"
+    whole = RuntimeError(f"{text}Caused by: java.net.SocketException: Connection reset\n\tat java.y\n")
+    with pytest.raises(RuntimeError) as raised, brief_errors():
+        raise whole
+    assert str(raised.value) == "Python worker exited unexpectedly: killed, or out of memory"
+    failure = Failure.of(raised.value)
+    assert (failure.line, failure.final) == (str(raised.value), False)
+
+
 def test_another_spark_is_named() -> None:
     assert unsupported("4.2.0", "x") is None
     assert unsupported("4.2", "x") is None
