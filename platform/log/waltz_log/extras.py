@@ -23,6 +23,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "jinja2": "console",
         "jwt": "server",
         "kazoo": "server",
+        "msgspec": "spark",
         "numpy": "server",
         "opentelemetry": "tracing",
         "prometheus_client": "metrics",
