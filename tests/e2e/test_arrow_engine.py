@@ -148,7 +148,7 @@ def test_columns_are_added_with_their_types_and_seen_by_the_other_engine(spark: 
     found = spark.read.format("delta").load(path).orderBy("transaction_id").collect()
     assert [None if row.deep is None else row.deep["y-z"] for row in found] == [None, None, *[[1.5]] * 4]
     assert [row.price for row in found] == [None, None, *[Decimal("1.00")] * 4]
-    assert written_as(internal.TableTransaction(spark, path).properties(), internal.transaction_versions(spark, path), KEY) == "append"
+    assert written_as(internal.TableTransaction(spark, path).properties(), internal.transaction_versions(spark, path), [KEY]) == "append"
 
 
 def test_an_append_uses_no_class_of_delta_in_the_jvm(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
