@@ -207,7 +207,7 @@ def test_an_action_is_confirmed_and_run(browser: Browser, served: ServedConsole)
         page.get_by_label("New value of flush_period_ms").fill("2500")
         page.locator("tr", has_text="flush_period_ms").get_by_role("button", name="Change…").click()
         expect(page.locator("main")).to_contain_text("Set flush_period_ms of the topic shop/carts to 2500?")
-        page.get_by_role("button", name="Move partition 0 to server").click()
+        page.get_by_role("button", name="Set flush_period_ms").click()
         page.wait_for_url("**/topics/shop/carts")
         expect(page.locator("tr", has_text="flush_period_ms")).to_contain_text("changed")
 
