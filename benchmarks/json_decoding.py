@@ -65,7 +65,7 @@ def alone(spark: SparkSession, columns: str, documents: list[bytes]) -> float:
     struct = StructType.fromDDL(columns)
     assert isinstance(struct, StructType)
     arrow = [to_arrow_type(nullable(field.dataType), timezone="UTC") for field in struct.fields]
-    decoder = JsonColumns(struct, arrow, struct.names, DecodeSettings(format="json", columns=columns), time_zone("UTC"))
+    decoder = JsonColumns(struct, arrow, DecodeSettings(format="json", columns=columns), time_zone("UTC"))
     batches = [pa.array(documents[at : at + 10_000], pa.binary()) for at in range(0, len(documents), 10_000)]
     spent = []
     for _ in range(TURNS):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pyspark_waltz.decode.declarations import check_names, holds_variant
+from pyspark_waltz.decode.problems import DATA, PROBLEM
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
@@ -24,10 +25,7 @@ from waltz_log.errors import InvalidSetting
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PROBLEM", "Decoding", "declared", "decoded_schema"]
-
-DATA: Final = "data"
-PROBLEM: Final = "problem"
+__all__ = ["Decoding", "declared", "decoded_schema"]
 
 _TOKEN: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\bNOT\s+NULL\b|[\w.]+|[^\s\w]", re.IGNORECASE)
 

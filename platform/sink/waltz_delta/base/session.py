@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any  # py4j's objects have no types
+from typing import Any, Final  # py4j's objects have no types
 
 from pyspark.sql import SparkSession
 
 from waltz_delta.base.internal import check_versions
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["damaged_argument", "open_session"]
+__all__ = ["TIME_ZONE", "damaged_argument", "open_session", "session_zone"]
+
+TIME_ZONE: Final = "spark.sql.session.timeZone"
+
+
+def session_zone(spark: Any) -> str:
+    """The time zone of times without an offset. `spark`: a `SparkSession`; a test may replace its settings."""
+    return str(spark.conf.get(TIME_ZONE))
 
 
 def open_session(name: str) -> SparkSession:

@@ -33,12 +33,11 @@ class BatchDecoder:
         self._kept, self._declared, self._checks = kept, declared, checks
         self._schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
         arrow = [self._schema.field(name).type for name in declared.names]
-        fields = [settings.fields.get(name, name) for name in declared.names]
         self._json = self._streams = None
         if settings.format == "json":
-            self._json = JsonColumns(declared, arrow, fields, settings, time_zone(zone))
+            self._json = JsonColumns(declared, arrow, settings, time_zone(zone))
         else:
-            self._streams = ArrowColumns(declared, arrow, fields, settings)
+            self._streams = ArrowColumns(declared, arrow, settings)
 
     def decode(self, batch: Any) -> Any:
         """A record batch of the result. The values of a transaction with a problem mean nothing."""

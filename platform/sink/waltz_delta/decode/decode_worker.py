@@ -14,10 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, VariantType
 
+from pyspark_waltz.decode.declarations import holds_variant
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
-from waltz_delta.decode.decode_nested import Checked, checked, found_in, replaced
+from waltz_delta.base.session import session_zone
+from waltz_delta.decode.decode_nested import Checked, checked, replaced
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks
 from waltz_delta.marks.batch import DATA, PROBLEM, ROW
 
@@ -42,7 +44,7 @@ class _Plan:
 def decode_in_workers(rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks) -> DataFrame:
     """The kept columns, `row` for Arrow, the declared columns, `MISSING` and `MISSING_KEY` with `Checks.keys`, the data of what is wrong, and
     `PROBLEM`."""
-    zone = rows.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+    zone = session_zone(rows.sparkSession)
     time_zone(zone)  # refuses one that workers do not know
     texts = replaced(columns, _is_variant, StringType())  # of which Spark makes a VARIANT
     assert isinstance(texts, StructType)
@@ -58,7 +60,7 @@ def decode_in_workers(rows: DataFrame, kept: Sequence[str], columns: StructType,
     )
     plan = _Plan(tuple(kept), columns, result, settings, zone, checks)
     found = rows.select(*kept, f.col("data").alias(DATA)).mapInArrow(_in_worker(plan), result)
-    variants = [field for field in columns.fields if found_in(field.dataType, _is_variant)]
+    variants = [field for field in columns.fields if holds_variant(field.dataType)]
     made = {field.name: checked(found[field.name], field.dataType, field.name, _Variants()).value for field in variants}
     return found.withColumns(made) if made else found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MISSING", "MISSING_KEY", "UNSTORED", "Checks"]
+__all__ = ["MISSING", "MISSING_KEY", "UNSTORED", "Checks", "partitioned_keys"]
 
 MISSING: Final = "_waltz_missing"
 """Why the transaction cannot be a row: a required column that is missing. Beside `PROBLEM` if deletes, which need only their key, are
@@ -15,6 +16,11 @@ MISSING_KEY: Final = "_waltz_missing_key"
 
 UNSTORED: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that a partition column stores as NULL."""
+
+
+def partitioned_keys(keys: Iterable[str], partition_by: Iterable[str]) -> frozenset[str]:
+    """The columns that are keys and partition columns at once, in lower case."""
+    return frozenset(name.lower() for name in keys) & {name.lower() for name in partition_by}
 
 
 @dataclass(frozen=True, slots=True)

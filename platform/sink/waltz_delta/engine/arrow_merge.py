@@ -15,23 +15,26 @@ from typing import Any, Final  # `deltalake` and pyarrow have no types
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as _pc
 
 from waltz_delta.engine.allowed import TableShape
+from waltz_delta.engine.file_statistics import DECIMAL_DIGITS_MAX
 from waltz_delta.errors import KeyMoved
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 
 __all__ = ["DELETES", "MOVED", "TABLE_BYTES_MAX", "ArrowMerge", "newest_rows", "refusal_of_merge"]
 
+pc: Any = _pc
 DELETES: Final = "_waltz_deletes"
 """Whether a row of the source deletes its key."""
 MOVED: Final = "waltz_delta: a key is in two log partitions: "
+"""Prefix of the error that the condition of a MERGE raises, in both engines."""
 
 TABLE_BYTES_MAX: Final = 4 << 30
 """A MERGE runs in the driver. Above this size of its files, a table is merged by Spark's executors."""
 
 _KEYS: Final = frozenset({"binary", "boolean", "byte", "date", "integer", "long", "short", "string", "timestamp", "timestamp_ntz"})
 """Types whose equal values are equal for Spark, pyarrow and `deltalake`. Floats are not: -0.0, NaN."""
-_DECIMAL_DIGITS_MAX: Final = 15
 
 
 def refusal_of_merge(shape: TableShape, keys: Sequence[str]) -> str | None:
@@ -56,7 +59,7 @@ def _imprecise(kind: Any) -> str | None:
     """A type whose values MERGE does not describe exactly: readers skip files by such statistics, and miss rows."""
     if isinstance(kind, str):
         digits = int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0
-        return kind if kind in ("double", "float") or digits > _DECIMAL_DIGITS_MAX else None
+        return kind if kind in ("double", "float") or digits > DECIMAL_DIGITS_MAX else None
     if kind["type"] == "struct":
         return next((found for field in kind["fields"] if (found := _imprecise(field["type"]))), None)
     return None  # lists and maps have no statistics
@@ -117,12 +120,10 @@ class ArrowMerge:
 
     def _bounds(self) -> list[str]:
         """The range of the first key, so that files outside of it are not read: `deltalake` derives none from the source."""
-        import pyarrow.compute as pc
-
         values = self.source[self.keys[0]]
         if values.null_count or not self.source.num_rows or not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)):
             return []
-        found = pc.min_max(values).as_py()  # pyright: ignore[reportAttributeAccessIssue]  # generated at import
+        found = pc.min_max(values).as_py()
         lowest, highest = (value if isinstance(value, int) else "'" + value.replace("'", "''") + "'" for value in (found["min"], found["max"]))
         return [f"(t.{_name(self.keys[0])} BETWEEN {lowest} AND {highest})"]
 

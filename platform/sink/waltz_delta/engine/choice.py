@@ -52,6 +52,10 @@ class TableEngine:
             self._refuse(reason)
         if self._refused is None and table is not None:
             require_conditional_put(self._path, table.location, self._storage)
+        self.report()
+
+    def report(self) -> None:
+        """Logs the engine, unless it is simply the default."""
         if self._wanted != "spark":
             engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
             log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
@@ -82,7 +86,7 @@ class TableEngine:
                 if reason is None:
                     return transaction
                 self._refuse(reason)
-            log.info("table engine chosen", table=self._path, engine="spark", reason=self._refused)
+            self.report()
         return internal.TableTransaction(spark, self._path)
 
     def _refuse(self, reason: str) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
-from waltz_delta.base.session import open_session
+from waltz_delta.base.session import TIME_ZONE, open_session
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.jobs.audit_report import Audited, print_report
@@ -34,7 +34,7 @@ from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 from waltz_delta.settings import OutputSettings
-from waltz_delta.tables.time_zone import SETTING, depends_on_zone, other_zone
+from waltz_delta.tables.time_zone import depends_on_zone, other_zone
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
 
@@ -131,7 +131,7 @@ def audit_pipeline(
         table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
         other = other_zone(internal.TableTransaction(spark, output.target.table).properties(), spark) if depends_on_zone(output) else None
         if other is not None:
-            audited.notes.append(f"{SETTING} {other}; audit with the zone of the table")
+            audited.notes.append(f"{TIME_ZONE} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
             _audit_output(log_reads, settings, output, table, todo, audited, bar, whole=not any(starts.values()))

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType
 
 from waltz_delta.base.quoting import quoted
 from waltz_delta.decode.decode import raised
-from waltz_delta.decode.row_checks import UNSTORED
+from waltz_delta.decode.row_checks import UNSTORED, partitioned_keys
 
 __all__ = ["refuse_unstored", "unstored_key"]
 
@@ -22,7 +22,7 @@ __all__ = ["refuse_unstored", "unstored_key"]
 def unstored_key(rows: DataFrame, keys: Sequence[str], partition_by: Sequence[str]) -> Column | None:
     """Why a row's key cannot be stored, NULL for one that can; None if every key of these columns can. Spark is asked for the schema only where a key
     is a partition column."""
-    wanted = {name.lower() for name in keys} & {name.lower() for name in partition_by}
+    wanted = partitioned_keys(keys, partition_by)
     fields = rows.schema.fields if wanted else []
     names = [field.name for field in fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
     return f.coalesce(*map(_reason, names)) if names else None

@@ -19,15 +19,13 @@ from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import one_committer
+from waltz_delta.engine.arrow_merge import MOVED
 from waltz_delta.errors import KeyMoved
 from waltz_delta.marks.batch import LostRace
 from waltz_delta.marks.marks import app_id, marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.marks.restored import commit_metadata
 
-__all__ = ["MOVED", "MergeState", "MergedTable"]
-
-MOVED = "waltz_delta: a key is in two log partitions: "
-"""Prefix of the error that a MERGE condition raises."""
+__all__ = ["MergeState", "MergedTable"]
 
 _RAISED = re.compile(rf"{re.escape(MOVED)}(partitions \d+ and \d+ transaction_id -?\d+)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""

@@ -38,11 +38,8 @@ from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
 from waltz_delta.tables.time_zone import with_zone
 from waltz_log.errors import InvalidRequest
-from waltz_log.loggers import get_logger
 
 __all__ = ["MergeRule", "MergeSink"]
-
-log = get_logger(__name__)
 
 ARROW_ROWS_MAX = 1_000_000
 """Most transactions of a batch that the driver merges: it holds their rows. Spark's executors merge a larger batch."""
@@ -158,7 +155,7 @@ class MergeSink:
         self.rule.prepare(spark, visible)
         self._local = located(spark, self.path)[0] == LOCAL
         if isinstance(self._engine.begin(spark), ArrowTransaction):
-            log.info("table engine chosen", table=self.path, engine="arrow", reason="the table needs nothing that this engine does not write")
+            self._engine.report()
         self._prepared = True
 
     def _refusal(self, shape: TableShape) -> str | None:
@@ -247,7 +244,7 @@ class MergeSink:
         typed = source.cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
         merge = ArrowMerge(newest_rows(typed, self._keys, self.path), self._keys, held.names)
         started, finished = self._numbers
-        number = max(transaction.version(started) or 0, transaction.version(finished) or 0) + 1
+        number = (transaction.version(finished) or 0) + 1  # none is started that is not finished
         return _StagedArrowMerge(self, spark, transaction, merge, {**new, started: number, finished: number}, -1 if batch_id is None else batch_id)
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:

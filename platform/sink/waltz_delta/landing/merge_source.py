@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from waltz_delta.base.quoting import quoted
-from waltz_delta.landing.merge import MOVED
+from waltz_delta.engine.arrow_merge import MOVED
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import DeleteSettings
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse
 from waltz_delta.decode.decoded_source import as_decoded, is_decoded
-from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks
+from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks, partitioned_keys
 from waltz_delta.landing.key_values import unstored_key
 from waltz_delta.landing.merge_source import AT, DELETED
 from waltz_delta.landing.routing import routed
@@ -54,8 +54,8 @@ class OutputDecoder:
             return as_decoded(raw)
         target, deletes = self.output.target, self.output.target.deletes
         in_workers = self.output.decode.columns is not None
-        both = {name.lower() for name in target.keys} & {name.lower() for name in target.layout.partition_by}
-        checks = Checks(target.keys if deletes is not None else None, tuple(sorted(both)))
+        both = tuple(sorted(partitioned_keys(target.keys, target.layout.partition_by)))
+        checks = Checks(target.keys if deletes is not None else None, both)
         rows = decode(routed(raw, self.output.route), self.output.decode, checks)
         problems = [f.col(PROBLEM)]
         if deletes is not None:

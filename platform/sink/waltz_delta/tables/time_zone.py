@@ -6,24 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final  # Any: a SparkSession whose settings a test replaces
 
+from waltz_delta.base.session import TIME_ZONE, session_zone
 from waltz_delta.settings import OutputSettings
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["depends_on_zone", "other_zone", "refuse_other_zone", "with_zone"]
 
 PROPERTY: Final = "waltz.timeZone"
-SETTING: Final = "spark.sql.session.timeZone"
 _UTC: Final = frozenset({"utc", "etc/utc", "gmt", "z", "+00:00", "etc/gmt", "utc+00:00"})
 
 
 def with_zone(properties: Mapping[str, str], spark: Any) -> dict[str, str]:
     """The properties of a table that is created."""
-    return {**properties, PROPERTY: str(spark.conf.get(SETTING))}
+    return {**properties, PROPERTY: session_zone(spark)}
 
 
 def other_zone(properties: Mapping[str, str], spark: Any) -> str | None:
     """Both zones, if the table was filled with another one than the session has; None otherwise, and for a table that does not say."""
-    recorded, now = properties.get(PROPERTY), str(spark.conf.get(SETTING))
+    recorded, now = properties.get(PROPERTY), session_zone(spark)
     if recorded is None or _zone(recorded) == _zone(now):
         return None
     return f"is {now}, and the table was filled with {recorded}: times in text without an offset differ"
@@ -34,7 +34,7 @@ def refuse_other_zone(spark: Any, path: str, properties: Mapping[str, str]) -> N
     other = other_zone(properties, spark)
     if other is not None:
         remedy = f"set the zone of the table; or, if this one is right from now on, set the property {PROPERTY} of the table to it"
-        raise InvalidSetting(name=SETTING, reason=f"{other}; {remedy}: table={path}", nearest=None)
+        raise InvalidSetting(name=TIME_ZONE, reason=f"{other}; {remedy}: table={path}", nearest=None)
 
 
 def depends_on_zone(output: OutputSettings) -> bool:

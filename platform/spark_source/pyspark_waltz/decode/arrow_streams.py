@@ -31,10 +31,10 @@ _REASON_MAX = 400
 
 
 class ArrowColumns:
-    """`columns`: the declared ones. `arrow`: their Arrow types, as Spark expects them. `names`: what each is called in the streams."""
+    """`columns`: the declared ones. `arrow`: their Arrow types, as Spark expects them."""
 
-    def __init__(self, columns: StructType, arrow: Sequence[Any], names: Sequence[str], settings: DecodeSettings) -> None:
-        self._names = names
+    def __init__(self, columns: StructType, arrow: Sequence[Any], settings: DecodeSettings) -> None:
+        self._names = settings.names_in_data(columns.names)
         self._required = [not field.nullable for field in columns.fields]
         self._schema = pa.schema([pa.field(field.name, kind) for field, kind in zip(columns.fields, arrow, strict=True)])
         self._settings = settings

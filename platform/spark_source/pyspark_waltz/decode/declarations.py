@@ -16,7 +16,7 @@ def check_names(settings: DecodeSettings, columns: StructType) -> None:
     """Raises `InvalidSetting`, with the nearest name, for a unit of what is no TIMESTAMP and for the field of a column that is not declared."""
     _check("timestamp_units", settings.timestamp_units, list(_timestamps(columns, "")), "column of type TIMESTAMP")
     _check("fields", settings.fields, columns.names, "column")
-    given = [settings.fields.get(name, name) for name in columns.names]
+    given = settings.names_in_data(columns.names)
     for name in given:
         if given.count(name) > 1:
             raise InvalidSetting(name="fields", reason=f"give the field {name} to two columns", nearest=None)

@@ -29,11 +29,10 @@ _ARRAY, _OBJECT = b"[{"
 
 
 class JsonColumns:
-    """`columns`: the declared ones. `arrow`: their Arrow types, as Spark expects them. `fields`: what each is called in the documents. `zone`: of
-    times without an offset."""
+    """`columns`: the declared ones. `arrow`: their Arrow types, as Spark expects them. `zone`: of times without an offset."""
 
-    def __init__(self, columns: StructType, arrow: Sequence[Any], fields: Sequence[str], settings: DecodeSettings, zone: tzinfo) -> None:
-        self._record = record_of(columns, arrow, settings, zone, fields=fields)
+    def __init__(self, columns: StructType, arrow: Sequence[Any], settings: DecodeSettings, zone: tzinfo) -> None:
+        self._record = record_of(columns, arrow, settings, zone, fields=settings.names_in_data(columns.names))
         self._decode = msgspec.json.Decoder(self._record.made).decode
         self._nothing = self._record.made()
 

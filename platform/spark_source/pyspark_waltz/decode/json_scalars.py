@@ -95,13 +95,13 @@ class Scalar(Kind, ABC):
     def array(self, kept: list[Any]) -> Any:
         return pa.array(kept, self.arrow)
 
-    @abstractmethod
     def convert(self, values: list[Any]) -> Any:
         """All values at once; None, or one of Arrow's errors, if they must be judged one by one."""
+        return pa.array(values, self.arrow)
 
-    @abstractmethod
     def one(self, value: Any) -> Any:
         """One value, as `array` accepts it. Raises `Refused`."""
+        return value
 
 
 class Boolean(Scalar):
@@ -116,12 +116,6 @@ class Boolean(Scalar):
             return value
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
-        return pa.array(values, self.arrow)
-
-    def one(self, value: Any) -> Any:
-        return value
-
 
 class Text(Scalar):
     """Any value, as text."""
@@ -134,9 +128,6 @@ class Text(Scalar):
 
     def admit(self, value: Any) -> Any:
         return "0" if value == _MINUS_ZERO else text_of(value)
-
-    def convert(self, values: list[Any]) -> Any:
-        return pa.array(values, self.arrow)
 
     def one(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -163,12 +154,6 @@ class Binary(Scalar):
             pass
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
-        return pa.array(values, self.arrow)
-
-    def one(self, value: Any) -> Any:
-        return value
-
 
 @dataclass(frozen=True, slots=True)
 class Whole(Scalar):
@@ -192,9 +177,6 @@ class Whole(Scalar):
 
     def _fits(self, value: int) -> bool:
         return -(1 << (self.bits - 1)) <= value < 1 << (self.bits - 1)
-
-    def convert(self, values: list[Any]) -> Any:
-        return pa.array(values, self.arrow)
 
     def one(self, value: Any) -> Any:
         if isinstance(value, int):
@@ -274,18 +256,18 @@ class DecimalNumber(Scalar):
         if text.startswith('"'):
             text = self._spelled(msgspec.json.decode(text))
         elif not _NUMBER.fullmatch(text):
-            raise Refused(f"{self.path} is not {self.shown}: {shown(text)}")
+            raise self.is_not(text)
         try:
             number = decimal.Decimal(text)
         except decimal.InvalidOperation:  # an exponent beyond what a computer counts
-            raise Refused(f"{self.path} is not {self.shown}: {shown(text)}") from None
+            raise self.is_not(text) from None
         if not number.is_zero() and number.adjusted() >= self.precision - self.scale:
-            raise Refused(f"{self.path} is not {self.shown}: {shown(text)}")
+            raise self.is_not(text)
         with decimal.localcontext() as context:
             context.prec = self.precision + 1
             rounded = number.quantize(decimal.Decimal(1).scaleb(-self.scale), decimal.ROUND_HALF_UP)
         if len(rounded.as_tuple().digits) > self.precision:
-            raise Refused(f"{self.path} is not {self.shown}: {shown(text)}")
+            raise self.is_not(text)
         return rounded
 
     @property

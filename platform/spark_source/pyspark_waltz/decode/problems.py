@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["LOSSLESS_ADVICE", "Problems", "Refused", "shown"]
+__all__ = ["DATA", "LOSSLESS_ADVICE", "PROBLEM", "Problems", "Refused", "shown"]
+
+DATA: Final = "data"
+PROBLEM: Final = "problem"
+"""The columns of what does not decode, in the rows of a source that decodes."""
 
 _SHOWN_MAX: Final = 40
 """Most characters of a value that a reason shows."""

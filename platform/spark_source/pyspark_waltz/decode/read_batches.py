@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.decode.json_columns import JsonColumns
-from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.problems import DATA, PROBLEM, Problems
 from pyspark_waltz.decode.required import find_missing, nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
@@ -26,18 +26,17 @@ class ReadDecoder:
 
     def __init__(self, columns: StructType, settings: DecodeSettings, zone: str) -> None:
         arrow = [to_arrow_type(nullable(field.dataType), timezone="UTC") for field in columns.fields]
-        fields = [settings.fields.get(name, name) for name in columns.names]
         self._columns = columns
-        self._json = JsonColumns(columns, arrow, fields, settings, time_zone(zone))
+        self._json = JsonColumns(columns, arrow, settings, time_zone(zone))
 
     def decode(self, batch: Any) -> Any:
         """The columns of the log without `data`, the declared ones, the data of what does not decode, and the problem."""
-        problems, data = Problems(), batch.column("data")
+        problems, data = Problems(), batch.column(DATA)
         arrays = self._json.decode(data, problems)
         find_missing(self._columns, arrays, problems)
-        log = [name for name in batch.schema.names if name != "data"]
+        log = [name for name in batch.schema.names if name != DATA]
         own = [data_of_problems(data, set(problems.reasons)), pa.array(problems.column(batch.num_rows), pa.string())]
-        return pa.RecordBatch.from_arrays([*map(batch.column, log), *arrays, *own], names=[*log, *self._columns.names, "data", "problem"])
+        return pa.RecordBatch.from_arrays([*map(batch.column, log), *arrays, *own], names=[*log, *self._columns.names, DATA, PROBLEM])
 
 
 def data_of_problems(data: Any, rows: set[int]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal
 
@@ -130,6 +131,10 @@ class DecodeSettings(Settings):
         if self.earliest_timestamp > self.latest_timestamp:
             raise ValueError("earliest_timestamp is after latest_timestamp")
         return self
+
+    def names_in_data(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """What each column is called in the data."""
+        return tuple(self.fields.get(name, name) for name in columns)
 
     def unit_of(self, path: str) -> TimestampUnit | None:
         """The unit of numbers in a TIMESTAMP column, or in a field within one."""

@@ -27,7 +27,7 @@ def decoded(kind: DataType, arrow: Any, *data: bytes, **settings: Any) -> list[A
     columns = StructType([StructField("a", kind)])
     found = DecodeSettings(format="arrow", columns="a INT", **settings)
     problems = Problems()
-    arrays, owners = ArrowColumns(columns, [arrow], ["a"], found).decode(pa.array(data, pa.binary()), problems)
+    arrays, owners = ArrowColumns(columns, [arrow], found).decode(pa.array(data, pa.binary()), problems)
     values = arrays[0].to_pylist()
     return [problems.reasons.get(n) or [value for value, owner in zip(values, owners, strict=True) if owner == n] for n in range(len(data))]
 

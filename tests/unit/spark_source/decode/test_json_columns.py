@@ -86,9 +86,8 @@ def decoded(columns: StructType, documents: list[bytes | None], zone: str = "UTC
         pa.string() if isinstance(field.dataType, VariantType) else to_arrow_type(nullable(field.dataType), timezone="UTC")
         for field in columns.fields
     ]
-    names = [found.fields.get(name, name) for name in columns.names]
     problems = Problems()
-    arrays = JsonColumns(columns, arrow, names, found, time_zone(zone)).decode(pa.array(documents, pa.binary()), problems)
+    arrays = JsonColumns(columns, arrow, found, time_zone(zone)).decode(pa.array(documents, pa.binary()), problems)
     find_missing(columns, arrays, problems)
     for array in arrays:
         array.validate(full=True)
@@ -493,7 +492,7 @@ def test_names_that_the_decoder_cannot_distinguish_are_refused() -> None:
 
 def test_data_with_wide_offsets_is_read_as_any_other() -> None:
     columns = struct(s=StringType())
-    decoder = JsonColumns(columns, [pa.string()], ["s"], DecodeSettings(format="json", columns="s STRING"), UTC)
+    decoder = JsonColumns(columns, [pa.string()], DecodeSettings(format="json", columns="s STRING"), UTC)
     problems = Problems()
     deep = b'{"q": ' + b"[" * 300 + b"]" * 300 + b"}"
     found = decoder.decode(pa.array([b'{"s": "a"}', deep, None], pa.large_binary()), problems)
