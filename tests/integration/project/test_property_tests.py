@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tools.explore import explore, property_test_files
 
 ROOT = Path(__file__).resolve().parents[3]
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 PRINTS = """
 from hypothesis import given, settings, strategies as st
@@ -25,6 +25,15 @@ def test_shown(number, data):
     with open({path!r}, "a") as file:
         print(number, data, file=file)
 """
+PROFILE = """
+from hypothesis import settings
+
+def test_profile():
+    assert settings.default is not None
+    assert settings.get_current_profile_name() == "default"
+    assert settings.default.derandomize
+    assert settings.default.print_blob
+"""
 FAILS = """
 from hypothesis import given, strategies as st
 
@@ -34,11 +43,13 @@ def test_wrong(number):
 """
 
 
-def test_the_tests_run_derandomized() -> None:
-    assert settings.default is not None
-    assert settings.get_current_profile_name() == "default"
-    assert settings.default.derandomize
-    assert settings.default.print_blob
+def test_the_tests_run_derandomized(tmp_path: Path) -> None:
+    """In a run of its own, because `make explore` runs this file too, with another profile."""
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_profile.py").write_text(PROFILE)
+    run = subprocess.run([*PYTEST, "test_profile.py"], cwd=tmp_path, timeout=120, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+    assert "1 passed" in run.stdout
 
 
 @pytest.mark.parametrize("path", property_test_files(ROOT / "tests"), ids=lambda path: path.stem)
@@ -67,8 +78,7 @@ def run_twice(tmp_path: Path, *arguments: str) -> tuple[str, str]:
     for number in range(2):
         path = tmp_path / f"examples-{number}"
         (tmp_path / "test_shown.py").write_text(PRINTS.format(path=str(tmp_path / "examples")))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, "test_shown.py"]
-        run = subprocess.run(command, cwd=tmp_path, timeout=120, capture_output=True, text=True, check=False)
+        run = subprocess.run([*PYTEST, *arguments, "test_shown.py"], cwd=tmp_path, timeout=120, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout
         (tmp_path / "examples").rename(path)
         shown.append(path.read_text())
