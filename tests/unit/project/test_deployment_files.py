@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tools.reference_commands import parse
+from waltz_log.coordination.embedded import HEAP, REQUEST_BYTES_MAX
 from waltz_log.errors import InvalidSetting
 from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
@@ -182,6 +183,16 @@ def test_a_stateful_set_is_spread_probed_bounded_and_without_privileges(name: st
     assert set(container["resources"]["requests"]) == {"cpu", "memory"}
     assert "memory" in container["resources"]["limits"]
     assert pod["enableServiceLinks"] is False
+
+
+def test_zookeeper_has_the_heap_and_the_limit_of_requests_that_keep_strangers_from_ending_it() -> None:
+    """The same as `waltz zookeeper` gives it: ZooKeeper keeps the last 500 requests that write."""
+    container = container_of(found("StatefulSet", "waltz-zookeeper"))
+    (pod,) = [each["value"] for each in container["env"] if each["name"] == "JVMFLAGS"]
+    for flags in (pod, COMPOSE["services"]["zookeeper"]["environment"]["JVMFLAGS"]):
+        assert flags.split() == [f"-Xmx{HEAP}", "-XX:+ExitOnOutOfMemoryError", f"-Djute.maxbuffer={REQUEST_BYTES_MAX}"]
+    assert HEAP == "1g"
+    assert container["resources"]["requests"]["memory"] == "1280Mi", "the heap and what Java needs beside it"
 
 
 @pytest.mark.parametrize("name", NODES)
