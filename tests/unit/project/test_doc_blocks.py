@@ -81,6 +81,7 @@ SHELL = {
     "python3",
     "pre-commit",
     "rm",
+    "rsync",
     "source",
     "spark-sql",
     "systemctl",
