@@ -10,13 +10,14 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import typer
 
 from waltz_log.cli.examples import EXAMPLES
 from waltz_log.cli.main import root_command
+from waltz_log.cli.profiles import Kind
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 COLUMNS = 150
@@ -29,9 +30,15 @@ INTRODUCTION = """\
 
 Generated from the commands by `make reference`. `waltz COMMAND --help` shows the same.
 
-In the examples, the variable `CLUSTER` has the addresses of log servers, `log1:5101,log2:5101`, and `COORDINATOR`, which is for operators, the
-addresses of ZooKeeper and the path of the cluster, `zk1:2181,zk2:2181/waltz/main`. The tables say which of the two a command needs.
-The argument may be left out: an option, a variable or a profile [names the cluster](../guides/command_line.md#name-the-cluster-once) too.
+In the examples, the variables `CLUSTER` and `COORDINATOR` have an address of the cluster:
+
+| address | example | commands |
+|---|---|---|
+| `CLUSTER`: log servers | `log1:5101,log2:5101` | {of_cluster} |
+| `COORDINATOR`: ZooKeeper and the path of the cluster; for operators | `zk1:2181,zk2:2181/waltz/main` | {of_coordinator} |
+
+Other commands need no address. The argument may be left out: an option, a variable or a profile
+[names the cluster](../guides/command_line.md#name-the-cluster-once) too.
 Storage nodes and log servers also read [settings](settings.md) from files and the environment. A command that fails prints one line on stderr
 and ends with an [exit code](errors.md#exit-codes). With `--output json` or `--output yaml`, commands
 print for programs.
@@ -43,12 +50,19 @@ print for programs.
 def page() -> str:
     found = list(commands())
     index = "\n".join(f"- [`waltz {name}`](#{anchor(name)}): {_first_sentence(command)}" for name, command in found)
-    return INTRODUCTION.format(index=index) + "".join(f"\n{_described(name, command)}" for name, command in found)
+    addressed = {f"of_{kind}": ", ".join(f"`{name}`" for name, command in found if _address(command) == kind) for kind in get_args(Kind)}
+    return INTRODUCTION.format(index=index, **addressed) + "".join(f"\n{_described(name, command)}" for name, command in found)
 
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command that can run, with its words after `waltz`."""
     yield from _below("", root_command())
+
+
+def _address(command: Any) -> str:
+    """`cluster` or `coordinator`, if that is the first argument of the command."""
+    arguments = [each.name for each in command.params if each.param_type_name == "argument"]
+    return arguments[0] if arguments and arguments[0] in get_args(Kind) else ""
 
 
 def parse(words: list[str]) -> None:

@@ -19,8 +19,11 @@ PAGE = ROOT / "docs" / "reference" / "log_events.md"
 LOGGERS = ("log", "_kazoo_log")
 LEVELS = ("error", "warning", "info", "debug")
 METHODS = (*LEVELS, "exception")
-FINDING = ("part", "file", "offset", "transaction_id", "last_transaction_id", "reason")
-"""Fields of `waltz_log.storage.integrity.verify.Finding`, which an event has as `**asdict(finding)`."""
+EXPANDED = {
+    "asdict(finding)": ("part", "file", "offset", "transaction_id", "last_transaction_id", "reason"),
+    "facts": ("operation", "resource", "roles", "stated_by", "left_out"),
+}
+"""Fields that an event has as `**expression`: of a `Finding` (waltz_log.storage.integrity.verify), and of a denial (waltz_log.security.audit_log)."""
 
 SECTIONS = {
     "All processes": ("waltz_log/background_tasks.py",),
@@ -73,7 +76,7 @@ class Call:
 
 
 class UnreadableCall(Exception):
-    """A logger call whose event this page cannot know. Log a constant, at a level."""
+    """A logger call whose event or fields this page cannot know. Log a constant, at a level; name the fields of `**expression` in `EXPANDED`."""
 
 
 def calls_in(source: str, path: str) -> Iterator[Call]:
@@ -93,7 +96,10 @@ def calls_in(source: str, path: str) -> Iterator[Call]:
             raise UnreadableCall(f"{path}:{node.lineno}")
         read |= {id(each.value) for each in methods}
         traced = {"exception"} if "exception" in {each.attr for each in methods} or any(each.arg == "exc_info" for each in node.keywords) else set()
-        fields = [name for each in node.keywords if each.arg != "exc_info" for name in ((each.arg,) if each.arg else FINDING)]
+        expanded = [ast.unparse(each.value) for each in node.keywords if each.arg is None]
+        if not EXPANDED.keys() >= set(expanded):
+            raise UnreadableCall(f"{path}:{node.lineno}")
+        fields = [each.arg for each in node.keywords if each.arg not in (None, "exc_info")] + [name for each in expanded for name in EXPANDED[each]]
         yield Call(event.value, levels, (*fields, *sorted(traced)), path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "log" and isinstance(node.ctx, ast.Load) and id(node) not in read:

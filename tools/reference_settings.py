@@ -14,10 +14,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from typer import Context
+from typer.core import TyperOption
 
 from waltz_delta.pipelines.pipeline import PipelineSettings
-from waltz_log.cli.main import console, server
-from waltz_log.cli.storage.storage_app import run_node as storage
+from waltz_log.cli.main import root_command
 from waltz_log.client import ClientSettings, OutboxSettings
 from waltz_log.client.sql import SqlSettings
 from waltz_log.console.settings import ConsoleSettings
@@ -40,8 +41,19 @@ class Section:
     options: tuple[str, ...] = ()
 
 
-def _options(command: Any, model: type[Settings]) -> tuple[str, ...]:
-    return tuple(name for name in model.model_fields if name in command.__annotations__)
+OF_OTHER_NAMES = {"hidden_topics": "hide"}
+"""Parameters of commands that are not named as their settings."""
+
+CHOSEN_WHEN_READ: dict[tuple[type[Settings], str], str] = {(PipelineSettings, "name"): "the file's name"}
+"""Defaults that depend on the file, so that the model cannot have them."""
+
+
+def _options(command: str, model: type[Settings]) -> tuple[str, ...]:
+    """The arguments and options of the command that override a setting, as they are typed."""
+    root = root_command()
+    known = {each.name: each for each in root.get_command(Context(root), command).params}
+    found = [known[OF_OTHER_NAMES.get(name, name)] for name in model.model_fields if OF_OTHER_NAMES.get(name, name) in known]
+    return tuple(max(each.opts, key=len) if isinstance(each, TyperOption) else str(each.metavar or each.name).upper() for each in found)
 
 
 SECTIONS = [
@@ -49,19 +61,19 @@ SECTIONS = [
         "Log server",
         ServerSettings,
         "`waltz server --config FILE` reads them from YAML, then from `WALTZ_SERVER_<NAME>`, then from the options of the command.",
-        _options(server, ServerSettings),
+        _options("server", ServerSettings),
     ),
     Section(
         "Storage node",
         StorageSettings,
         "`waltz storage --config FILE` reads them from YAML, then from `WALTZ_STORAGE_<NAME>`, then from the options of the command.",
-        _options(storage, StorageSettings),
+        _options("storage", StorageSettings),
     ),
     Section(
         "Console",
         ConsoleSettings,
         "`waltz console --config FILE` reads them from YAML, then from `WALTZ_CONSOLE_<NAME>`, then from the options of the command.",
-        _options(console, ConsoleSettings),
+        _options("console", ConsoleSettings),
     ),
     Section(
         "Client",
@@ -154,7 +166,7 @@ ORDER = ("name", "source", "checkpoint", "trigger", "outputs", "dead_letters", "
 def page() -> str:
     parts = [INTRODUCTION.format(matter="\n".join(_matter()))]
     for section in SECTIONS:
-        override = f" Its options: {', '.join(f'`--{name}`' for name in section.options)}." if section.options else ""
+        override = f" Its options: {', '.join(f'`{name}`' for name in section.options)}." if section.options else ""
         introduction = textwrap.fill(section.introduction + override, COLUMNS, break_long_words=False, break_on_hyphens=False)
         parts.append(f"## {section.heading}\n\n{introduction}\n\n{table(section.model)}\n")
     return "\n".join(parts)
@@ -166,6 +178,7 @@ def table(model: type[Settings]) -> str:
     for path, field in fields_of(model):
         unit = unit_of(path)
         default = "**required**" if field.is_required() else _shown(field.get_default(call_default_factory=True), unit)
+        default = CHOSEN_WHEN_READ.get((model, path), default)
         kind = f"{_kind(field.annotation)}{f' ({unit})' if unit else ''}"
         lines.append(f"| `{path}` | {kind} | {default} | {_allowed(field, unit)} | {_escaped(field.description or '')} |")
     return "\n".join(lines)
@@ -204,7 +217,7 @@ def settings_in(annotation: Any) -> tuple[type[Settings] | None, bool]:
 def unit_of(path: str) -> str:
     name = path.rsplit(".", 1)[-1]
     if name.endswith("_per_s"):
-        return "bytes per second"
+        return f"{name.removesuffix('_per_s').rsplit('_', 1)[-1]} per second"
     if "bytes" in name.split("_"):
         return "bytes"
     return "seconds" if name.endswith(("_s", "_s_max")) or "_s_" in name else "milliseconds" if name.endswith("_ms") else ""
@@ -245,6 +258,8 @@ def _name(kind: Any) -> str:
 def _shown(value: Any, unit: str) -> str:
     if value is None or value in ((), {}, frozenset()):
         return "none"
+    if isinstance(value, (tuple, frozenset)):
+        return ", ".join(_shown(each, unit) for each in (value if isinstance(value, tuple) else sorted(value)))
     if isinstance(value, datetime):
         return f"`{value.isoformat().replace('+00:00', 'Z')}`"
     if isinstance(value, Settings):

@@ -11,7 +11,7 @@
 | 6 | the machine lacks something, such as Java | run `waltz doctor` |
 | 7 | a lock conflict: another transaction wrote the lock first | read up to it, and decide again |
 | 130 | interrupted by Ctrl-C | |
-| 141 | the reader of the output closed it, as with `| head` | |
+| 141 | the reader of the output closed it, as `head` does | |
 
 Each error class declares its code, or inherits it (`WaltzError.exit_code`). docs/reference/errors.md lists them all.
 """

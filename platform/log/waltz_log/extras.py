@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["EXTRAS", "explain_missing", "install_command", "missing_package"]
+__all__ = ["EXTRAS", "explain_missing", "install_advice", "missing_package"]
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -41,8 +41,9 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
 """The extra to install for a package that is imported by this name. Of what `server` brings, `spark` brings numpy, rich and typer too."""
 
 
-def install_command(extra: str) -> str:
-    return f"pip install 'waltz-platform[{extra}]'"
+def install_advice(extra: str) -> str:
+    """What to do, as docs/guides/install.md describes it. No package index has the wheel, so this is no command."""
+    return f"install the extra {extra} of waltz-platform"
 
 
 def missing_package(error: ImportError, *, extra: str | None = None) -> str | None:
@@ -50,7 +51,7 @@ def missing_package(error: ImportError, *, extra: str | None = None) -> str | No
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in EXTRAS:
         return None
-    return f"the package {package}, which is not installed: {install_command(extra or EXTRAS[package])}"
+    return f"the package {package}, which is not installed: {install_advice(extra or EXTRAS[package])}"
 
 
 @contextmanager

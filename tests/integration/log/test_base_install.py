@@ -106,5 +106,5 @@ def test_an_application_of_the_base_install_appends_and_reads(environment: Path,
 
 def test_the_command_of_the_base_install_names_the_missing_extra(environment: Path) -> None:
     done = run(environment / "waltz", "doctor")
-    assert done.stderr == "waltz: the command line needs the package typer, which is not installed: pip install 'waltz-platform[server]'\n"
+    assert done.stderr == "waltz: the command line needs the package typer, which is not installed: install the extra server of waltz-platform\n"
     assert (done.returncode, done.stdout) == (2, "")

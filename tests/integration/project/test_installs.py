@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from waltz_log.exit_codes import UNAVAILABLE
-from waltz_log.extras import EXTRAS, explain_missing, install_command, missing_package
+from waltz_log.extras import EXTRAS, explain_missing, install_advice, missing_package
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -226,8 +226,8 @@ def test_each_extra_that_a_page_or_a_message_names_exists() -> None:
 
 def test_a_missing_package_is_explained_with_its_extra() -> None:
     error = ModuleNotFoundError("No module named 'numpy.typing'", name="numpy.typing")
-    assert missing_package(error) == "the package numpy, which is not installed: pip install 'waltz-platform[server]'"
-    reported = f"a job needs the package numpy, which is not installed: {install_command('spark')}"
+    assert missing_package(error) == "the package numpy, which is not installed: install the extra server of waltz-platform"
+    reported = f"a job needs the package numpy, which is not installed: {install_advice('spark')}"
     with pytest.raises(ModuleNotFoundError, match=re.escape(reported)), explain_missing("a job", "spark"):
         raise error
 
@@ -248,14 +248,14 @@ COMMAND = "import runpy; sys.argv[0] = 'waltz'; runpy.run_module('waltz_log.cli'
 @pytest.mark.parametrize("arguments", [[], ["server", "--help"], ["no-such-command"]])
 def test_the_command_line_without_its_extra_is_one_sentence(arguments: list[str]) -> None:
     done = run_with("", COMMAND, *arguments)
-    assert done.stderr == "waltz: the command line needs the package typer, which is not installed: pip install 'waltz-platform[server]'\n"
+    assert done.stderr == "waltz: the command line needs the package typer, which is not installed: install the extra server of waltz-platform\n"
     assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_command_without_its_extra_is_one_sentence() -> None:
     """The extra `spark` brings the command line, and nothing that serves."""
     done = run_with("spark", COMMAND, "server", "--coordinator", "127.0.0.1:1/waltz", "--listen", "127.0.0.1:0")
-    assert done.stderr == "waltz: the command needs the package kazoo, which is not installed: pip install 'waltz-platform[server]'\n"
+    assert done.stderr == "waltz: the command needs the package kazoo, which is not installed: install the extra server of waltz-platform\n"
     assert done.returncode == 2
     assert run_with("spark", COMMAND, "pipeline", "--help").returncode == 0
 
@@ -277,15 +277,15 @@ def test_without_kazoo_a_command_asks_log_servers(command: str) -> None:
     [
         (
             "import waltz_log.client.sql",
-            "waltz_log.client.sql needs the package sqlalchemy, which is not installed: pip install 'waltz-platform[sql]'",
+            "waltz_log.client.sql needs the package sqlalchemy, which is not installed: install the extra sql of waltz-platform",
         ),
         (
             "from waltz_log.testing import InMemoryCluster",
-            "waltz_log.testing.InMemoryCluster needs the package numpy, which is not installed: pip install 'waltz-platform[server]'",
+            "waltz_log.testing.InMemoryCluster needs the package numpy, which is not installed: install the extra server of waltz-platform",
         ),
         (
             "import waltz_delta; waltz_delta.version_at('/no/such/table', {0: 1})",
-            "a table's log position needs the package pyarrow, which is not installed: pip install 'waltz-platform[spark]'",
+            "a table's log position needs the package pyarrow, which is not installed: install the extra spark of waltz-platform",
         ),
     ],
 )

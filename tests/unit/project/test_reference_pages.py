@@ -87,14 +87,23 @@ math.log(3)
     found = {call.event: (call.levels, call.fields) for call in reference_events.calls_in(source, "x.py")}
     assert found == {
         "one": (("info",), ("a",)),
-        "two": (("info", "warning"), ("b", *reference_events.FINDING)),
+        "two": (("info", "warning"), ("b", *reference_events.EXPANDED["asdict(finding)"])),
         "three": (("error",), ("exception",)),
         "four": (("error",), ("exception",)),
     }
 
 
 @pytest.mark.parametrize(
-    "source", ['log.info(f"about {x}")', "log.info(event)", "tell = log.info", "report(log)", 'log.bind(a=1).info("x")', "log.info()"]
+    "source",
+    [
+        'log.info(f"about {x}")',
+        "log.info(event)",
+        "tell = log.info",
+        "report(log)",
+        'log.bind(a=1).info("x")',
+        "log.info()",
+        'log.info("x", **other)',
+    ],
 )
 def test_a_call_of_which_the_event_cannot_be_read_is_refused(source: str) -> None:
     with pytest.raises(reference_events.UnreadableCall):

@@ -33,7 +33,7 @@ Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between 
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat the command until Ctrl-C.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster's answer.")]
 
 
 OUTPUTS = ("table", "json", "yaml")

@@ -18,7 +18,7 @@ from waltz_log.child_environment import utf8_locale
 from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.exit_codes import LACKING
-from waltz_log.extras import install_command
+from waltz_log.extras import install_advice
 from waltz_log.untrusted_files import make_private_directory, write_private
 
 if TYPE_CHECKING:  # `make setup` runs this module before any package is installed
@@ -96,7 +96,7 @@ class ZooKeeperJarsMissing(WaltzError):
 
     text = "no zookeeper jars"
     exit_code = LACKING
-    advice = f"{install_command('spark')}, or name an external ensemble"
+    advice = f"{install_advice('spark')}, or name an external ensemble"
     reason: str
 
 

@@ -20,7 +20,7 @@ class Unavailable(WaltzError):
 
 
 class ClusterUnavailable(Unavailable):
-    """No coordinator answers at the address, or there is no cluster.
+    """No log server answers at the address, or, of nodes and operators' commands, no ZooKeeper; or there is no cluster.
 
     To do: check the address; retry later."""
 

@@ -36,7 +36,8 @@ class ReplicaFenced(Fenced):
 
 
 class OutboxFenced(Fenced):
-    """Another copy of this outbox's directory forwards now. This one forwards nothing more. What it still holds can be exported.
+    """Another copy of this outbox's directory forwards now. This one forwards nothing more. What it still holds stays
+    in its directory, and `waltz journal export` prints it; no command moves it to another outbox.
 
     To do: find the other copy, and keep only one."""
 

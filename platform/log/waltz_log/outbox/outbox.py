@@ -78,7 +78,7 @@ class Outbox:
         prepare: Callable[[Self], None] | None = None,
     ) -> AsyncIterator[Self]:
         """Opens the outbox in a directory. It needs no cluster to start. `prepare` registers handlers and followers before anything runs. Raises
-        `InvalidRequest` if another process holds the directory."""
+        `InvalidSetting` if another process holds the directory."""
         self = cls.over(directory, cluster, settings, client_settings)
         if prepare is not None:
             prepare(self)

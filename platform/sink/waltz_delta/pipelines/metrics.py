@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO  # Any: prometheus-client is optional
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_delta.pipelines.metrics_port import MetricsSettings, serve_metrics
 from waltz_log.errors import InvalidSetting
-from waltz_log.extras import install_command
+from waltz_log.extras import install_advice
 from waltz_log.loggers import get_logger
 
 __all__ = ["METRICS", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
@@ -65,7 +65,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
             from waltz_log.monitoring.exposition import ProcessMetrics
         except ImportError:
             name = "--metrics-port" if settings.port is not None else "--metrics-file"
-            reason = f"needs prometheus_client: {install_command('metrics')}"
+            reason = f"needs prometheus_client: {install_advice('metrics')}"
             raise InvalidSetting(name=name, reason=reason, nearest=None) from None
         self._client = prometheus_client
         self._board = board

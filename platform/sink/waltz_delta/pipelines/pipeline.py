@@ -78,7 +78,8 @@ class PipelineSettings(LandingSettings):
     name: str = Field(
         default="pipeline",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
-        description="Names the query, its metrics and its lines. The file's name where it is not given; every pipeline of a job needs another.",
+        description="Names the query, its metrics and its lines. Without it, the name of the file without `.yaml`. Every pipeline of a job needs "
+        "another one.",
     )
     source: Annotated[dict[str, str], BeforeValidator(_texts), AfterValidator(_stream_options)] = Field(
         description="Options of `format('waltz')`, by their own names; `cluster` is required. A start counts only for partitions that the tables "

@@ -24,7 +24,7 @@ from waltz_log.client.topics.topic_directory import find_topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
-from waltz_log.extras import install_command, missing_package
+from waltz_log.extras import install_advice, missing_package
 from waltz_log.outside_text import printable
 
 __all__ = ["MARKS", "Asked", "Reader", "find_readers", "run"]
@@ -102,7 +102,7 @@ def _marks_reader() -> ReadMarks:
             needed = missing_package(error) or f"a package that is not installed: {error}"
             raise InvalidSetting(name="--table", reason=f"needs {needed}", nearest=None) from None
         return found
-    raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_command('spark')}", nearest=None)
+    raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_advice('spark')}", nearest=None)
 
 
 async def find_readers(

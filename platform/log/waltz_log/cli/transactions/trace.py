@@ -13,7 +13,7 @@ from waltz_log.cli.printing import print_data, print_line
 from waltz_log.client.inspection.transaction_trace import HoldingReplica, TableVersion, TransactionTrace, trace
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
-from waltz_log.extras import install_command, missing_package
+from waltz_log.extras import install_advice, missing_package
 
 __all__ = ["TABLES", "as_json", "as_lines", "run", "show"]
 
@@ -54,7 +54,7 @@ def _lookup() -> TableLookup:
                 name="--table", reason=f"needs {missing_package(error) or f'a package that is not installed: {error}'}", nearest=None
             ) from None
         return lookup
-    raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_command('spark')}", nearest=None)
+    raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_advice('spark')}", nearest=None)
 
 
 def as_json(found: TransactionTrace, held: TableVersion | None) -> dict[str, object]:

@@ -21,7 +21,7 @@ TopicOption = Annotated[
 Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
 Principal = Annotated[str | None, typer.Option(help="Principal to present to topics that restrict access.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster's answer.")]
 
 FromTime = Annotated[
     str | None, typer.Option("--from-time", help="Start at this time: 2026-11-25T14:30:00 (UTC without an offset), or a duration ago, such as 15m.")

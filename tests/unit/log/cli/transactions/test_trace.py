@@ -215,7 +215,7 @@ def test_a_line_says_what_the_table_holds(held: TableVersion, reported: str) -> 
 def test_without_the_sink_a_table_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "entry_points", lambda **_: ())
     assert run(["trace", "127.0.0.1:1", "-p", "0", "-t", "0", "--table", "t"]) == USAGE
-    assert capsys.readouterr().err == "waltz: --table needs the Delta sink: pip install 'waltz-platform[spark]'\n"
+    assert capsys.readouterr().err == "waltz: --table needs the Delta sink: install the extra spark of waltz-platform\n"
     monkeypatch.setattr(command, "entry_points", lambda **_: (EntryPoint("delta", "package_that_is_not_there:find", command.TABLES),))
     with pytest.raises(InvalidSetting, match="--table needs a package that is not installed"):
         command._lookup()
