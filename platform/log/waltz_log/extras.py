@@ -42,7 +42,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def install_advice(extra: str) -> str:
-    """What to do, as docs/guides/install.md describes it. No package index has the wheel, so this is no command."""
+    """The remedy. It is no command of pip, because the wheel is not on a package index (docs/guides/install.md)."""
     return f"install the extra {extra} of waltz-platform"
 
 
