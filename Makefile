@@ -60,7 +60,7 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff format
 
 test: setup ## all tests but those marked long, slow or install
-	@echo "test: 8,900 tests, about 40 minutes on two cores; make test-unit takes 6"
+	@echo "test: 10,700 tests, about 40 minutes on two cores; make test-unit takes 6"
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone

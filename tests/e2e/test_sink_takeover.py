@@ -95,7 +95,9 @@ def test_a_version_of_a_former_cluster_ends_where_the_new_one_begins(spark: Any,
     ]
 
 
-@pytest.mark.parametrize("step", ["superseded", "tombstones lowered", "all lowered"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("superseded", marks=pytest.mark.slow), "tombstones lowered", pytest.param("all lowered", marks=pytest.mark.slow)]
+)
 def test_a_takeover_that_a_crash_ends_anywhere_is_continued(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The former cluster's driver died too, between a MERGE and its marks."""
     path, make = tmp_path / "t", MAKE["upsert"]
@@ -127,7 +129,7 @@ def _dies(*_: object, **__: object) -> Any:
     raise Died
 
 
-@pytest.mark.parametrize("goes_on", [FIRST, SECOND])
+@pytest.mark.parametrize("goes_on", [pytest.param(FIRST, marks=pytest.mark.slow), SECOND])
 def test_a_restore_to_before_the_takeover_undoes_it_for_either_cluster(spark: Any, tmp_path: Path, goes_on: str) -> None:
     path, make = tmp_path / "t", MAKE["upsert"]
     make(path, FIRST).write(frame(spark, BEFORE))
@@ -167,7 +169,7 @@ def test_letters_of_a_former_cluster_land_below_the_rows_of_the_new_one(spark: A
 LETTERS = [(b"a", b"x"), (b"b", b"y")]
 
 
-@pytest.mark.parametrize("sequence", ["transaction_id", "legs"])
+@pytest.mark.parametrize("sequence", ["transaction_id", pytest.param("legs", marks=pytest.mark.slow)])
 def test_an_audit_compares_the_rows_of_the_new_cluster_alone(spark: Any, tmp_path: Path, sequence: str) -> None:
     def sink(key: str) -> DeltaUpsert:
         return DeltaUpsert(str(tmp_path / "t"), key, ["tail"], sequence=sequence, former_clusters=[FIRST])

@@ -56,7 +56,7 @@ COMPLAINTS = {
     "living_client_fenced_for_good": (2, "appends no more"),
     "damaged_view_not_noticed": (100_006, "13: no check noticed a bit that flipped"),
     "damaged_view_metadata_not_noticed": (100_190, "13: no check noticed a bit that flipped"),
-    "older_fence_believed": (1_300, "13: a fence went back"),
+    "older_fence_believed": (300, "13: a fence went back"),
     "topic_shown_without_a_right": (700_000, "36: a topic is shown"),
     "map_shared_between_rights": (700_000, "36: a topic is shown"),
     "followers_need_no_right": (700_000, "31: a principal that no rule permits anything was served: /waltz.Server/Follow"),

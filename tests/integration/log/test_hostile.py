@@ -14,7 +14,7 @@ SECONDS = 40.0
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_hostile_client_changes_no_outcome_learns_nothing_and_exhausts_no_node(workers: int, tmp_path: Path) -> None:
     """It does not compare latencies: a minute on a busy machine says little of a p99."""
     settings = {"workers": workers}

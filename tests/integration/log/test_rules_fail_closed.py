@@ -99,7 +99,7 @@ def test_rules_that_zookeeper_lost_or_damaged_stay_in_force_and_are_repaired(tmp
         assert permitted(cluster, "bad"), "roles alone decide again"
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_nodes_that_start_after_zookeeper_was_put_back_to_before_the_first_rule_open_nothing(workers: int, tmp_path: Path) -> None:
     settings = {"workers": workers}
     with LocalCluster(tmp_path, partitions=2, storages=1, servers=1, secure=True, server_settings=settings, storage_settings=settings) as cluster:
