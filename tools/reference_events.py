@@ -60,6 +60,8 @@ not.
 | info | Nothing: a normal change of state. |
 | debug | Nothing: details for developers. |
 
+In an event of Spark's executors, or of the ZooKeeper client, `%s` and `%r` stand for a value: match on the text before it.
+
 Fields that many events share: `partition` is the log partition, `replica` the name of a storage node, `session` the store session, `error` a message.
 An event with a stack trace also has the field `exception`.
 """

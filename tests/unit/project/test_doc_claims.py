@@ -1,0 +1,199 @@
+"""What pages claim of commands, settings, events, ports and versions is what the code has. Each test is for a contradiction that readers found."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import reference, reference_settings
+from tools.doc_blocks import blocks, shell_commands
+from tools.log_events import MEANINGS
+from tools.plain_english import pages
+from tools.reference_commands import commands
+from waltz_log import exit_codes
+from waltz_log.cli.addressed_commands import AddressedCommand
+from waltz_log.errors import WaltzError
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = {str(page): (ROOT / page).read_text() for page in pages()}
+WRITTEN = {page: text for page, text in TEXTS.items() if ROOT / page not in reference.PAGES and not page.startswith("docs/decisions/")}
+"""The pages that persons write. Decisions say how things were."""
+
+ADDRESSES = {"$CLUSTER": "CLUSTER", "CLUSTER": "CLUSTER", "<cluster>": "CLUSTER", "$COORDINATOR": "COORDINATOR", "COORDINATOR": "COORDINATOR"}
+NEEDED = {name: command.params[0].metavar for name, command in commands() if isinstance(command, AddressedCommand)}
+"""By the words of a command, the address that is its first argument."""
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def broken_rows(text: str) -> list[str]:
+    """Rows with another number of cells than the head of their table, as with a `|` that is not escaped."""
+    found = []
+    for table in re.finditer(r"(?:^\|.*\n)+", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE):
+        head, *rows = table[0].splitlines()
+        found += [row for row in rows if len(re.findall(r"(?<!\\)\|", row)) != len(re.findall(r"(?<!\\)\|", head))]
+    return found
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_each_row_of_a_table_has_the_cells_of_its_head(page: str) -> None:
+    assert broken_rows(TEXTS[page]) == []
+
+
+def test_a_row_with_a_bar_in_code_is_found() -> None:
+    assert broken_rows("| a | b |\n|---|---|\n| `x | head` | c |\n") == ["| `x | head` | c |"]
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def typed(text: str) -> Iterator[list[str]]:
+    """The words of commands in blocks, and in code within sentences."""
+    for block in blocks("", text):
+        if block.language in ("sh", "console"):
+            yield from shell_commands(block)
+    for code in re.findall(r"`(waltz [^`]+)`", text):
+        yield code.split()
+
+
+def wrong_addresses(text: str) -> list[str]:
+    found = []
+    for words in typed(text):
+        name = next((" ".join(words[1:end]) for end in (4, 3, 2) if " ".join(words[1:end]) in NEEDED), None)
+        if words[0] != "waltz" or name is None:
+            continue
+        given = [ADDRESSES[word] for word in words[1 + len(name.split()) :] if word in ADDRESSES]
+        if given and given[0] != NEEDED[name]:
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_commands_name_the_address_that_they_need(page: str) -> None:
+    assert wrong_addresses(TEXTS[page]) == []
+
+
+@pytest.mark.parametrize(
+    "command", ["waltz cluster status $CLUSTER", "waltz topic list COORDINATOR", "waltz cluster replica add CLUSTER 0 storage-0"]
+)
+def test_a_command_with_the_other_address_is_found(command: str) -> None:
+    assert wrong_addresses(f"Run `{command}`.") == [command]
+
+
+def test_no_command_of_clients_speaks_of_the_coordinator() -> None:
+    found = [
+        (name, parameter.name)
+        for name, command in commands()
+        if NEEDED.get(name) == "CLUSTER"
+        for parameter in command.params
+        if "coordinator" in (parameter.help or "")
+    ]
+    assert found == []
+
+
+def test_the_options_that_settings_name_exist() -> None:
+    known = {option for _, command in commands() for parameter in command.params for option in (*parameter.opts, str(parameter.metavar))}
+    named = [option for section in reference_settings.SECTIONS for option in section.options]
+    assert len(named) > 10
+    assert [option for option in named if option not in known] == []
+    assert "--hide" in named
+
+
+def test_no_page_or_message_installs_the_project_from_a_package_index() -> None:
+    wanted = re.compile(r"pip install(?![^\n`]*\.whl)[^\n`]*\bwaltz[-_]platform")
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "platform").rglob("*.py")}
+    assert [name for name, text in (WRITTEN | sources).items() if wanted.search(text)] == []
+    assert wanted.search("pip install 'waltz-platform[server]'")
+    assert not wanted.search('pip install "dist/waltz_platform-0.3.0.dev0-py3-none-any.whl[server]"')
+
+
+# ---- settings, events, errors ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("quotas[].transactions_per_s", "transactions per second"),
+        ("mounts_per_s", "mounts per second"),
+        ("bytes_per_s", "bytes per second"),
+        ("repair_bytes_per_s", "bytes per second"),
+        ("segment_bytes", "bytes"),
+        ("upkeep_s", "seconds"),
+        ("linger_ms", "milliseconds"),
+    ],
+)
+def test_a_setting_has_the_unit_of_its_name(name: str, unit: str) -> None:
+    assert reference_settings.unit_of(name) == unit
+
+
+def test_only_settings_of_bytes_are_in_bytes() -> None:
+    paths = [path for section in reference_settings.SECTIONS for path, _ in reference_settings.fields_of(section.model)]
+    assert [path for path in paths if "bytes" in reference_settings.unit_of(path) and "bytes" not in path.rsplit(".", 1)[-1]] == []
+
+
+def shortened_events(text: str) -> list[str]:
+    """Code that is the beginning of an event's name, and no event itself: a search for it in a log finds it, a match on it does not."""
+    return [
+        code
+        for code in re.findall(r"`([a-z][a-z0-9 ,]+ [a-z0-9 ,]+)`", text)
+        if code not in MEANINGS and any(re.match(rf"{re.escape(code)}[ ,]", event) for event in MEANINGS)
+    ]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_pages_name_log_events_in_full(page: str) -> None:
+    assert shortened_events(TEXTS[page]) == []
+
+
+def test_a_shortened_event_is_found() -> None:
+    assert shortened_events("The node logs `new certificate refused`.") == ["new certificate refused"]
+
+
+def codes(text: str) -> set[int]:
+    """The exit codes of the tables with such a column."""
+    tables = re.findall(r"^\| (?:exit )?code \| meaning \|.*\n((?:\|.*\n)+)", text, re.MULTILINE | re.IGNORECASE)
+    return {int(code) for table in tables for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+
+
+def errors_below(kind: type[WaltzError]) -> Iterator[type[WaltzError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from errors_below(each)
+
+
+def test_each_exit_code_is_on_the_page_of_errors_and_those_of_jobs_on_that_of_jobs() -> None:
+    import waltz_delta.errors  # noqa: F401
+
+    declared = {each.exit_code for each in errors_below(WaltzError)}
+    assert declared <= codes(TEXTS["docs/reference/errors.md"]) == codes(exit_codes.__doc__ or "")
+    of_jobs = {each.exit_code for each in errors_below(WaltzError) if each.__module__.startswith("waltz_delta")}
+    assert len(of_jobs) > 3
+    assert of_jobs | {exit_codes.OK, exit_codes.REFUSED, exit_codes.MACHINE, exit_codes.LACKING} <= codes(TEXTS["docs/guides/pipelines.md"])
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ports_on_the_page_of_monitoring_are_those_of_the_files() -> None:
+    (image,) = set(re.findall(r'_HTTP="\{host: [\d.]+, port: (\d+), probe_port: (\d+)\}"', (ROOT / "conf/deploy/Containerfile").read_text()))
+    systemd = [
+        re.findall(r"_HTTP=\{host: [\d.]+, port: (\d+)\}", (ROOT / f"conf/deploy/systemd/{kind}.env").read_text())[0]
+        for kind in ("storage", "server")
+    ]
+    page = TEXTS["docs/guides/monitoring.md"]
+    assert f"| the image, Compose, Kubernetes | {image[0]}, {image[1]} | {image[0]}, {image[1]} |" in page
+    assert f"`conf/monitoring/prometheus.yml` | {systemd[0]}, none | {systemd[1]}, none |" in page
+    scraped = (ROOT / "conf/monitoring/prometheus.yml").read_text()
+    assert all(f"127.0.0.1:{port}" in scraped for port in systemd)
+
+
+def test_folders_of_releases_have_the_version_of_the_tree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    named = {(page, found) for page, text in WRITTEN.items() for found in re.findall(r"/opt/waltz-(\d[\w.]*\w)", text)}
+    assert len(named) > 1
+    assert {(page, found) for page, found in named if found != version} == set()
