@@ -23,9 +23,12 @@ from pyspark_waltz.decode.settings import DecodeSettings
 
 __all__ = ["JsonColumns"]
 
-_AT_ONCE: Final = 512
-"""Documents whose values are turned into columns together: as many as a processor's cache holds."""
+_VALUES_AT_ONCE: Final = 50_000
+_DOCUMENTS_AT_ONCE: Final = 2_048
+"""Most values, and documents, that are turned into columns together: about as many as a processor's cache holds."""
 _ARRAY, _OBJECT = b"[{"
+_ARRAY_OR_OBJECT: Final = np.uint8(_ARRAY ^ _OBJECT)
+"""The one bit that distinguishes them."""
 
 
 class JsonColumns:
@@ -35,12 +38,13 @@ class JsonColumns:
         self._record = record_of(columns, arrow, settings, zone, fields=settings.names_in_data(columns.names))
         self._decode = msgspec.json.Decoder(self._record.made).decode
         self._nothing = self._record.made()
+        self._at_once = max(1, min(_DOCUMENTS_AT_ONCE, _VALUES_AT_ONCE // max(1, len(columns))))
 
     def decode(self, data: Any, problems: Problems) -> list[Any]:
         """One array for each declared field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
         if data.type != pa.binary():
             data = data.cast(pa.binary())
-        parts = [self._part(data.slice(at, _AT_ONCE), at, problems) for at in range(0, max(1, len(data)), _AT_ONCE)]
+        parts = [self._part(data.slice(at, self._at_once), at, problems) for at in range(0, max(1, len(data)), self._at_once)]
         return parts[0] if len(parts) == 1 else [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
 
     def _part(self, data: Any, first: int, problems: Problems) -> list[Any]:
@@ -88,7 +92,7 @@ def _suspicious(data: Any, documents: list[bytes | None]) -> set[int]:
     offsets = np.frombuffer(data.buffers()[1], dtype=np.int32)[data.offset : data.offset + len(data) + 1]
     if len(data) and np.diff(offsets).max() > 2 * DEPTH_MAX:
         text = np.frombuffer(data.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
-        opening = np.flatnonzero((text == _ARRAY) | (text == _OBJECT))
+        opening = np.flatnonzero(text | _ARRAY_OR_OBJECT == _OBJECT)
         if len(opening) > DEPTH_MAX:
             brackets = np.diff(np.searchsorted(opening, offsets - offsets[0]))
             many = np.flatnonzero(brackets > DEPTH_MAX).tolist()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import chain
-from operator import attrgetter
 from typing import Any, Final  # Any: JSON values, and pyarrow has no types
 
 import msgspec
@@ -114,7 +113,8 @@ class Record(Kind):
 
     def columns(self, values: Sequence[Any], rows: Rows, problems: Problems) -> list[Any]:
         """One array for each field; `values` holds no None."""
-        return [field.column(list(map(attrgetter(f"f{n}"), values)), rows, problems) for n, field in enumerate(self.fields)]
+        flat, width = list(chain.from_iterable(map(msgspec.structs.astuple, values))), len(self.fields)
+        return [field.column(flat[n::width], rows, problems) for n, field in enumerate(self.fields)]
 
 
 def _admitted(kind: Kind, value: Any) -> Any:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as _pc
 
 from pyspark_waltz.decode import times
+from pyspark_waltz.decode.json_arrays import common_shape, numbers, texts
 from pyspark_waltz.decode.json_exact import Number, compact, java_double, parse_value, text_of
 from pyspark_waltz.decode.problems import LOSSLESS_ADVICE, Problems, Refused, shown
 from pyspark_waltz.decode.settings import EARLIEST, DecodeSettings, bounds_text
@@ -31,6 +32,7 @@ pc: Any = _pc
 Rows = Sequence[int]
 """For each value, the transaction of the batch that it belongs to."""
 
+_WHOLE_LETTERS: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 _WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _ARROW_FROM, _ARROW_BEFORE = (times.micros_of(datetime(year, 1, 1)) for year in (1902, 2037))
@@ -39,6 +41,8 @@ _VARIANT_NUMBER_MAX, _VARIANT_NAME_MAX = 1000, 50_000
 """Limits of the parser that makes a VARIANT (Jackson's `StreamReadConstraints`)."""
 _MINUS_ZERO: Final = Number("-0", whole=True)
 """A whole number has no sign of zero, and the fast decoder reads it as one."""
+_JUDGED_AT_ONCE: Final = 512
+"""Most values that are judged one by one because of one of them."""
 _DIGITS_MAX: Final = 20
 """More digits than a 64-bit number has."""
 _SHOWN_DIGITS_MAX: Final = 1000
@@ -80,7 +84,12 @@ class Scalar(Kind, ABC):
             found = self.convert(values)
         except (pa.ArrowException, OverflowError, TypeError):
             found = None
-        return found if found is not None else self._one_by_one(values, rows, problems)
+        if found is not None:
+            return found
+        if len(values) > _JUDGED_AT_ONCE:
+            starts = range(0, len(values), _JUDGED_AT_ONCE)
+            return pa.concat_arrays([self.column(values[at : at + _JUDGED_AT_ONCE], rows[at : at + _JUDGED_AT_ONCE], problems) for at in starts])
+        return self._one_by_one(values, rows, problems)
 
     def _one_by_one(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
         kept = []
@@ -121,6 +130,9 @@ class Text(Scalar):
     """Any value, as text."""
 
     __slots__ = ()
+
+    def convert(self, values: list[Any]) -> Any:
+        return texts(values)
 
     @property
     def annotation(self) -> Any:
@@ -165,6 +177,9 @@ class Whole(Scalar):
         number = Annotated[int, msgspec.Meta(ge=-(1 << (self.bits - 1)), le=(1 << (self.bits - 1)) - 1)]
         return number | str if self.lossless else number
 
+    def convert(self, values: list[Any]) -> Any:
+        return numbers(values, _WHOLE_LETTERS[self.bits], self.arrow)
+
     def admit(self, value: Any) -> Any:
         if isinstance(value, Number) and value.whole and len(value.text) <= _DIGITS_MAX and self._fits(int(value.text)):
             return int(value.text)
@@ -205,7 +220,7 @@ class Floating(Scalar):
         raise self.is_not(value)
 
     def convert(self, values: list[Any]) -> Any:
-        found = pa.array(values, self.arrow)
+        found = numbers(values, "f" if self.arrow == pa.float32() else "d", self.arrow)
         return None if self.arrow == pa.float32() and pc.any(pc.is_inf(found)).as_py() else found
 
     def one(self, value: Any) -> Any:
@@ -300,10 +315,10 @@ class Day(Scalar):
         raise self.is_not(value)
 
     def convert(self, values: list[Any]) -> Any:
-        texts = pa.array(values, pa.string())
-        if pc.all(pc.match_substring_regex(texts, times.DAY)).as_py() is False:
+        found = texts(values)
+        if common_shape(found) != times.DAY_SHAPE and pc.all(pc.match_substring_regex(found, times.DAY)).as_py() is False:
             return None
-        days = texts.cast(self.arrow)
+        days = found.cast(self.arrow)
         least = pc.min(days.cast(pa.int32())).as_py()
         return None if least is not None and least < EARLIEST.toordinal() - times.EPOCH_DAY else days
 
@@ -337,12 +352,16 @@ class Moment(Scalar):
 
     def convert(self, values: list[Any]) -> Any:
         try:
-            texts = pa.array(values, pa.string())
+            found = texts(values)
         except (pa.ArrowInvalid, TypeError):
             return self._counted(values)
-        if pc.all(pc.match_substring_regex(texts, times.MOMENT)).as_py() is False:
+        shape = common_shape(found)
+        if shape is not None:
+            if re.fullmatch(times.MOMENT, shape) is None:
+                return None
+        elif pc.all(pc.match_substring_regex(found, times.MOMENT)).as_py() is False:
             return None
-        moments = texts.cast(self.arrow) if self.zone is None else self._zoned(texts)
+        moments = found.cast(self.arrow) if self.zone is None else self._zoned(found, shape)
         return None if moments is None else self._bounded(moments)
 
     def _counted(self, values: list[Any]) -> Any:
@@ -352,7 +371,9 @@ class Moment(Scalar):
         counts = pc.multiply_checked(pa.array(values, pa.int64()), times.MICROSECONDS[unit])
         return self._bounded(counts.cast(self.arrow))
 
-    def _zoned(self, texts: Any) -> Any:
+    def _zoned(self, texts: Any, shape: str | None) -> Any:
+        if shape is not None:
+            return texts.cast(self.arrow) if re.search(times.OFFSET, shape) else self._local(texts)
         with_offset = pc.match_substring_regex(texts, times.OFFSET)
         if pc.all(with_offset).as_py() in (True, None):
             return texts.cast(self.arrow)

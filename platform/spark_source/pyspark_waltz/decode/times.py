@@ -13,12 +13,14 @@ from zoneinfo import ZoneInfo
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["DAY", "EPOCH_DAY", "MICROSECONDS", "MOMENT", "OFFSET", "days_of", "micros_of", "micros_of_text", "time_zone"]
+__all__ = ["DAY", "DAY_SHAPE", "EPOCH_DAY", "MICROSECONDS", "MOMENT", "OFFSET", "days_of", "micros_of", "micros_of_text", "time_zone"]
 
 MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds in one unit."""
 
 DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+DAY_SHAPE: Final = "0000-00-00"
+"""What a `DAY` becomes if each digit is replaced by 0."""
 OFFSET: Final = r"[T ].*(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 """Finds the offset of a text that is a `MOMENT`."""
 MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?$"
