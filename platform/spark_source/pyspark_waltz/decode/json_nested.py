@@ -3,14 +3,12 @@ problem of an element is one of the transaction that holds it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from itertools import chain
 from typing import Any, Final  # Any: JSON values, and pyarrow has no types
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -33,9 +31,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pyspark_waltz.decode.json_scalars import Binary, Boolean, Day, DecimalNumber, Floating, Kind, Moment, Rows, Text, Variant, Whole
+from pyspark_waltz.decode.json_scalars import Binary, Boolean, Day, DecimalNumber, Floating, JsonKind, Moment, Text, Variant, Whole
+from pyspark_waltz.decode.kinds import Rows
+from pyspark_waltz.decode.nested_columns import fields_of, list_column, map_column, struct_column
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.whole_columns import texts
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Listing", "Mapping", "Record", "kind_of", "record_of"]
@@ -46,8 +47,8 @@ _SHOWN_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Kind):
-    element: Kind
+class Listing(JsonKind):
+    element: JsonKind
 
     @property
     def annotation(self) -> Any:
@@ -59,16 +60,14 @@ class Listing(Kind):
         return [_admitted(self.element, each) for each in value]
 
     def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        offsets, owners = _offsets(values, rows)
-        elements = self.element.column(list(chain.from_iterable(filter(None, values))), owners, problems)
-        return pa.ListArray.from_arrays(offsets, elements, type=self.arrow)
+        return list_column(self, self.element, values, rows, problems)
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping(Kind):
+class Mapping(JsonKind):
     """An object whose names are data. Of two equal names the last one counts."""
 
-    value: Kind
+    value: JsonKind
 
     @property
     def annotation(self) -> Any:
@@ -80,19 +79,15 @@ class Mapping(Kind):
         return {name: _admitted(self.value, each) for name, each in value.items()}
 
     def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        offsets, owners = _offsets(values, rows)
-        given = list(filter(None, values))
-        names = pa.array(list(chain.from_iterable(given)), pa.string())
-        items = self.value.column(list(chain.from_iterable(each.values() for each in given)), owners, problems)
-        return pa.MapArray.from_arrays(offsets, names, items, type=self.arrow)
+        return map_column(self, texts, self.value, values, rows, problems)
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Kind):
+class Record(JsonKind):
     """An object with declared fields; others are ignored. `made` is the class of the fast decoder, whose attributes are `f0`, `f1` and so on."""
 
     names: tuple[str, ...]
-    fields: tuple[Kind, ...]
+    fields: tuple[JsonKind, ...]
     made: type[msgspec.Struct]
 
     @property
@@ -105,34 +100,19 @@ class Record(Kind):
         return self.made(*[_admitted(field, value.get(name)) for name, field in zip(self.names, self.fields, strict=True)])
 
     def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        absent = np.fromiter((value is None for value in values), dtype=bool, count=len(values))
-        if absent.any():
-            nothing = self.made()
-            values = [nothing if value is None else value for value in values]
-        return pa.StructArray.from_arrays(self.columns(values, rows, problems), fields=list(self.arrow), mask=pa.array(absent))
+        return struct_column(self, self.made(), self.columns, values, rows, problems)
 
     def columns(self, values: Sequence[Any], rows: Rows, problems: Problems) -> list[Any]:
         """One array for each field; `values` holds no None."""
-        flat, width = list(chain.from_iterable(map(msgspec.structs.astuple, values))), len(self.fields)
-        return [field.column(flat[n::width], rows, problems) for n, field in enumerate(self.fields)]
+        return fields_of(self.fields, map(msgspec.structs.astuple, values), rows, problems)
 
 
-def _admitted(kind: Kind, value: Any) -> Any:
+def _admitted(kind: JsonKind, value: Any) -> Any:
     return None if value is None else kind.admit(value)
 
 
-def _nullable(kind: Kind) -> Any:
+def _nullable(kind: JsonKind) -> Any:
     return kind.annotation if kind.annotation is msgspec.Raw else kind.annotation | None
-
-
-def _offsets(values: Iterable[Any], rows: Rows) -> tuple[Any, Rows]:
-    """The offsets of an Arrow list or map, with null for None; and the owner of each element."""
-    sizes = np.fromiter((-1 if value is None else len(value) for value in values), dtype=np.int64, count=len(rows))
-    counts = np.maximum(sizes, 0)
-    offsets = np.zeros(len(sizes) + 1, dtype=np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    absent = np.append(sizes < 0, False)
-    return pa.array(offsets, pa.int32(), mask=absent), np.repeat(np.asarray(rows, dtype=np.int64), counts).tolist()
 
 
 def record_of(
@@ -154,7 +134,7 @@ def record_of(
     return Record(path, _shown(struct), whole, names, kinds, made)
 
 
-def kind_of(declared: DataType, arrow: Any, settings: DecodeSettings, zone: tzinfo, path: str) -> Kind:
+def kind_of(declared: DataType, arrow: Any, settings: DecodeSettings, zone: tzinfo, path: str) -> JsonKind:
     """Raises `InvalidSetting` for a type that JSON cannot hold."""
     lossless = settings.numeric_strings == "lossless"
     named = (path, _shown(declared), arrow)

@@ -1,8 +1,6 @@
 """The scalar types of columns that JSON is decoded to. Each kind says what the fast decoder gives (`annotation`), gives the same from a document that
 was parsed exactly (`admit`), and turns the values of a batch into an Arrow array (`column`).
 
-A whole column is converted at once. Only if Arrow refuses it or a bound is broken are its values judged one by one, to find which and why.
-
 Pyright does not know the functions of `pyarrow.compute`: pyarrow generates them when it is imported."""
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import decimal
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Final  # Any: JSON values, and pyarrow has no types
@@ -21,16 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as _pc
 
 from pyspark_waltz.decode import times
-from pyspark_waltz.decode.json_arrays import common_shape, numbers, texts
 from pyspark_waltz.decode.json_exact import Number, compact, java_double, parse_value, text_of
-from pyspark_waltz.decode.problems import LOSSLESS_ADVICE, Problems, Refused, shown
+from pyspark_waltz.decode.kinds import Kind, Scalar
+from pyspark_waltz.decode.problems import LOSSLESS_ADVICE, Refused, shown
 from pyspark_waltz.decode.settings import EARLIEST, DecodeSettings, bounds_text
+from pyspark_waltz.decode.whole_columns import common_shape, numbers, texts
 
-__all__ = ["Binary", "Boolean", "Day", "DecimalNumber", "Floating", "Kind", "Moment", "Rows", "Text", "Variant", "Whole"]
+__all__ = ["Binary", "Boolean", "Day", "DecimalNumber", "Floating", "JsonKind", "Moment", "Text", "Variant", "Whole"]
 
 pc: Any = _pc
-Rows = Sequence[int]
-"""For each value, the transaction of the batch that it belongs to."""
 
 _WHOLE_LETTERS: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 _WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -41,22 +37,16 @@ _VARIANT_NUMBER_MAX, _VARIANT_NAME_MAX = 1000, 50_000
 """Limits of the parser that makes a VARIANT (Jackson's `StreamReadConstraints`)."""
 _MINUS_ZERO: Final = Number("-0", whole=True)
 """A whole number has no sign of zero, and the fast decoder reads it as one."""
-_JUDGED_AT_ONCE: Final = 512
-"""Most values that are judged one by one because of one of them."""
 _DIGITS_MAX: Final = 20
 """More digits than a 64-bit number has."""
 _SHOWN_DIGITS_MAX: Final = 1000
 """Far less than the digits that Python converts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(ABC):
-    """A declared type at a path: fields of a STRUCT with dots; elements and values have the path of what contains them."""
+class JsonKind(Kind, ABC):
+    """A declared type of JSON."""
 
-    path: str
-    shown: str
-    """The type as SQL."""
-    arrow: Any
+    __slots__ = ()
 
     @property
     @abstractmethod
@@ -67,53 +57,16 @@ class Kind(ABC):
     def admit(self, value: Any) -> Any:
         """The value as the fast decoder gives it, from one that `json_exact.parse` gave and that is not null. Raises `Refused`."""
 
-    @abstractmethod
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        """An array of `arrow`; null where a value is None or a problem."""
-
     def is_not(self, value: Any) -> Refused:
         """The problem of a value as `json_exact.parse` gives it."""
-        return Refused(f"{self.path} is not {self.shown}: {shown(value.text if isinstance(value, Number) else text_of(value))}")
+        return self.mismatch(value.text if isinstance(value, Number) else text_of(value))
 
 
-class Scalar(Kind, ABC):
+class JsonScalar(Scalar, JsonKind, ABC):
     __slots__ = ()
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        try:
-            found = self.convert(values)
-        except (pa.ArrowException, OverflowError, TypeError):
-            found = None
-        if found is not None:
-            return found
-        if len(values) > _JUDGED_AT_ONCE:
-            starts = range(0, len(values), _JUDGED_AT_ONCE)
-            return pa.concat_arrays([self.column(values[at : at + _JUDGED_AT_ONCE], rows[at : at + _JUDGED_AT_ONCE], problems) for at in starts])
-        return self._one_by_one(values, rows, problems)
 
-    def _one_by_one(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
-        kept = []
-        for row, value in zip(rows, values, strict=True):
-            try:
-                kept.append(None if value is None else self.one(value))
-            except Refused as refused:
-                problems.add(row, str(refused))
-                kept.append(None)
-        return self.array(kept)
-
-    def array(self, kept: list[Any]) -> Any:
-        return pa.array(kept, self.arrow)
-
-    def convert(self, values: list[Any]) -> Any:
-        """All values at once; None, or one of Arrow's errors, if they must be judged one by one."""
-        return pa.array(values, self.arrow)
-
-    def one(self, value: Any) -> Any:
-        """One value, as `array` accepts it. Raises `Refused`."""
-        return value
-
-
-class Boolean(Scalar):
+class Boolean(JsonScalar):
     __slots__ = ()
 
     @property
@@ -126,7 +79,7 @@ class Boolean(Scalar):
         raise self.is_not(value)
 
 
-class Text(Scalar):
+class Text(JsonScalar):
     """Any value, as text."""
 
     __slots__ = ()
@@ -149,7 +102,7 @@ class Text(Scalar):
         return str(value) if isinstance(value, int) else java_double(value)
 
 
-class Binary(Scalar):
+class Binary(JsonScalar):
     """Base64."""
 
     __slots__ = ()
@@ -168,7 +121,7 @@ class Binary(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Scalar):
+class Whole(JsonScalar):
     bits: int
     lossless: bool
 
@@ -202,7 +155,7 @@ class Whole(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class Floating(Scalar):
+class Floating(JsonScalar):
     lossless: bool
 
     @property
@@ -233,7 +186,7 @@ class Floating(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class DecimalNumber(Scalar):
+class DecimalNumber(JsonScalar):
     """Exact: the number's own text is converted, and rounded half up to the scale. The fast decoder gives the text of the value, whatever it is."""
 
     precision: int
@@ -300,7 +253,7 @@ class DecimalNumber(Scalar):
         return text
 
 
-class Day(Scalar):
+class Day(JsonScalar):
     """A DATE from year 1 to year 9999, whatever the bounds of timestamps are."""
 
     __slots__ = ()
@@ -333,7 +286,7 @@ class Day(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment(Scalar):
+class Moment(JsonScalar):
     """A TIMESTAMP (`zone`: of a text without an offset) or a TIMESTAMP_NTZ (`zone` is None, and numbers are refused)."""
 
     settings: DecodeSettings
@@ -437,7 +390,7 @@ class Moment(Scalar):
         return pa.array(kept, pa.int64()).cast(self.arrow)
 
 
-class Variant(Scalar):
+class Variant(JsonScalar):
     """The value as compact JSON, in which every name of an object stands once. Spark makes a VARIANT of it."""
 
     __slots__ = ()
