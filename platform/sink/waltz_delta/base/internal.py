@@ -34,7 +34,6 @@ __all__ = [
     "checkpoint_of",
     "cloned_session",
     "hadoop_configuration",
-    "has_class",
     "is_conflict",
     "lost_held_rows",
     "observed",
@@ -382,14 +381,6 @@ def observed(observation: Observation) -> dict[str, int] | None:
 def _future_of(observation: Any) -> Any:
     """The future of an `Observation`'s counts, in the JVM; None if no plan uses it. `Any`: py4j's objects have no types."""
     return None if observation._jo is None else observation._jo.future()
-
-
-def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether a class is on the driver's class path, for example from a jar that Spark does not contain."""
-    found: Any = spark._jvm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return isinstance(found, JavaClass)
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:

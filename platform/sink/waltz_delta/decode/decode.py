@@ -1,18 +1,14 @@
 """From the bytes of a transaction to columns, strictly: a transaction decodes completely or not at all, with a reason.
 
-JSON and Arrow are decoded in Python workers (`decode_worker`); their rules are in `pyspark_waltz.decode`. Avro and Protobuf are decoded by Spark's
-own functions: what they refuse does not decode, nor does a timestamp or date out of bounds.
+Every format is decoded in Python workers (`decode_worker`); the rules are in `pyspark_waltz.decode`.
 
 Fields keep the names that they have in the data, unless `fields` names others. The columns of the log (`partition`, `transaction_id`, `timestamp`,
-`header` and any others that the source was asked for) are added, so a column must not have one of those names. Sources: Spark's documentation of
-`from_avro` and `from_protobuf`, mode PERMISSIVE; tests check what they do in each of these cases.
+`header` and any others that the source was asked for) are added, so a column must not have one of those names.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,15 +16,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructType
 
 from pyspark_waltz.decode.declarations import check_names
-from waltz_delta.base import internal
-from waltz_delta.decode.decode_nested import checked, first_problem
-from waltz_delta.decode.decode_times import TypedTimes
+from pyspark_waltz.decode.formats import own_columns, read_schema
 from waltz_delta.decode.decode_worker import decode_in_workers
 from waltz_delta.decode.row_checks import Checks
 from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
-from waltz_log.untrusted_files import DESCRIPTOR, read_bytes
 
 __all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "raised", "refuse", "shape"]
 
@@ -37,37 +30,21 @@ VALUE = "_waltz_value"
 UNDECODABLE = "waltz_delta: does not decode: "
 """Prefix of the error of a query over undecodable data, if nothing else was declared."""
 
-_AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
-_PROTOBUF = "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst"
-"""A class that only the jars contain: Spark itself contains the functions that a user calls."""
-
 
 def decode(rows: DataFrame, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:
-    """The columns of the log, those of the data, `DATA` (of what does not decode, or of each row) and `PROBLEM`. With the keys of `checks`, JSON has
+    """The columns of the log, those of the data, `DATA` (of what does not decode) and `PROBLEM`. With the keys of `checks`, JSON has
     `MISSING` and `MISSING_KEY` too."""
     if settings.format == "bytes":
         return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
     kept = [name for name in rows.columns if name != "data"]
-    if settings.columns is not None:
-        found = declared_columns(rows.sparkSession, settings)
-        check_names(settings, found)
-        _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
-        wanted = {name.lower() for name in checks.unstorable}
-        texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
-        keys = checks.keys if settings.format == "json" else None  # Arrow checks required columns itself
-        return decode_in_workers(rows, kept, found, settings, Checks(keys, tuple(texts)))
-    value, problem = {"avro": _avro, "protobuf": _protobuf}[settings.format](rows, settings)
-    read = rows.select(*kept, f.col("data").alias(DATA), value.alias(VALUE))
-    fields = read.schema[VALUE].dataType
-    assert isinstance(fields, StructType)
-    _refuse_names(fields.fieldNames(), kept)
-    return read.select(*kept, DATA, f.col(f"{VALUE}.*"), f.coalesce(problem, *_out_of_bounds(f.col(VALUE), fields, settings)).alias(PROBLEM))
-
-
-def _out_of_bounds(read: Column, fields: StructType, settings: DecodeSettings) -> list[Column]:
-    """One condition for each field that may hold a timestamp."""
-    wrong = first_problem(checked(read[field.name], field.dataType, field.name, TypedTimes(settings)) for field in fields.fields)
-    return [] if wrong is None else [wrong]
+    schema = read_schema(settings)
+    found = declared_columns(rows.sparkSession, settings) if schema is None else own_columns(settings, schema)
+    check_names(settings, found)
+    _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
+    wanted = {name.lower() for name in checks.unstorable}
+    texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
+    keys = checks.keys if settings.format == "json" else None  # the others know themselves what is required
+    return decode_in_workers(rows, kept, found, settings, Checks(keys, tuple(texts)), schema)
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:
@@ -79,50 +56,6 @@ def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructTyp
     if not isinstance(found, StructType):
         raise InvalidSetting(name="columns", reason=f"want names and types, as `tail STRING, leg INT`, got {settings.columns}", nearest=None)
     return found
-
-
-def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
-    """A record whose every field is null counts as undecodable, because Spark returns that for a record it cannot read."""
-    _need_jar(rows.sparkSession, _AVRO, "avro")
-    from pyspark.sql.avro.functions import from_avro
-
-    text = settings.avro_schema or ""
-    if text.strip().endswith(".avsc"):
-        text = _read(text.strip(), "avro_schema").decode("utf-8", "replace")
-    try:
-        names = [str(field["name"]) for field in json.loads(text)["fields"]]
-    except (ValueError, KeyError, TypeError):
-        raise InvalidSetting(name="avro_schema", reason="is not the schema of an Avro record", nearest=None) from None
-    read = f.col(VALUE)
-    nothing = f.col(DATA).isNull() | read.isNull() | f.coalesce(*[read[name].cast("string") for name in names]).isNull()
-    return from_avro(f.col("data"), text, {"mode": "PERMISSIVE"}), _unless_decoded(nothing, "Avro record of the declared schema")
-
-
-def _protobuf(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
-    _need_jar(rows.sparkSession, _PROTOBUF, "protobuf")
-    from pyspark.sql.protobuf.functions import from_protobuf
-
-    descriptor = _read(settings.descriptor or "", "descriptor")
-    value = from_protobuf(f.col("data"), settings.message or "", options={"mode": "PERMISSIVE"}, binaryDescriptorSet=descriptor)
-    return value, _unless_decoded(f.col(VALUE).isNull(), f"Protobuf message {settings.message}")
-
-
-def _unless_decoded(wrong: Column, what: str) -> Column:
-    return f.when(f.col(DATA).isNull(), "no data").when(wrong, f"is not an {what}" if what.startswith("A") else f"is not a {what}")
-
-
-def _read(path: str, setting: str) -> bytes:
-    try:
-        return read_bytes(Path(path), DESCRIPTOR)
-    except OSError as error:
-        raise InvalidSetting(name=setting, reason=f"cannot be read: {path}: {error.strerror}", nearest=None) from None
-
-
-def _need_jar(spark: SparkSession, name: str, kind: str) -> None:
-    if not internal.has_class(spark, name):
-        package = f"org.apache.spark:spark-{kind}_2.13:{spark.version}"
-        reason = f"{kind} needs a jar that the session lacks: add --packages {package}, or the jar itself to spark.jars"
-        raise InvalidSetting(name="format", reason=reason, nearest=None)
 
 
 def _refuse_names(names: Iterable[str], reserved: Iterable[str]) -> None:
@@ -164,7 +97,7 @@ def shape(
     if settings is None and schema is not None:
         settings = DecodeSettings(format="json", columns=schema)
     if settings is not None and settings.format != "bytes":
-        # Counting also keeps the filter from being evaluated below, where Avro and Protobuf would be decoded twice.
+        # Counting also keeps the filter from being evaluated below, where data would be decoded twice.
         counted = refuse(decode(rows, settings)).observe("undecodable", f.count(PROBLEM))
         rows = counted.where(f.col(PROBLEM).isNull()).drop(PROBLEM, DATA)
     return project(rows, where=f.expr(where) if where is not None else None, select=select)

@@ -9,16 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as _pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from pyspark_waltz.decode.arrow_streams import ArrowColumns
-from pyspark_waltz.decode.json_columns import JsonColumns
+from pyspark_waltz.decode.formats import make_decoder
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.read_batches import data_of_problems
 from pyspark_waltz.decode.required import find_missing
-from pyspark_waltz.decode.settings import DecodeSettings
-from pyspark_waltz.decode.times import time_zone
-from waltz_delta.decode.row_checks import UNSTORED, Checks
+from waltz_delta.decode.decoding_plan import DecodingPlan
+from waltz_delta.decode.row_checks import UNSTORED
 from waltz_delta.marks.batch import DATA
 
 __all__ = ["BatchDecoder"]
@@ -27,28 +25,22 @@ pc: Any = _pc
 
 
 class BatchDecoder:
-    """`kept`: columns that pass through. `declared`: the columns to decode. `result`: all columns of a result, in order."""
-
-    def __init__(self, kept: Sequence[str], declared: StructType, result: StructType, settings: DecodeSettings, zone: str, checks: Checks) -> None:
-        self._kept, self._declared, self._checks = kept, declared, checks
-        self._schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
-        arrow = [self._schema.field(name).type for name in declared.names]
-        self._json = self._streams = None
-        if settings.format == "json":
-            self._json = JsonColumns(declared, arrow, settings, time_zone(zone))
-        else:
-            self._streams = ArrowColumns(declared, arrow, settings)
+    def __init__(self, plan: DecodingPlan) -> None:
+        self._kept, self._declared, self._checks = plan.kept, plan.declared, plan.checks
+        self._schema = to_arrow_schema(plan.result, timezone="UTC", prefers_large_types=False)
+        arrow = [self._schema.field(name).type for name in plan.declared.names]
+        self._decoder = make_decoder(plan.declared, arrow, plan.settings, plan.zone, plan.schema)
 
     def decode(self, batch: Any) -> Any:
         """A record batch of the result. The values of a transaction with a problem mean nothing."""
         data, count = batch.column(DATA), batch.num_rows
         problems, rows = Problems(), None
-        if self._json is not None:
-            arrays = self._json.decode(data, problems)
+        missing: list[Problems] = []
+        if isinstance(self._decoder, ArrowColumns):
+            arrays, rows = self._decoder.decode(data, problems)
         else:
-            assert self._streams is not None
-            arrays, rows = self._streams.decode(data, problems)
-        missing = self._missing(arrays, problems) if self._json is not None else []
+            arrays = self._decoder.decode(data, problems)
+            missing = self._missing(arrays, problems)
         self._find_unstored(arrays, problems, rows)
         columns = [batch.column(name) for name in self._kept]
         found = [pa.array(each.column(count), pa.string()) for each in (*missing, problems)]

@@ -1,73 +1,30 @@
-"""Scalars at any depth of nested columns: finds, replaces and keeps types, checks and converts values. Plans only.
-
-A path names a scalar: fields of a struct with dots, elements of an array and values of a map by the name of the column that holds them."""
+"""Scalars at any depth of nested columns: finds and replaces types, converts values. Plans only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-__all__ = ["Checked", "Rule", "checked", "first_problem", "found_in", "replaced"]
+__all__ = ["converted", "found_in", "replaced"]
 
 Test = Callable[[DataType], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    value: Column
-    problem: Column | None
-    """Why the value is not what was declared, null if it is; None if no value can be wrong."""
-
-
-class Rule(Protocol):
-    """A check of scalars. `check` is called only for the types that the rule inspects."""
-
-    def inspects(self, kind: DataType) -> bool: ...
-    def converts(self, kind: DataType) -> bool:
-        """Whether `check` returns another value than it was given."""
-        ...
-
-    def check(self, read: Column, kind: DataType, path: str) -> Checked: ...
-
-
-def checked(read: Column, kind: DataType, path: str, rule: Rule) -> Checked:
-    """`kind` is the declared type, which the value has after the rule's conversions."""
-    if not found_in(kind, rule.inspects):
-        return Checked(read, None)
-    converts = found_in(kind, rule.converts)
+def converted(read: Column, kind: DataType, test: Test, convert: Callable[[Column], Column]) -> Column:
+    """The value with each scalar converted whose type passes the test."""
+    if not found_in(kind, test):
+        return read
     if isinstance(kind, StructType):
-        fields = [(field, checked(read.getField(field.name), field.dataType, f"{path}.{field.name}", rule)) for field in kind.fields]
-        made = f.struct(*[part.value.alias(field.name, metadata=field.metadata) for field, part in fields])
-        return Checked(f.when(read.isNotNull(), made) if converts else read, first_problem(part for _, part in fields))
+        fields = [(field, converted(read.getField(field.name), field.dataType, test, convert)) for field in kind.fields]
+        return f.when(read.isNotNull(), f.struct(*[value.alias(field.name, metadata=field.metadata) for field, value in fields]))
     if isinstance(kind, ArrayType):
-        inner = kind.elementType
-        value = f.transform(read, lambda each: checked(each, inner, path, rule).value) if converts else read
-        return Checked(value, _first_of(read, inner, path, rule))
+        return f.transform(read, lambda each: converted(each, kind.elementType, test, convert))
     if isinstance(kind, MapType):
-        inner = kind.valueType
-        value = f.transform_values(read, lambda _, each: checked(each, inner, path, rule).value) if converts else read
-        return Checked(value, _first_of(f.map_values(read), inner, path, rule))
-    return rule.check(read, kind, path)
-
-
-def _first_of(elements: Column, kind: DataType, path: str, rule: Rule) -> Column:
-    def problem(element: Column) -> Column:
-        found = checked(element, kind, path, rule).problem
-        return found if found is not None else f.lit(None).cast("string")
-
-    problems = f.transform(elements, problem)
-    return f.get(f.filter(problems, lambda each: each.isNotNull()), f.lit(0))
-
-
-def first_problem(parts: Iterable[Checked]) -> Column | None:
-    """The first problem among several checks, in their order; None if no value can be wrong."""
-    problems = [part.problem for part in parts if part.problem is not None]
-    return f.coalesce(*problems) if problems else None
+        return f.transform_values(read, lambda _, each: converted(each, kind.valueType, test, convert))
+    return convert(read)
 
 
 def found_in(kind: DataType, test: Test) -> bool:

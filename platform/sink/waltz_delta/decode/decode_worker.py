@@ -1,4 +1,4 @@
-"""JSON and Arrow are decoded in Python workers, one record batch of transactions at a time. A batch costs Spark one node of the plan, however many
+"""Data is decoded in Python workers, one record batch of transactions at a time. A batch costs Spark one node of the plan, however many
 columns are declared.
 
 The worker also finds what depends on decoded values: missing columns, and keys that a table cannot store. It returns the data of a transaction only
@@ -7,8 +7,7 @@ where something is wrong with it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any  # Any: pyarrow has no types
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -19,7 +18,8 @@ from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
 from waltz_delta.base.session import session_zone
-from waltz_delta.decode.decode_nested import Checked, checked, replaced
+from waltz_delta.decode.decode_nested import converted, replaced
+from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks
 from waltz_delta.marks.batch import DATA, PROBLEM, ROW
 
@@ -29,21 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["decode_in_workers"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a worker needs. `result`: the columns that it returns; `declared`: those among them that it decodes."""
-
-    kept: tuple[str, ...]
-    declared: StructType
-    result: StructType
-    settings: DecodeSettings
-    zone: str
-    checks: Checks
-
-
-def decode_in_workers(rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks) -> DataFrame:
+def decode_in_workers(
+    rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
+) -> DataFrame:
     """The kept columns, `row` for Arrow, the declared columns, `MISSING` and `MISSING_KEY` with `Checks.keys`, the data of what is wrong, and
-    `PROBLEM`."""
+    `PROBLEM`. `schema`: of the data, where it has one."""
     zone = session_zone(rows.sparkSession)
     time_zone(zone)  # refuses one that workers do not know
     texts = replaced(columns, _is_variant, StringType())  # of which Spark makes a VARIANT
@@ -58,35 +48,21 @@ def decode_in_workers(rows: DataFrame, kept: Sequence[str], columns: StructType,
             StructField(PROBLEM, StringType()),
         ]
     )
-    plan = _Plan(tuple(kept), columns, result, settings, zone, checks)
+    plan = DecodingPlan(tuple(kept), columns, result, settings, zone, checks, schema)
     found = rows.select(*kept, f.col("data").alias(DATA)).mapInArrow(_in_worker(plan), result)
     variants = [field for field in columns.fields if holds_variant(field.dataType)]
-    made = {field.name: checked(found[field.name], field.dataType, field.name, _Variants()).value for field in variants}
+    made = {field.name: converted(found[field.name], field.dataType, _is_variant, f.parse_json) for field in variants}
     return found.withColumns(made) if made else found
 
 
-def _in_worker(plan: _Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _in_worker(plan: DecodingPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from waltz_delta.decode.decode_batch import BatchDecoder
 
-        decoder = BatchDecoder(plan.kept, plan.declared, plan.result, plan.settings, plan.zone, plan.checks)
-        return map(decoder.decode, batches)
+        return map(BatchDecoder(plan).decode, batches)
 
     return run
 
 
 def _is_variant(kind: DataType) -> bool:
     return isinstance(kind, VariantType)
-
-
-class _Variants:
-    """Makes a VARIANT of its text."""
-
-    def inspects(self, kind: DataType) -> bool:
-        return _is_variant(kind)
-
-    def converts(self, kind: DataType) -> bool:
-        return _is_variant(kind)
-
-    def check(self, read: Any, kind: DataType, path: str) -> Checked:
-        return Checked(f.parse_json(read), None)

@@ -7,7 +7,8 @@ from pyspark.sql import functions as f
 
 __all__ = ["kind_of_problem"]
 
-_TYPE = r"(?s)^(is not one JSON object|.+? is not [A-Z_0-9<>,:()]+): .*$"
+_FORMAT = r"is not one JSON object|is not an Avro record of the declared schema|is not a Protobuf message [^:]+"
+_TYPE = rf"(?s)^({_FORMAT}|.+? is not [A-Z_0-9<>,:()]+): .*$"
 _VALUE = r"(?s) is the (string|number|time) .*?: "
 
 

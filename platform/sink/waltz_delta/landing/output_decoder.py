@@ -53,7 +53,6 @@ class OutputDecoder:
         if is_decoded(raw, self.output.decode):
             return as_decoded(raw)
         target, deletes = self.output.target, self.output.target.deletes
-        in_workers = self.output.decode.columns is not None
         both = tuple(sorted(partitioned_keys(target.keys, target.layout.partition_by)))
         checks = Checks(target.keys if deletes is not None else None, both)
         rows = decode(routed(raw, self.output.route), self.output.decode, checks)
@@ -63,9 +62,9 @@ class OutputDecoder:
             rows = rows.withColumns({DELETED: f.coalesce(deleted, f.lit(False)), AT: f.col("timestamp")})
             if MISSING in rows.columns:
                 problems.append(f.when(f.col(DELETED), f.col(MISSING_KEY)).otherwise(f.col(MISSING)))
-        unstored = None if in_workers else unstored_key(rows, target.keys, target.layout.partition_by)
-        if unstored is not None:
-            problems.append(unstored)
+        if self.output.decode.format == "bytes":
+            unstored = unstored_key(rows, target.keys, target.layout.partition_by)
+            problems += [unstored] if unstored is not None else []
         return rows.withColumn(PROBLEM, f.coalesce(*problems)).drop(MISSING, MISSING_KEY) if len(problems) > 1 else rows
 
     def _projected(self, rows: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
 """`waltz pipeline check`: the errors in pipeline files, or which tables they fill with which columns. Reads only the files.
 
-A table's columns follow from the declaration unless SQL is in it; only Spark can derive the columns of a select list, of Avro or of Protobuf
-(`--spark`). Existing tables, clusters and checkpoints are not inspected here; `ingest` refuses a declaration that does not fit them.
+A table's columns follow from the declaration, or from the schema of Avro or Protobuf data, unless SQL is in it; only Spark can derive the columns
+of a select list (`--spark`). Existing tables, clusters and checkpoints are not inspected here; `ingest` refuses a declaration that does not fit them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any  # JSON values
 from urllib.parse import urlsplit
 
+from pyspark_waltz.decode.formats import own_columns, read_schema
 from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
 from waltz_delta.landing.upsert import UpsertRule
 from waltz_delta.launch import enter_environment
@@ -40,7 +41,13 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
     pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
     problems = {path: list(wrong) for path, (_, wrong) in found.items()}
     _refuse_shared(pipelines, problems)
-    schemas = {path: _declared(settings) for path, settings in pipelines.items()}
+    schemas = {}
+    for path, settings in pipelines.items():
+        try:
+            schemas[path] = _declared(settings)
+        except InvalidSetting as error:  # a schema file
+            problems[path].append(Problem(1, f"decode.{error.name}", error.reason, error.nearest))
+            schemas[path] = {}
     if spark and pipelines:
         for path, columns in _asked_of_spark(pipelines, problems):
             schemas[path] = dict(columns)
@@ -62,11 +69,15 @@ def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
 
 
 def declared_columns(output: OutputSettings) -> Columns | None:
-    """Names and types as declared; None if only Spark can derive them."""
-    if output.projection.select is not None or output.decode.format in ("avro", "protobuf"):
+    """Names and types as declared; None if only Spark can derive them. Raises `InvalidSetting` for a schema that cannot be read or is none."""
+    schema = read_schema(output.decode)
+    own = [] if schema is None else own_columns(output.decode, schema).fields
+    if output.projection.select is not None:
         return None
     if output.target.mode != "append":
         return None  # deletes and history add columns of their own
+    if own:
+        return [*LOG_COLUMNS, *((field.name, _shown(field.dataType.simpleString())) for field in own)]
     if output.decode.columns is None:
         return [*LOG_COLUMNS, ("data", "BINARY")]
     return [*LOG_COLUMNS, *_fields(output.decode.columns)]
@@ -79,8 +90,12 @@ def _fields(ddl: str) -> Iterator[tuple[str, str]]:
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and depth == 0:
             if field := _FIELD.fullmatch(ddl[start:at].strip()):
-                yield field["name"], field["kind"].upper() if "<" not in field["kind"] else field["kind"]
+                yield field["name"], _shown(field["kind"])
             start = at + 1
+
+
+def _shown(kind: str) -> str:
+    return kind.upper() if "<" not in kind else kind
 
 
 def _refuse_shared(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]) -> None:

@@ -46,7 +46,7 @@ class Scalar(Kind, ABC):
     def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
         try:
             found = self.convert(values)
-        except (pa.ArrowException, OverflowError, TypeError):
+        except (pa.ArrowException, OverflowError, TypeError, Refused):
             found = None
         if found is not None:
             return found
@@ -69,7 +69,7 @@ class Scalar(Kind, ABC):
         return pa.array(kept, self.arrow)
 
     def convert(self, values: list[Any]) -> Any:
-        """All values at once; None, or one of Arrow's errors, if they must be judged one by one."""
+        """All values at once; None, `Refused` or one of Arrow's errors, if they must be judged one by one."""
         return pa.array(values, self.arrow)
 
     def one(self, value: Any) -> Any:

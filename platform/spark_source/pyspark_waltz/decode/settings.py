@@ -57,7 +57,7 @@ class DecodeSettings(Settings):
     format: Literal["json", "avro", "protobuf", "arrow", "bytes"] = Field(
         default="bytes",
         description="What the application wrote. `bytes` keeps the column `data` as it is; `arrow` is an Arrow IPC stream of any number of rows; "
-        "`avro` and `protobuf` need Spark's jars for them.",
+        "`avro` is the binary encoding of one record, without a header; `protobuf` is one message.",
     )
     columns: str | None = Field(
         default=None,
@@ -66,11 +66,13 @@ class DecodeSettings(Settings):
     )
     fields: dict[str, str] = Field(
         default={},
-        description="For json and arrow: the field of a column, where it has another name in the data, `{event_time: timestamp}`. A column must "
+        description="The field of a column, where it has another name in the data, `{event_time: timestamp}`, in any format but bytes. A column must "
         "not have the name of a column of the log.",
     )
     avro_schema: str | None = Field(default=None, description="For avro: the writer's schema as JSON text, or the path of an .avsc file.")
-    descriptor: str | None = Field(default=None, description="For protobuf: path of the descriptor set, made by `protoc --descriptor_set_out`.")
+    descriptor: str | None = Field(
+        default=None, description="For protobuf: path of the descriptor set, made by `protoc --include_imports --descriptor_set_out`."
+    )
     message: str | None = Field(default=None, description="For protobuf: full name of the message in the descriptor set.")
     timestamp_unit: TimestampUnit | None = Field(
         default=None,
@@ -99,7 +101,7 @@ class DecodeSettings(Settings):
     )
     nanoseconds: Literal["refuse", "truncate"] = Field(
         default="refuse",
-        description="For json: what happens to a time with more than six digits of a second, unless the further ones are zeros. `refuse`: it "
+        description="For json, avro and protobuf: what happens to a time that counts less than a microsecond. `refuse`: it "
         "cannot be decoded, since a TIMESTAMP holds microseconds. `truncate`: the digits after the sixth are cut.",
     )
     undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
@@ -120,11 +122,11 @@ class DecodeSettings(Settings):
         for name, said in (("timestamp_unit", self.timestamp_unit), ("timestamp_units", self.timestamp_units)):
             if said and self.format not in ("json", "arrow"):
                 raise ValueError(f"{name} does not apply to the format {self.format}")
-        if self.fields and self.format not in ("json", "arrow"):
-            raise ValueError(f"fields does not apply to the format {self.format}")
+        if self.fields and self.format == "bytes":
+            raise ValueError("fields does not apply to the format bytes")
         if self.numeric_strings != "strict" and self.format not in ("json", "arrow"):
             raise ValueError(f"numeric_strings does not apply to the format {self.format}")
-        if self.nanoseconds != "refuse" and self.format != "json":
+        if self.nanoseconds != "refuse" and self.format in ("arrow", "bytes"):
             raise ValueError(f"nanoseconds does not apply to the format {self.format}")
         if self.format == "bytes" and (self.earliest_timestamp, self.latest_timestamp) != (EARLIEST, LATEST):
             raise ValueError("earliest_timestamp and latest_timestamp do not apply to the format bytes")

@@ -1,0 +1,48 @@
+"""A batch of Protobuf messages of one type as Arrow columns.
+
+These do not decode: data that is null; data that is no message of the type, or lacks a required field of it; a field whose data has another type, or
+an enum whose number has no name; text that is not UTF-8; and a time out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any  # pyarrow has no types
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.protobuf_kinds import Messages
+from pyspark_waltz.decode.protobuf_schema import message_type
+from pyspark_waltz.decode.settings import DecodeSettings
+
+__all__ = ["ProtobufColumns"]
+
+
+class ProtobufColumns:
+    """`descriptors`: a descriptor set with the message and all that it imports. `arrow`: the Arrow types of the columns, in order."""
+
+    def __init__(self, descriptors: bytes, message: str, arrow: Any, settings: DecodeSettings) -> None:
+        found = message_type(descriptors, message)
+        kind = found.kind("", pa.struct([pa.field(name, each) for name, each in zip(found.columns.names, arrow, strict=True)]), settings)
+        assert isinstance(kind, Messages)
+        self._name, self._made, self._messages = message, found.made, kind
+        self._nothing = found.made()
+
+    def decode(self, data: Any, problems: Problems) -> list[Any]:
+        """One array for each field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
+        found = [self._one(row, document, problems) for row, document in enumerate(data.to_pylist())]
+        return self._messages.columns(found, range(len(found)), problems)
+
+    def _one(self, row: int, document: bytes | None, problems: Problems) -> Message:
+        if document is None:
+            problems.add(row, "no data")
+            return self._nothing
+        try:
+            found = self._made.FromString(document)
+        except DecodeError as error:
+            problems.add(row, f"is not a Protobuf message {self._name}: {str(error).rpartition(': ')[2]}")
+            return self._nothing
+        if not found.IsInitialized():
+            missing: list[str] = found.FindInitializationErrors()  # type: ignore[attr-defined]  # every message has it
+            problems.add(row, f"{missing[0]} is missing or null")
+        return found
