@@ -10,15 +10,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
 from pyspark_waltz.source import SCHEMA
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, shape
-from waltz_delta.decode.decode_nested import checked, first_problem
-from waltz_delta.decode.decode_times import TypedTimes
 from waltz_delta.decode.problem_kinds import kind_of_problem
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.landing.output_decoder import OutputDecoder
@@ -144,32 +143,6 @@ def test_a_unit_of_what_is_no_timestamp_is_refused_with_the_nearest(spark: Any) 
         assert caught.value.nearest == near
 
 
-def test_values_of_every_format_are_held_to_the_bounds(spark: Any) -> None:
-    """As `from_avro` and `from_protobuf` give them: typed."""
-    kinds = "at TIMESTAMP, plain TIMESTAMP_NTZ, day DATE, n ARRAY<STRUCT<at: TIMESTAMP>>"
-    rows = spark.sql(
-        "SELECT timestamp_millis(1700000000000) AS at, TIMESTAMP_NTZ '9999-12-31 23:59:59' AS plain, DATE '9999-12-31' AS day, "
-        "array(named_struct('at', timestamp_millis(1700000000000))) AS n "
-        "UNION ALL SELECT timestamp_seconds(1700000000000), NULL, NULL, NULL "
-        "UNION ALL SELECT NULL, TIMESTAMP_NTZ '9999-12-31 23:59:59' + INTERVAL 1 DAY, NULL, NULL "
-        "UNION ALL SELECT NULL, NULL, date_from_unix_date(20260102), NULL "
-        "UNION ALL SELECT NULL, NULL, NULL, array(NULL, named_struct('at', timestamp_seconds(1700000000000)))"
-    )
-    columns = StructType.fromDDL(kinds)
-    assert isinstance(columns, StructType)
-    rule = TypedTimes(DecodeSettings(format="avro", avro_schema="{}"))
-    problem = first_problem(checked(f.col(field.name), field.dataType, field.name, rule) for field in columns.fields)
-    assert problem is not None
-    reported = f", out of bounds: its producer may count in another unit than it says: {BOUNDS}"
-    assert [row[0] for row in rows.select(problem).collect()] == [
-        None,
-        f"at is +55840-11-08 22:13:20{reported}",
-        f"plain is +10000-01-01 23:59:59{reported}",
-        "day is +57440-04-11, not a date from 0001-01-01 to 9999-12-31",
-        f"n.at is +55840-11-08 22:13:20{reported}",
-    ]
-
-
 def test_data_is_decoded_once_though_what_fails_is_counted(spark: Any) -> None:
     """A filter that Spark moves below the decoding would parse every row twice."""
     from pyspark.sql import Observation
@@ -223,15 +196,68 @@ def test_arrow_transactions_hold_any_number_of_rows(spark: Any, tmp_path: Path) 
     ]
 
 
-def test_a_format_whose_jar_is_missing_says_which(spark: Any, tmp_path: Path) -> None:
-    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "k", "type": "string"}]})
-    (tmp_path / "d.desc").write_bytes(b"")
-    for kind, settings in (
-        ("avro", DecodeSettings(format="avro", avro_schema=schema)),
-        ("protobuf", DecodeSettings(format="protobuf", descriptor=str(tmp_path / "d.desc"), message="m.R")),
-    ):
-        with pytest.raises(InvalidSetting, match=f"--packages org.apache.spark:spark-{kind}_2.13:{spark.version}"):
-            resulting_schemas(spark, LandingSettings(outputs=(output(settings),)))
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "k", "type": "string"},
+        {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Item", "fields": [{"name": "n", "type": ["null", "int"]}]}}},
+    ],
+}
+
+
+def avro(**order: Any) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(AVRO), order)
+    return sink.getvalue()
+
+
+def test_avro_lands_by_the_arrow_engine_and_what_does_not_decode_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    fields, latest = {"placed_at": "timestamp"}, dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    settings = DecodeSettings(format="avro", avro_schema=str(tmp_path / "order.avsc"), fields=fields, latest_timestamp=latest)
+    moment, late = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), dt.datetime(2031, 1, 1, tzinfo=dt.UTC)
+    good = avro(k="a", timestamp=moment, sum=Decimal("12.50"), items=[{"n": 1}, {"n": None}])
+    data = [good, good[:-1], good + b"\0", avro(k="b", timestamp=late, sum=Decimal(1), items=[]), None]
+    target = TargetSettings(table=str(tmp_path / "t"), engine="arrow")
+    landing = LandingSettings(
+        outputs=(OutputSettings(target=target, decode=settings),), dead_letters=DeadLetterSettings(table=str(tmp_path / "dead"))
+    )
+    ((_, schema),) = resulting_schemas(spark, landing).items()
+    assert schema.names[4:] == ["k", "placed_at", "sum", "items"]
+    Landing(landing, "key").write(raw(spark, data))
+    (row,) = spark.read.format("delta").load(str(tmp_path / "t")).collect()
+    assert (row.transaction_id, row.k, row["sum"], [item.n for item in row["items"]]) == (0, "a", Decimal("12.50"), [1, None])
+    assert row.placed_at.replace(tzinfo=dt.UTC) == moment
+    letters = spark.read.format("delta").load(str(tmp_path / "dead")).orderBy("transaction_id").collect()
+    assert [(r.transaction_id, r.reason.split(":")[0], r.data) for r in letters] == [
+        (1, "is not an Avro record of the declared schema", bytearray(data[1] or b"")),
+        (2, "is not an Avro record of the declared schema", bytearray(data[2] or b"")),
+        (3, "placed_at is the number 1924992000000000", bytearray(data[3] or b"")),
+        (4, "no data", None),
+    ]
+
+
+def test_protobuf_lands_keyed_rows_and_what_does_not_decode_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="m", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    for number, (name, kind) in enumerate([("k", kinds.TYPE_STRING), ("n", kinds.TYPE_UINT64)], 1):
+        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    (tmp_path / "d.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    settings = DecodeSettings(format="protobuf", descriptor=str(tmp_path / "d.desc"), message="m.Order")
+    target = TargetSettings(table=str(tmp_path / "t"), mode="upsert", keys=("k",))
+    landing = LandingSettings(
+        outputs=(OutputSettings(target=target, decode=settings),), dead_letters=DeadLetterSettings(table=str(tmp_path / "dead"))
+    )
+    data = [b"\x0a\x01a\x10\x01", b"\x0a\x01b", b"\x08\x05", b"\x0a\x01a\x10" + b"\xff" * 9 + b"\x01"]
+    Landing(landing, "key").write(raw(spark, data))
+    rows = spark.read.format("delta").load(str(tmp_path / "t")).orderBy("k").collect()
+    assert [(row.k, row.n) for row in rows] == [("a", Decimal(2**64 - 1)), ("b", Decimal(0))]
+    (letter,) = spark.read.format("delta").load(str(tmp_path / "dead")).collect()
+    assert (letter.transaction_id, letter.reason) == (2, "k is not STRING: data of another type or value")
 
 
 def test_settings_that_cannot_decode_anything_are_refused_before_the_first_batch(spark: Any) -> None:
@@ -284,6 +310,9 @@ def test_reasons_are_counted_without_the_values_that_they_quote(spark: Any) -> N
         "t is the time 2026\n: out of bounds: earliest": "t is the time: out of bounds: earliest",
         "a is the string 1: send a number": "a is the string: send a number",
         "r is missing or null": "r is missing or null",
+        "is not an Avro record of the declared schema: n.at is cut off": "is not an Avro record of the declared schema",
+        "is not a Protobuf message m.R: Wire format was corrupt": "is not a Protobuf message m.R",
+        "e is the number 7: not a value of the enum m.E": "e is the number: not a value of the enum m.E",
     }
     rows = spark.createDataFrame([(each,) for each in kinds], "reason STRING").select("reason", kind_of_problem(f.col("reason")).alias("kind"))
     assert {row.reason: row.kind for row in rows.collect()} == kinds

@@ -18,6 +18,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
         "cryptography": "server",
         "delta": "spark",
         "deltalake": "spark",
+        "fastavro": "spark",
         "grpc_health": "server",
         "h11": "console",
         "jinja2": "console",

@@ -77,6 +77,8 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"timestamp_unit": "s"}}]}, "timestamp_unit does not apply to the format bytes"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {**AVRO, "timestamp_units": {"a": "s"}}}]}, "timestamp_units does not apply"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {**AVRO, "numeric_strings": "lossless"}}]}, "numeric_strings does not apply"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"fields": {"a": "b"}}}]}, "fields does not apply to the format bytes"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"nanoseconds": "truncate"}}]}, "nanoseconds does not apply to the format bytes"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"latest_timestamp": "2026-01-01"}}]}, "do not apply to the format bytes"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "timestamp_unit": "ns"}}]}, "must be 's', 'ms' or 'us'"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "timestamp_units": {"at": "h"}}}]}, "must be 's', 'ms' or 'us'"),

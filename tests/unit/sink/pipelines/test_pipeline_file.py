@@ -182,6 +182,27 @@ def test_columns_are_reported_without_spark_where_no_sql_makes_them() -> None:
     assert declared_columns(OutputSettings(target=TargetSettings(table="t", mode="upsert", keys=("a",)))) is None
 
 
+def test_columns_of_an_avro_schema_are_reported_without_spark_and_a_bad_schema_is_a_problem(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "leg.avsc"
+    schema.write_text('{"type": "record", "name": "Leg", "fields": [{"name": "tail", "type": "string"}, {"name": "leg", "type": ["null", "int"]}]}')
+    text = (
+        "name: legs\nsource: {cluster: [localhost:1]}\ncheckpoint: /c\n"
+        f"outputs: [{{target: {{table: /t, engine: auto}}, decode: {{format: avro, avro_schema: {schema}}}}}]\n"
+    )
+    assert run(["pipeline", "check", str(write(text)), "--output", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert list(found["tables"]["/t"].items())[4:] == [("tail", "STRING"), ("leg", "INT")]
+    assert found["engines"] == {"/t": "arrow"}
+    schema.write_text('{"type": "record", "name": "Leg", "fields": [{"name": "tail", "type": "text"}]}')
+    assert run(["pipeline", "check", str(write(text)), "--output", "json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)
+    assert [(problem["where"], problem["reason"]) for problem in found["problems"]] == [
+        ("decode.avro_schema", "is not the schema of an Avro record: text")
+    ]
+
+
 def test_check_reports_columns_or_problems_and_an_exit_code(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write(GOOD.replace("${STATE}", "/s"))
     assert run(["pipeline", "check", str(good)]) == 0
