@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final  # Any: pyarrow has no types
 
-import pyarrow as pa
-
 from pyspark_waltz.decode.avro_reader import Malformed
 from pyspark_waltz.decode.avro_schema import avro_record
 from pyspark_waltz.decode.problems import Problems
@@ -21,11 +19,11 @@ _NOT_A_RECORD: Final = "is not an Avro record of the declared schema"
 
 
 class AvroColumns:
-    """`schema`: the writer's, as JSON. `arrow`: the Arrow types of the columns, in the order of the schema."""
+    """`schema`: the writer's, as JSON. `columns`: a struct with the Arrow types of the columns, in the order of the schema."""
 
-    def __init__(self, schema: bytes, arrow: Any, settings: DecodeSettings) -> None:
-        struct, part = avro_record(schema)
-        kind = part.kind("", pa.struct([pa.field(name, each) for name, each in zip(struct.names, arrow, strict=True)]), settings)
+    def __init__(self, schema: bytes, columns: Any, settings: DecodeSettings) -> None:
+        _, part = avro_record(schema)
+        kind = part.kind("", columns, settings)
         assert isinstance(kind, Fields)
         self._read, self._record = part.read, kind
 

@@ -172,7 +172,7 @@ def _struct(names: list[str], parts: list[Part], read: reader.Reader) -> Part:
 
     def kind(path: str, arrow: Any, settings: DecodeSettings) -> Kind:
         start = f"{path}." if path else ""
-        fields = [part.kind(f"{start}{name}", field.type, settings) for name, part, field in zip(names, parts, arrow, strict=True)]
+        fields = [part.kind(f"{start}{field.name}", field.type, settings) for part, field in zip(parts, arrow, strict=True)]
         return Fields(path, _shown(spark), arrow, tuple(fields))
 
     return Part(spark, read, kind)

@@ -70,11 +70,14 @@ def make_decoder(
         from pyspark_waltz.decode.arrow_streams import ArrowColumns
 
         return ArrowColumns(declared, arrow, settings)
+    import pyarrow as pa
+
     assert schema is not None
+    columns = pa.struct([pa.field(name, kind) for name, kind in zip(declared.names, arrow, strict=True)])
     if settings.format == "avro":
         from pyspark_waltz.decode.avro_columns import AvroColumns
 
-        return AvroColumns(schema, arrow, settings)
+        return AvroColumns(schema, columns, settings)
     from pyspark_waltz.decode.protobuf_columns import ProtobufColumns
 
-    return ProtobufColumns(schema, settings.message or "", arrow, settings)
+    return ProtobufColumns(schema, settings.message or "", columns, settings)

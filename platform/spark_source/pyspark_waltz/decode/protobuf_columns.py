@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any  # pyarrow has no types
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from pyspark_waltz.decode.problems import Problems
@@ -19,11 +18,11 @@ __all__ = ["ProtobufColumns"]
 
 
 class ProtobufColumns:
-    """`descriptors`: a descriptor set with the message and all that it imports. `arrow`: the Arrow types of the columns, in order."""
+    """`descriptors`: a descriptor set with the message and all that it imports. `columns`: a struct with the Arrow types of the columns."""
 
-    def __init__(self, descriptors: bytes, message: str, arrow: Any, settings: DecodeSettings) -> None:
+    def __init__(self, descriptors: bytes, message: str, columns: Any, settings: DecodeSettings) -> None:
         found = message_type(descriptors, message)
-        kind = found.kind("", pa.struct([pa.field(name, each) for name, each in zip(found.columns.names, arrow, strict=True)]), settings)
+        kind = found.kind("", columns, settings)
         assert isinstance(kind, Messages)
         self._name, self._made, self._messages = message, found.made, kind
         self._nothing = found.made()

@@ -130,7 +130,7 @@ def _message(message: Descriptor, path: str, within: tuple[str, ...]) -> _Part |
 
     def kind(where: str, arrow: Any, settings: DecodeSettings) -> Kind:
         own = f"{where}." if where else ""
-        fields = [_made(field, part.kind(f"{own}{field.name}", each.type, settings)) for (field, part), each in zip(parts, arrow, strict=True)]
+        fields = [_made(field, part.kind(f"{own}{each.name}", each.type, settings)) for (field, part), each in zip(parts, arrow, strict=True)]
         return Messages(where, _shown(spark), arrow, made, tuple(fields))
 
     return _Part(spark, kind)
