@@ -252,7 +252,7 @@ def test_protobuf_lands_keyed_rows_and_what_does_not_decode_is_a_dead_letter(spa
     landing = LandingSettings(
         outputs=(OutputSettings(target=target, decode=settings),), dead_letters=DeadLetterSettings(table=str(tmp_path / "dead"))
     )
-    data = [b"\x0a\x01a\x10\x01", b"\x0a\x01b", b"\x08\x05", b"\x0a\x01a\x10" + b"\xff" * 9 + b"\x01"]
+    data: list[bytes | None] = [b"\x0a\x01a\x10\x01", b"\x0a\x01b", b"\x08\x05", b"\x0a\x01a\x10" + b"\xff" * 9 + b"\x01"]
     Landing(landing, "key").write(raw(spark, data))
     rows = spark.read.format("delta").load(str(tmp_path / "t")).orderBy("k").collect()
     assert [(row.k, row.n) for row in rows] == [("a", Decimal(2**64 - 1)), ("b", Decimal(0))]
