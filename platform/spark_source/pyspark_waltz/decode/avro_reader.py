@@ -1,6 +1,6 @@
 """Avro's binary encoding, read strictly: each reader gives the value at a position, and the position after it.
 
-`fastavro` reads the schema, but not the data: it takes a negative branch of a union or symbol of an enum from the end of their lists, cuts numbers of
+`fastavro` reads the schema, but not the data: it accepts a negative branch of a union or symbol of an enum, counted from the end, cuts numbers of
 too many bytes, and does not say which field is wrong. These readers are also faster, because a record gives a list instead of a dictionary. Source:
 Apache Avro 1.12 specification, Binary Encoding."""
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final  # Any: values of any type of the schema
 
 __all__ = [
     "Malformed",
@@ -68,7 +68,7 @@ def number(data: bytes, at: int) -> tuple[int, int]:
 def boolean(data: bytes, at: int) -> tuple[bool, int]:
     byte = data[at]
     if byte > 1:
-        raise Malformed(f"has the byte {byte}, which is no boolean")
+        raise Malformed(f"has the byte {byte} for a boolean")
     return byte == 1, at + 1
 
 
@@ -135,7 +135,7 @@ def array(element: Reader) -> Reader:
 
 
 def mapping(item: Reader) -> Reader:
-    """Of two equal keys the last one counts."""
+    """A dictionary: of two equal keys the last one counts."""
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}

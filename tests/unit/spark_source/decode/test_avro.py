@@ -121,7 +121,7 @@ def test_a_named_type_may_stand_twice_and_in_a_namespace() -> None:
         ("int", b"\x02\x02", f"{NOT_A_RECORD}1 bytes follow it"),
         ("long", b"\xff" * 10 + b"\x01", f"{NOT_A_RECORD}f0 has a number of more than 64 bits"),
         ("long", b"\xff" * 9 + b"\x02", f"{NOT_A_RECORD}f0 has a number of more than 64 bits"),
-        ("boolean", b"\x02", f"{NOT_A_RECORD}f0 has the byte 2, which is no boolean"),
+        ("boolean", b"\x02", f"{NOT_A_RECORD}f0 has the byte 2 for a boolean"),
         ("float", b"\x00\x00\x00", f"{NOT_A_RECORD}f0 is cut off"),
         ("string", b"\x02\xff", f"{NOT_A_RECORD}f0 is not UTF-8"),
         ("string", b"\x04a", f"{NOT_A_RECORD}f0 is cut off"),
