@@ -484,3 +484,22 @@ def test_a_directory_restored_with_its_session_is_no_restored_one_and_was_never_
     assert control.start == 0
     assert control.fence(0) == 4
     control.close()
+
+
+def test_the_pace_counts_each_byte_twice_also_of_linked_files(tmp_path: Path) -> None:
+    """docs/guides/operations.md calculates from this how long a backup takes."""
+    (tmp_path / "node").mkdir()
+    source = FileSystemDisk(tmp_path / "node")
+    log = write(source, 100)
+
+    def link(path: str, to: str) -> bool:
+        (tmp_path / "linked" / to).hardlink_to(tmp_path / "node" / path)
+        return True
+
+    for name, chosen in (("copied", None), ("linked", link)):
+        counted: list[int] = []
+        (tmp_path / name).mkdir()
+        manifest = backup(source, FileSystemDisk(tmp_path / name), NOW, link=chosen, on_bytes=counted.append)
+        assert any(file.linked for file in manifest.files) == (chosen is not None)
+        assert sum(counted) == pytest.approx(2 * sum(file.size for file in manifest.files), rel=0.02)
+    log.close()
