@@ -154,6 +154,32 @@ def test_a_shortened_event_is_found() -> None:
     assert shortened_events("The node logs `new certificate refused`.") == ["new certificate refused"]
 
 
+SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "platform").rglob("*.py")))
+MESSAGES = re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*f?"', "", SOURCES))
+"""The source with the parts of a message joined."""
+
+
+def unknown_messages(text: str) -> list[str]:
+    """Code that reads like a message, of which the source has no such text. Its first two words may be a name that a format puts before it."""
+    found = []
+    for code in re.findall(r"`([a-z][a-z ,']+(?: [a-z,']+){3,})`", text):
+        words = code.split()
+        typed = words[0] in ("waltz", "make", "python", "pip", "ssh", "kubectl", "systemctl", "git", "export", "source")
+        if not typed and code not in MEANINGS and not any(" ".join(words[left:]) in MESSAGES for left in (0, 1, 2)):
+            found.append(code)
+    return found
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_pages_quote_messages_as_they_are(page: str) -> None:
+    assert unknown_messages(WRITTEN[page]) == []
+
+
+def test_a_message_that_was_reworded_is_found() -> None:
+    assert unknown_messages("It says `the partition would have no majority that can take appends`.") != []
+    assert unknown_messages("It says `the partition would have no majority that accepts appends`.") == []
+
+
 def codes(text: str) -> set[int]:
     """The exit codes of the tables with such a column."""
     tables = re.findall(r"^\| (?:exit )?code \| meaning \|.*\n((?:\|.*\n)+)", text, re.MULTILINE | re.IGNORECASE)
