@@ -166,7 +166,7 @@ ORDER = ("name", "source", "checkpoint", "trigger", "outputs", "dead_letters", "
 def page() -> str:
     parts = [INTRODUCTION.format(matter="\n".join(_matter()))]
     for section in SECTIONS:
-        override = f" Its options: {', '.join(f'`{name}`' for name in section.options)}." if section.options else ""
+        override = f" Its arguments and options: {', '.join(f'`{name}`' for name in section.options)}." if section.options else ""
         introduction = textwrap.fill(section.introduction + override, COLUMNS, break_long_words=False, break_on_hyphens=False)
         parts.append(f"## {section.heading}\n\n{introduction}\n\n{table(section.model)}\n")
     return "\n".join(parts)
