@@ -12,6 +12,7 @@ from pyspark_waltz.decode.avro_schema import avro_record
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.typed_kinds import Fields
+from pyspark_waltz.decode.whole_columns import no_collections
 
 __all__ = ["AvroColumns"]
 
@@ -29,8 +30,9 @@ class AvroColumns:
 
     def decode(self, data: Any, problems: Problems) -> list[Any]:
         """One array for each field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
-        found = [self._one(row, document, problems) for row, document in enumerate(data.to_pylist())]
-        return self._record.columns(found, range(len(found)), problems)
+        with no_collections():
+            found = [self._one(row, document, problems) for row, document in enumerate(data.to_pylist())]
+            return self._record.columns(found, range(len(found)), problems)
 
     def _one(self, row: int, document: bytes | None, problems: Problems) -> list[Any]:
         if document is None:

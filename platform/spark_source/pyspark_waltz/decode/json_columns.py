@@ -20,6 +20,7 @@ from pyspark_waltz.decode.json_exact import DEPTH_MAX, is_deep, parse
 from pyspark_waltz.decode.json_nested import record_of
 from pyspark_waltz.decode.problems import Problems, Refused
 from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.whole_columns import no_collections
 
 __all__ = ["JsonColumns"]
 
@@ -44,7 +45,8 @@ class JsonColumns:
         """One array for each declared field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
         if data.type != pa.binary():
             data = data.cast(pa.binary())
-        parts = [self._part(data.slice(at, self._at_once), at, problems) for at in range(0, max(1, len(data)), self._at_once)]
+        with no_collections():
+            parts = [self._part(data.slice(at, self._at_once), at, problems) for at in range(0, max(1, len(data)), self._at_once)]
         return parts[0] if len(parts) == 1 else [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
 
     def _part(self, data: Any, first: int, problems: Problems) -> list[Any]:

@@ -22,7 +22,7 @@ from pyspark_waltz.decode.json_exact import Number, compact, java_double, parse_
 from pyspark_waltz.decode.kinds import Kind, Scalar
 from pyspark_waltz.decode.problems import LOSSLESS_ADVICE, Refused, shown
 from pyspark_waltz.decode.settings import EARLIEST, DecodeSettings, bounds_text
-from pyspark_waltz.decode.whole_columns import common_shape, numbers, texts
+from pyspark_waltz.decode.whole_columns import common_shape, extremes, numbers, texts
 
 __all__ = ["Binary", "Boolean", "Day", "DecimalNumber", "Floating", "JsonKind", "Moment", "Text", "Variant", "Whole"]
 
@@ -272,8 +272,8 @@ class Day(JsonScalar):
         if common_shape(found) != times.DAY_SHAPE and pc.all(pc.match_substring_regex(found, times.DAY)).as_py() is False:
             return None
         days = found.cast(self.arrow)
-        least = pc.min(days.cast(pa.int32())).as_py()
-        return None if least is not None and least < EARLIEST.toordinal() - times.EPOCH_DAY else days
+        span = extremes(days.view(pa.int32()))
+        return None if span is not None and span[0] < EARLIEST.toordinal() - times.EPOCH_DAY else days
 
     def one(self, value: Any) -> Any:
         days = times.days_of(value)
@@ -346,9 +346,8 @@ class Moment(JsonScalar):
         return pc.assume_timezone(plain, str(self.zone), ambiguous="earliest", nonexistent="raise").cast(self.arrow)
 
     def _bounded(self, moments: Any) -> Any:
-        found = pc.min_max(moments.cast(pa.int64())).as_py()
-        inside = found["min"] is None or (self._earliest <= found["min"] and found["max"] <= self._latest)
-        return moments if inside else None
+        span = extremes(moments.view(pa.int64()))
+        return moments if span is None or (self._earliest <= span[0] and span[1] <= self._latest) else None
 
     @property
     def _earliest(self) -> int:

@@ -13,6 +13,7 @@ from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.protobuf_kinds import Messages
 from pyspark_waltz.decode.protobuf_schema import message_type
 from pyspark_waltz.decode.settings import DecodeSettings
+from pyspark_waltz.decode.whole_columns import no_collections
 
 __all__ = ["ProtobufColumns"]
 
@@ -29,8 +30,9 @@ class ProtobufColumns:
 
     def decode(self, data: Any, problems: Problems) -> list[Any]:
         """One array for each field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
-        found = [self._one(row, document, problems) for row, document in enumerate(data.to_pylist())]
-        return self._messages.columns(found, range(len(found)), problems)
+        with no_collections():
+            found = [self._one(row, document, problems) for row, document in enumerate(data.to_pylist())]
+            return self._messages.columns(found, range(len(found)), problems)
 
     def _one(self, row: int, document: bytes | None, problems: Problems) -> Message:
         if document is None:

@@ -5,18 +5,20 @@ They accept what `pyarrow.array` accepts, raise its errors, and give the same ar
 
 from __future__ import annotations
 
+import gc
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final  # Any: JSON values, and pyarrow has no types
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["common_shape", "numbers", "texts"]
+__all__ = ["common_shape", "extremes", "no_collections", "numbers", "texts"]
 
 _OFFSET_MAX: Final = (1 << 31) - 1
 """The largest offset of a string array."""
-_SHAPES: Final = np.arange(256, dtype=np.uint8)
-_SHAPES[ord("0") : ord("9") + 1] = ord("0")
+_SHAPES: Final = bytes.maketrans(b"123456789", b"000000000")
 
 
 def numbers(values: list[Any], letter: str, arrow: Any) -> Any:
@@ -52,5 +54,28 @@ def common_shape(strings: Any) -> str | None:
     size = int(ends[1] - ends[0])
     if not size or (np.diff(ends) != size).any():
         return None
-    shapes = _SHAPES[np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]]].reshape(len(there), size)
-    return shapes[0].tobytes().decode("utf-8", "replace") if (shapes == shapes[0]).all() else None
+    shapes = bytes(memoryview(data)[ends[0] : ends[-1]]).translate(_SHAPES)
+    shape = shapes[:size]
+    return shape.decode("utf-8", "replace") if shapes == shape * len(there) else None
+
+
+def extremes(counts: Any) -> tuple[int, int] | None:
+    """The least and the largest of an array of whole numbers, nulls apart; None if there is none."""
+    there = counts.drop_null() if counts.null_count else counts
+    if not len(there):
+        return None
+    found = there.to_numpy()
+    return int(found.min()), int(found.max())
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Python does not search for cycles meanwhile: the values of a batch hold none, and there are enough of them to start such searches again and
+    again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
