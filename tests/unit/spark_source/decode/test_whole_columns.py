@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark_waltz.decode.json_columns import JsonColumns
 from pyspark_waltz.decode.json_scalars import Day, Moment
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.settings import DecodeSettings
-from pyspark_waltz.decode.whole_columns import common_shape, numbers, texts
+from pyspark_waltz.decode.whole_columns import common_shape, extremes, no_collections, numbers, texts
 
 
 @given(st.lists(st.one_of(st.none(), st.text(), st.text("abc"))))
@@ -101,3 +102,23 @@ def test_a_problem_belongs_to_its_transaction_in_a_batch_of_any_size() -> None:
     assert [keys[n].as_py() for n in good] == [f"v{n}" for n in good]
     assert [lists[n].as_py() for n in good] == [[n] for n in good]
     assert all(moments[n].is_valid for n in good)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))))
+def test_the_extremes_of_a_column_are_those_of_its_values(values: list[int | None]) -> None:
+    given = [value for value in values if value is not None]
+    array = pa.array([7, *values], pa.int64()).slice(1)
+    assert extremes(array) == ((min(given), max(given)) if given else None)
+
+
+def test_python_searches_for_cycles_again_after_a_batch() -> None:
+    for before in (gc.enable, gc.disable):
+        before()
+        enabled = gc.isenabled()
+        try:
+            with pytest.raises(RuntimeError), no_collections():
+                assert not gc.isenabled()
+                raise RuntimeError
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()
