@@ -94,12 +94,19 @@ def _suspicious(data: Any, documents: list[bytes | None]) -> set[int]:
     offsets = np.frombuffer(data.buffers()[1], dtype=np.int32)[data.offset : data.offset + len(data) + 1]
     if len(data) and np.diff(offsets).max() > 2 * DEPTH_MAX:
         text = np.frombuffer(data.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
-        opening = np.flatnonzero(text | _ARRAY_OR_OBJECT == _OBJECT)
-        if len(opening) > DEPTH_MAX:
-            brackets = np.diff(np.searchsorted(opening, offsets - offsets[0]))
-            many = np.flatnonzero(brackets > DEPTH_MAX).tolist()
-            found |= {at for at in many if is_deep(documents[at] or b"")}
+        found |= {at for at in _with_many_brackets(text, offsets - offsets[0]) if is_deep(documents[at] or b"")}
     return found
+
+
+def _with_many_brackets(text: Any, offsets: Any) -> list[int]:
+    """The documents with more opening brackets than levels are allowed."""
+    opening = text | _ARRAY_OR_OBJECT == _OBJECT
+    starts = offsets[:-1][np.diff(offsets) > 0]
+    in_others = np.count_nonzero(opening[starts]) - 1  # at least as many are in the other documents, since most begin with one
+    if np.count_nonzero(opening) - in_others <= DEPTH_MAX:
+        return []
+    brackets = np.diff(np.searchsorted(np.flatnonzero(opening), offsets))
+    return [int(at) for at in np.flatnonzero(brackets > DEPTH_MAX)]
 
 
 def _is_utf8(document: bytes) -> bool:

@@ -453,6 +453,10 @@ def test_nesting_is_bounded_wherever_it_is() -> None:
     def nested(depth: int) -> bytes:
         return b'{"q": ' + b"[" * (depth - 1) + b'"]]]"' + b"]" * (depth - 1) + b"}"
 
+    for beside in (None, b"", b"5", b" {}", b"{}"):  # the number of brackets in a batch is not that of its documents
+        for count in (1, 100):
+            found = [decoded(struct(s=StringType()), [*[beside] * count, nested(DEPTH_MAX + more), *[beside] * count])[count] for more in (0, 1)]
+            assert found == [{}, f"nests deeper than {DEPTH_MAX} levels"]
     columns = struct(s=StringType())
     deep = f"nests deeper than {DEPTH_MAX} levels"
     assert decoded(columns, [nested(DEPTH_MAX), nested(DEPTH_MAX + 1), nested(5000)]) == [{}, deep, deep]
