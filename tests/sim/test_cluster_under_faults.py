@@ -45,6 +45,9 @@ FAILED_ONCE = {
     769934: "the followers of the coordinator ran by the clocks of the nodes that asked them, and a slow one heard of no revocation",
     798797: "a node that started while most storage nodes were down said that it knows no rules yet, which the run took for an answer",
     731302: "a reader that had not read received 277 frames before the end of its feed, and the run waited 0.1 s for it",
+    52952: "the same bit flipped twice, so that nothing was damaged any more, and no check named it",
+    706478: "a server that owned a partition had left the run, and the fault that watched it asked for its statistics",
+    706520: "one of two storage nodes left for good and was not forgotten, so that servers that started never heard from a majority",
     1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""

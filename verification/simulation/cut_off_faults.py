@@ -152,8 +152,9 @@ def _reaches(world: World, server: str, held: Iterable[str]) -> bool:
 
 
 def _waits(world: World, name: str, partition: int) -> bool:
-    """Whether anything waits for a majority: an idle partition is not handed over, and harms no client."""
-    server = world.servers[name].server
+    """Whether anything waits for a majority: an idle partition is not handed over, and harms no client. Nor one whose server is gone."""
+    process = world.servers.get(name)
+    server = None if process is None else process.server
     reported: dict[str, Any] = {} if server is None else to_json(server.statistics())["partitions"].get(str(partition), {})
     if any(replica["state"] == "full" or replica.get("full") for replica in reported.get("replicas", {}).values()):
         return False

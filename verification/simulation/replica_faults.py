@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from verification.simulation.faults import claim, fault
 from verification.simulation.mix import GROWTH
 from waltz_log.cli.cluster.replicas import change_replicas
+from waltz_log.coordination.placement import forget_storage
 from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Fenced, InvalidRequest, Unavailable
@@ -53,10 +54,13 @@ async def flip_a_bit(world: World, rng: Random) -> None:
         if not disk.exists(path):  # trimmed, or the replica moved away, during the check
             return
         content = bytearray(disk.content(path))
-        at = rng.randrange(len(content))
-        content[at] ^= 1 << rng.randrange(8)
+        at, bit = rng.randrange(len(content)), rng.randrange(8)
+        if (name, path, at) in world.flipped:
+            return
+        content[at] ^= 1 << bit
         disk.replace(path, bytes(content))
         world.corrupted.add(name)
+        world.flipped.add((name, path, at))
         world.trace.add(name, f"a bit of {path} flips at {at}")
         after = await world.stored(name, partition, 1 << 40)
         if isinstance(before, bytes) and isinstance(after, bytes):
@@ -171,8 +175,17 @@ async def add_storage(world: World, rng: Random) -> None:
             if leaves is not None:
                 world.trace.add(name, "leaves the cluster")
                 await world.stop_storage(name)
+                await _forget(world, name)
     finally:
         world.busy.discard("replicas")
+
+
+async def _forget(world: World, name: str) -> None:
+    """As an operator does for a node that will not come back: a node that starts waits for the answers of a majority of those that are known."""
+    try:
+        await forget_storage(world.coordinator, name)
+    except InvalidRequest as refused:
+        world.trace.add(name, f"is not forgotten: {refused}")
 
 
 def _members(world: World, partition: int) -> list[str]:

@@ -74,9 +74,13 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.corrupted else {}
         heads = [at for at in places if at < FILE_HEADER_BYTES]
         at = rng.choice(heads if kind == DATA and heads and rng.random() < HEADERS else places)
-        content[at] ^= 1 << rng.randrange(8)
+        bit = rng.randrange(8)
+        if (name, path, at) in world.flipped:
+            return
+        content[at] ^= 1 << bit
         disk.replace(path, bytes(content))
         world.corrupted.add(name)
+        world.flipped.add((name, path, at))
         world.trace.add(name, f"a bit of {path} flips at {at}")
         if rng.random() < 0.5 or kind in ("control", "fence"):
             await world.kill_storage(name, disk.crash(keep=True))

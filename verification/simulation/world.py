@@ -74,6 +74,8 @@ class World:
         self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
         """The one node, if any, whose data may be removed."""
         self.corrupted: set[str] = set()
+        self.flipped: set[tuple[str, str, int]] = set()
+        """Nodes, files and places where a bit flipped. A second flip at the same place could undo the first."""
         self.probes = 0
         self.grown: list[int] = []
         """Partitions that were added."""
