@@ -32,3 +32,17 @@ async def test_addresses_and_names_are_reached(host: str) -> None:
             await channel.unary_unary("/nothing/Here", request_serializer=bytes, response_deserializer=bytes)(b"", timeout=10)
         assert answered.value.code() is grpc.StatusCode.UNIMPLEMENTED
     await server.stop(0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+async def test_a_node_announces_the_configured_name(host: str) -> None:
+    async def pong(request: pb.PingRequest) -> pb.PingResponse:
+        return pb.PingResponse()
+
+    network = GrpcNetwork()
+    listener = await network.serve(f"{host}:0", [PING.served_by(pong)])
+    assert listener.address.rpartition(":")[0] == host
+    channel = network.connect(listener.address)
+    await channel.call(PING, pb.PingRequest(), timeout_s=10)
+    await channel.close()
+    await listener.close()

@@ -13,7 +13,7 @@ from waltz_log.core.metadata import CLIENT_IDS, STORAGE_NODES
 from waltz_log.errors import ClusterKeyMismatch, QuotaExceeded, Unavailable
 from waltz_log.security.identity import Identity, Role
 from waltz_log.server.identities import issuing
-from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import CLIENT_ID
@@ -28,6 +28,11 @@ def _in_a_cluster(test: Callable[[MemoryCluster], Coroutine[Any, Any, None]], **
         await cluster.stop()
 
     run_in_virtual_time(main())
+
+
+class StoppedClock(LoopClock):
+    def now_ms(self) -> int:
+        return 1
 
 
 async def _stocked(cluster: MemoryCluster) -> None:
@@ -59,6 +64,34 @@ def test_no_two_clients_get_the_same_id_whichever_server_they_ask_and_whichever_
             await _stocked(cluster)
             assert len(set(found)) == len(found), round_number
         assert min(found) == 1
+
+    _in_a_cluster(main)
+
+
+@pytest.mark.parametrize("clock", ["stopped", "set back"])
+def test_ids_come_from_the_counter_and_from_no_clock(clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers, and one that starts again, at the same moment or an earlier one."""
+    now_s = 1_000_000.0
+
+    def now() -> float:
+        nonlocal now_s
+        now_s -= 60.0 if clock == "set back" else 0.0
+        return now_s
+
+    monkeypatch.setattr(issuing, "_now_s", now)
+
+    async def main(cluster: MemoryCluster) -> None:
+        cluster.clocks |= dict.fromkeys(("server-0", "server-1"), StoppedClock())
+        found: list[int] = []
+        for _ in range(3):
+            for name in ("server-0", "server-1"):
+                await cluster.kill_server(name)
+                await cluster.start_server(name)
+            await _stocked(cluster)
+            for name in ("server-0", "server-1"):
+                found += await asyncio.gather(*(_id(cluster, name) for _ in range(10)))
+        assert len(set(found)) == len(found) == 60
+        assert max(found) <= 8 * BLOCK_MIN, "small numbers: each start reserves one block above the last"
 
     _in_a_cluster(main)
 
