@@ -13,7 +13,7 @@ from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.coordination.placement import forget_storage
 from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import ReplicaChange
-from waltz_log.errors import Fenced, InvalidRequest, Unavailable
+from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, Unavailable
 from waltz_log.testing.disk import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -182,10 +182,16 @@ async def add_storage(world: World, rng: Random) -> None:
 
 async def _forget(world: World, name: str) -> None:
     """As an operator does for a node that will not come back: a node that starts waits for the answers of a majority of those that are known."""
-    try:
-        await forget_storage(world.coordinator, name)
-    except InvalidRequest as refused:
-        world.trace.add(name, f"is not forgotten: {refused}")
+    while True:
+        try:
+            await forget_storage(world.coordinator, name)
+        except ClusterUnavailable:
+            await asyncio.sleep(0.1)
+        except InvalidRequest as refused:
+            world.trace.add(name, f"is not forgotten: {refused}")
+            return
+        else:
+            return
 
 
 def _members(world: World, partition: int) -> list[str]:
