@@ -62,7 +62,7 @@ def test_a_declared_takeover_counts_all_rows_of_the_new_cluster_as_newer(spark: 
     hanging.write(frame(spark, BEFORE))
     with pytest.raises(ClusterKeyMismatch, match=rf"set former_clusters: \[{FIRST}\]"):
         make(path, SECOND).write(frame(spark, AFTER))
-    staged = hanging.stage(spark, BatchRange({0: 201}, {0: 200}, exact=False), lambda marks: frame(spark, [(0, 200, "N9", 9)]), None)
+    staged = hanging.stage(spark, BatchRange({0: 201}, {0: 200}, exact=False), lambda *_: frame(spark, [(0, 200, "N9", 9)]), None)
     make(path, SECOND, former_clusters=[FIRST]).write(frame(spark, AFTER))
     assert held(spark, path) == EXPECTED[mode]
     assert high_water_marks(str(path)) == high_water_marks(str(path), SECOND) == {0: 0, 1: 1}

@@ -11,7 +11,8 @@ A letter of a former cluster lands among the rows of that cluster, below all row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -30,6 +31,7 @@ from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
+from waltz_delta.landing.constrained import ConstrainedOutput
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
 from waltz_delta.landing.landing import Landing, sink_for
 from waltz_delta.landing.merge_sink import MergeSink
@@ -81,11 +83,12 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
         landing = Landing(settings, cluster)
         own = pending.where(f.col("cluster") == cluster)
         tries = []
-        with progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
+        with ExitStack() as held, progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
             for decoder, sink in landing.outputs:
                 if not dry_run:  # the stream reads again what a RESTORE removed, so it is not replayed here
                     follow_restore(spark, sink.path, cluster)
-                attempt = _Try(spark, decoder, sink.path, cluster, own.where(f.col("target").isin(sink.path, NO_TARGET)))
+                attempt = _Try(spark, decoder, sink, cluster, own.where(f.col("target").isin(sink.path, NO_TARGET)))
+                held.callback(attempt.release)
                 report = attempt.report(sink.path)
                 if report is not None:
                     tries.append((sink.path, attempt))
@@ -93,8 +96,8 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
                     if report.landed and not dry_run:
                         attempt.land(spark, sink)
                 bar.advance(1)
-        if tries and not dry_run:
-            _mark(spark, path, cluster, _done(own, tries))
+            if tries and not dry_run:
+                _mark(spark, path, cluster, _done(own, tries))
     return reports
 
 
@@ -117,17 +120,28 @@ class _Try:
     """The dead letters of one output, decoded again. Its plans read one version of the dead-letter table, so they give the same rows whenever they
     run."""
 
-    def __init__(self, spark: SparkSession, decoder: OutputDecoder, table: str, cluster: str, letters: DataFrame) -> None:
+    def __init__(self, spark: SparkSession, decoder: OutputDecoder, sink: DeltaAppend | MergeSink, cluster: str, letters: DataFrame) -> None:
+        table = sink.path
         self.letters = routed(letters, decoder.output.route).select(*_RAW).dropDuplicates(PLACE)
         self._decoder = decoder
         self._filler, self._takeovers = _since(spark, table, cluster)
         self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, table, cluster))
-        self.bad = decoder.bad(self.ready).select(*PLACE, PROBLEM)
+        self._judged = ConstrainedOutput(decoder).judged(decoder.good(self.ready), sink.begin(spark))
+        self.bad = reduce(DataFrame.unionByName, [frame.select(*PLACE, PROBLEM) for frame in self._bad()])
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
+
+    def _bad(self) -> Iterator[DataFrame]:
+        yield self._decoder.bad(self.ready)
+        if self._judged is not None:
+            yield self._judged.bad(self.ready)
+
+    def release(self) -> None:
+        if self._judged is not None:
+            self._judged.release()
 
     def land(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
         """Lands those that decode, by the sink of the cluster that fills the table now, among the rows of their own cluster."""
-        rows = self._decoder.good(self.ready)
+        rows = self._decoder.good(self.ready) if self._judged is None else self._judged.good()
         if self._takeovers:
             sink = sink_for(self._decoder.output, self._filler, dead_letters=True)
             rows = rows.withColumn(TRANSACTION_ID, f.col(TRANSACTION_ID) - self._takeovers * EPOCH_IDS)

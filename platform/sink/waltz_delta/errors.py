@@ -196,13 +196,15 @@ class ModeChanged(WaltzError):
 
 
 class Undecodable(WaltzError):
-    """A transaction does not have the declared form, and nothing was declared for that case. Nothing of this batch was written.
+    """A transaction does not have the declared form, or violates a constraint of its table, and nothing was declared for that case. Nothing of this
+    batch was written.
 
-    To do: correct the declared columns, or declare dead letters."""
+    To do: correct the declared columns, drop the constraint, or declare dead letters."""
 
-    text = "data does not decode"
+    text = "a transaction does not fit its table"
     advice = (
-        "correct the columns; or set dead_letters in the pipeline, --dead-letters PATH of a job, to keep such transactions aside and go on; "
+        "correct the columns, or drop the constraint; or set dead_letters in the pipeline, --dead-letters PATH of a job, to keep such transactions "
+        "aside and go on; "
         "or undecodable, --undecodable, to skip to forget them"
     )
     exit_code = FAILED

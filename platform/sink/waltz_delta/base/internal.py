@@ -42,6 +42,7 @@ __all__ = [
     "release_held_rows",
     "table_version",
     "transaction_versions",
+    "varies",
     "write_text",
 ]
 
@@ -217,8 +218,7 @@ class TableTransaction:
 
     def properties(self) -> dict[str, str]:
         """The properties of the table; empty if there is none."""
-        entries = self._java("java.util.ArrayList")(self._java(_CONVERTERS).asJava(self._transaction.metadata().configuration()).entrySet())
-        return {str(each.getKey()): str(each.getValue()) for each in _each(entries)}
+        return dict(json.loads(str(self._transaction.metadata().json()))["metaData"].get("configuration") or {})
 
     def schema_text(self) -> str:
         """The table's columns as Delta stores them; equal texts are equal schemas. Empty if there is no table."""
@@ -381,6 +381,13 @@ def observed(observation: Observation) -> dict[str, int] | None:
 def _future_of(observation: Any) -> Any:
     """The future of an `Observation`'s counts, in the JVM; None if no plan uses it. `Any`: py4j's objects have no types."""
     return None if observation._jo is None else observation._jo.future()
+
+
+def varies(rows: Any) -> bool:
+    """Whether a plan can give other rows each time that it runs: it asks for the time, or for something random. `Any`: a `DataFrame`."""
+    plan = rows._jdf.queryExecution().analyzed()
+    pattern = _Java(rows.sparkSession)("org.apache.spark.sql.catalyst.trees.TreePattern").CURRENT_LIKE()
+    return bool(plan.containsPattern(pattern)) or not plan.deterministic()
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:

@@ -60,7 +60,7 @@ _PERMANENT_STATES = re.compile(r"SQLSTATE: (?!42K03|42P01|42704)(?:21|22|23|42)\
 """Spark evaluates the same rows by the same plan again and fails again: wrong data (a division by zero, a constraint), or a plan that cannot be
 analyzed. Not a table or a path that is missing: the next start finds out why it is."""
 _PERMANENT_CONDITIONS = re.compile(
-    r"\[DELTA_(?:VIOLATE_|NOT_NULL_|CANNOT_MODIFY_APPEND_ONLY|INVALID_CHARACTERS_IN_COLUMN_NAME|DUPLICATE_COLUMNS)\w*[\].]"
+    r"\[DELTA_(?:VIOLATE_|NOT_NULL_|EXCEED_CHAR_VARCHAR_LIMIT|CANNOT_MODIFY_APPEND_ONLY|INVALID_CHARACTERS_IN_COLUMN_NAME|DUPLICATE_COLUMNS)\w*[\].]"
 )
 """The same, of errors whose text lacks the state."""
 _BUSY = re.compile(r"Python worker failed to connect back|Timed out while waiting for the Python worker to connect")

@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from pyspark_waltz.log_view import inspect_cluster
 from waltz_delta.base import internal
@@ -28,17 +29,23 @@ from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
+from waltz_delta.landing.constrained import ConstrainedOutput
 from waltz_delta.landing.output_decoder import OutputDecoder
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.marks.marks import clusters_now, epochs_among, marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
-from waltz_delta.settings import OutputSettings
+from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_delta.tables.constraints import VIOLATES
+from waltz_delta.tables.table import is_table
 from waltz_delta.tables.time_zone import depends_on_zone, other_zone
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
 
 __all__ = ["audit", "audit_pipeline"]
+
+PLACE = [PARTITION, TRANSACTION_ID]
 
 TRANSACTIONS_PER_PIECE = 5_000_000
 """One step of the progress bar; bounds what is aggregated at once."""
@@ -134,7 +141,8 @@ def audit_pipeline(
             audited.notes.append(f"{TIME_ZONE} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
-            _audit_output(log_reads, settings, output, table, todo, audited, bar, whole=not any(starts.values()))
+            expected = _Expected(spark, settings, output, cluster_key, table)
+            _audit_output(log_reads, expected, output, table, todo, audited, bar, whole=not any(starts.values()))
         yield audited
 
 
@@ -160,7 +168,7 @@ def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
 
 def _audit_output(
     log_reads: _LogReads,
-    settings: PipelineSettings,
+    expected: _Expected,
     output: OutputSettings,
     table: DataFrame,
     todo: Sequence[Piece],
@@ -169,23 +177,43 @@ def _audit_output(
     *,
     whole: bool,
 ) -> None:
-    decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
     keyed: DataFrame | None = None
     for piece in todo:
-        raw = log_reads.rows(piece)
+        rows = expected.rows(log_reads.rows(piece))
         audited.add_density(log_reads.density(piece))
         if output.target.mode == "append":
-            counted, differences = compare_appended(decoder.good(raw), table, PieceOfLog(piece.starts, piece.ends), SHOWN)
+            counted, differences = compare_appended(rows, table, PieceOfLog(piece.starts, piece.ends), SHOWN)
             audited.add_rows(counted)
             audited.differences += differences
         else:
-            rows = decoder.good(raw)
             keyed = rows if keyed is None else keyed.unionByName(rows)
         bar.advance(piece.transactions)
     if keyed is not None:
         audited.differences += compare_keyed(keyed, table, output.target, SHOWN, whole=whole)
     elif output.target.mode != "append":
         audited.notes.append("nothing of the log is in this table yet")
+
+
+class _Expected:
+    """The rows that one output derives from the log, without transactions that violate a constraint of its table: those have a dead letter that was
+    not replayed, or are skipped as declared. A letter of a row that the table has is no excuse: it came before the constraint was dropped."""
+
+    def __init__(self, spark: SparkSession, settings: LandingSettings, output: OutputSettings, cluster_key: str, table: DataFrame) -> None:
+        self._decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
+        self._skips = ConstrainedOutput(self._decoder) if self._decoder.undecodable == "skip" else None
+        self._spark, self._path = spark, output.target.table
+        self._excused: DataFrame | None = None
+        if settings.dead_letters is not None and is_table(spark, settings.dead_letters.table):
+            letters = spark.read.format("delta").load(settings.dead_letters.table).where("replayed_at IS NULL")
+            own = letters.where((f.col("cluster") == cluster_key) & (f.col("target") == output.target.table) & f.col("reason").startswith(VIOLATES))
+            excused = own.select(*PLACE).join(table.select(*PLACE), PLACE, "left_anti")
+            self._excused = None if excused.isEmpty() else excused
+
+    def rows(self, raw: DataFrame) -> DataFrame:
+        rows = self._decoder.good(raw)
+        judged = None if self._skips is None else self._skips.judged(rows, internal.TableTransaction(self._spark, self._path))
+        rows = rows if judged is None else judged.good()
+        return rows if self._excused is None else rows.join(self._excused, PLACE, "left_anti")
 
 
 class _LogReads:

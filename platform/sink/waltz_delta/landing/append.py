@@ -136,7 +136,7 @@ class DeltaAppend:
         versions = {app_id(self.cluster_key, p): end for p, end in ends.items() if end > marks.get(p, -1)}
         if not versions:
             return None
-        frame = rows(overlap(covered, marks))
+        frame = rows(overlap(covered, marks), transaction)
         if transaction.exists:
             frame = frame.select(*self._columns(spark, transaction, frame.schema))
         try:

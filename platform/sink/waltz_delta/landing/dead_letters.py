@@ -5,6 +5,9 @@ identifiers belong to one target (`waltz:<cluster key>:<partition>@<target>`), b
 own pace. Transactions without a route have marks for each table of their landing, and the highest one counts, so the landing is recognized even if
 its outputs change. A batch without dead letters commits nothing. So these marks can lag, and no dead letter lies in between.
 
+A batch that runs again can judge its rows otherwise: its columns were corrected, or its target got a constraint. So letters at or below the marks,
+which are above those of the target then, are compared with those that the table holds.
+
 Order: the dead letters of a batch are committed before the table whose mark covers them. If a driver dies between the two commits, the batch runs
 again, and the marks drop its dead letters then. In the other order, a lost checkpoint would lose them.
 """
@@ -24,6 +27,7 @@ from waltz_delta.decode.decode import DATA, PROBLEM
 from waltz_delta.errors import WriteContended
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
+from waltz_delta.marks.marks import BatchRange, overlap
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.tables.evolution import fitting_columns
 from waltz_delta.tables.table import create_empty, is_table
@@ -78,18 +82,20 @@ class DeadLetters:
     def app_id(self, target: str, partition: int) -> str:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
-    def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
-        """Writes the dead letters of each target above its marks, in one commit with the marks at `ends`. Returns the targets whose marks advanced.
+    def write(self, spark: SparkSession, covered: BatchRange, letters: Mapping[str, Letters], batch_id: int | None) -> tuple[set[str], int]:
+        """Writes the dead letters of each target above its marks, in one commit with the marks at the end of the batch; below them those that the
+        table lacks. Returns the targets whose marks advanced, and the number of letters below marks.
 
         Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of dead letters, the marks that belong to them are
         wrong."""
-        batch = -1 if batch_id is None else batch_id
+        batch, ends = -1 if batch_id is None else batch_id, covered.marks()
         for _ in range(ATTEMPTS):
             transaction = internal.TableTransaction(spark, self.path)
             seen = transaction.read_version
             self._watch.check(spark, transaction, None)
             versions: dict[str, int] = {}
             frames: dict[str, DataFrame] = {}
+            late: list[DataFrame] = []
             for target, rows in sorted(letters.items()):
                 names = {partition: self._names(target, partition) for partition in sorted(ends)}
                 held = {p: [mark for name in each if (mark := transaction.version(name)) is not None and mark >= 0] for p, each in names.items()}
@@ -98,10 +104,15 @@ class DeadLetters:
                 if ahead:
                     versions |= ahead
                     frames[target] = self._rows(rows(marks), target)
+                if passed := overlap(covered, marks):
+                    late.append(self._late(spark, rows, target, passed, seen))
+            added = sum(frame.count() for frame in late)
+            if added:
+                versions[self._late_id] = (transaction.version(self._late_id) or 0) + 1
             if not versions:
-                return set()
+                return set(), 0
             try:
-                written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
+                written = transaction.write(reduce(DataFrame.unionByName, [*frames.values(), *late]), partition_by=(), properties={})
                 committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=commit_metadata(self.cluster_key))
             except Exception as error:
                 if not transaction.lost_to_another(error):
@@ -109,8 +120,23 @@ class DeadLetters:
             else:
                 if committed > seen + 1:
                     self._watch.check_overtaken(internal.TableTransaction(spark, self.path), seen, committed)
-                return set(frames)
+                return set(frames), added
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
+
+    @property
+    def _late_id(self) -> str:
+        """Counts the commits of letters below marks, so that two drivers do not both write them."""
+        return f"waltz:{self.cluster_key}:late"
+
+    def _late(self, spark: SparkSession, rows: Letters, target: str, passed: Mapping[int, int], version: int) -> DataFrame:
+        """The letters at or below marks that the table of this version lacks. The first attempt at a batch judged its rows by other rules, such as
+        before the target got a constraint, and ended between its letters and its commit."""
+        below = f.lit(False)
+        for partition, mark in sorted(passed.items()):
+            below = below | ((f.col(PARTITION) == partition) & (f.col(TRANSACTION_ID) <= mark))
+        held = spark.read.format("delta").option("versionAsOf", version).load(self.path)
+        there = held.where((f.col("cluster") == self.cluster_key) & (f.col("target") == target)).select(PARTITION, TRANSACTION_ID)
+        return self._rows(rows({}).where(below), target).join(there, [PARTITION, TRANSACTION_ID], "left_anti")
 
     def _names(self, target: str, partition: int) -> list[str]:
         """The identifiers that may hold a mark of a target."""

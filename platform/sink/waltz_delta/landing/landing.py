@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any  # keyword arguments of the sinks
+from typing import Any, Final  # Any: keyword arguments of the sinks
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -23,10 +23,13 @@ from pyspark.sql.types import StructType
 from pyspark_waltz.options import Positions
 from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import brief_errors
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
+from waltz_delta.decode.decoded_source import decoding_options, is_decoded
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.batch_traces import BatchTraces
+from waltz_delta.landing.constrained import ConstrainedOutput, Judged
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters, Letters
 from waltz_delta.landing.history import DeltaHistory
 from waltz_delta.landing.landing_progress import LandingProgress
@@ -48,6 +51,11 @@ __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
 _RAISED = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
+_DATA_DROPPED: Final = (
+    "a transaction violates a constraint that the table got since the query began, and the source that decoded it has dropped the data, which its "
+    "dead letter needs; the next start has the sink decode: table={path}"
+)
+
 REASON_MAX = 500
 """Most characters in the error of a query over undecodable data. Reasons are shorter; the rest of Spark's line is cut."""
 
@@ -66,11 +74,14 @@ class LandingStatistics:
 @dataclass(slots=True)
 class _Prepared:
     """A batch staged for one table. `raw`: the undecoded rows that the table lacks; the dead letters of the other rows were written before. `bad`:
-    how many of `raw` do not decode, None if that is not known."""
+    how many of `raw` do not decode, None if that is not known. `violated`: how many decode, and violate a constraint of the table. `judged`: the
+    decoded rows, if a constraint applies to them."""
 
     staged: Staged
     raw: DataFrame
+    judged: Judged | None
     bad: int | None
+    violated: int | None
     unrouted: int | None
 
 
@@ -89,6 +100,7 @@ class Landing:
         tables = [output.target.table for output in settings.outputs]
         self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
         self._decoders = [OutputDecoder(output, dead_letters=letters is not None) for output in settings.outputs]
+        self._constrained = [ConstrainedOutput(decoder) for decoder in self._decoders]
         former = [str(key) for key in settings.former_clusters]
         dead_letters = letters is not None
         self._sinks = [sink_for(output, cluster_key, dead_letters=dead_letters, former_clusters=former) for output in settings.outputs]
@@ -138,6 +150,12 @@ class Landing:
         """How far the tables hold the log as of now, also while a batch runs. From any thread."""
         return replace(self._progress, dead_letters=self._statistics.dead_letters)
 
+    def decoding_options(self, spark: SparkSession) -> dict[str, str]:
+        """Options of the source with which it decodes for the only output; none if the sink must decode: see `decode.decoded_source`, and where a
+        dead letter may need the data of a transaction that decodes and violates a constraint of its table."""
+        constrained = self._decoders[0].undecodable == "dead_letter" and self._constrained[0].rules(self._sinks[0].begin(spark))
+        return {} if constrained else decoding_options(spark, self.settings)
+
     def marks(self, spark: SparkSession) -> dict[str, dict[int, int]]:
         """The marks of each output's table, by its path. After a RESTORE those of the restored version. Writes nothing."""
         return {sink.path: marks_as_restored(spark, sink.path, self.cluster_key, partial(sink.begin, spark)) for sink in self._sinks}
@@ -182,9 +200,8 @@ class Landing:
         with ExitStack() as held:
             ready: dict[int, _Prepared] = {}
             for number in range(len(self._sinks)):
-                found = self._stage(spark, batch, covered, batch_id, number)
+                found = self._stage(batch, covered, batch_id, number, held)
                 if found is not None:
-                    held.callback(found.staged.release)
                     ready[number] = found
             self._write_dead_letters(spark, covered, batch_id, ready)
             began_s = time.perf_counter()
@@ -194,30 +211,38 @@ class Landing:
                 ranges = {partition: (covered.starts[partition], mark) for partition, mark in covered.marks().items()}
                 self._traces.landed(ranges, began_s, time.perf_counter(), batch_id, len(ready))
 
-    def _stage(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int) -> _Prepared | None:
-        """The first output also counts the rows that no route accepts, because it reads every row."""
+    def _stage(self, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int, held: ExitStack) -> _Prepared | None:
+        """The first output also counts the rows that no route accepts, because it reads every row. `held` releases what is held."""
         decoder, sink = self._decoders[number], self._sinks[number]
-        counts, unrouted_counts = Observation(), Observation()
+        counts, violations, unrouted_counts = Observation(), Observation(), Observation()
         lacking = batch
+        judged: Judged | None = None
         counted = decoder.output.decode.format != "bytes"
         routed = number == 0 and self._unrouted is not None
 
-        def rows(marks: Mapping[int, int]) -> DataFrame:
-            nonlocal lacking
+        def rows(marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
+            nonlocal lacking, judged
             raw = lacking = above(batch, marks)
             if routed:
                 raw = self._watched(raw).observe(unrouted_counts, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
-            return decoder.good(raw, counts if counted else None)
+            good = decoder.good(raw, counts if counted else None)
+            judged = self._constrained[number].judged(good, table)
+            if judged is None:
+                return good
+            held.callback(judged.release)
+            return judged.good(violations)
 
         try:
-            staged = sink.stage(spark, covered, rows, batch_id)
+            staged = sink.stage(batch.sparkSession, covered, rows, batch_id)
         except Exception as error:
             if found := _RAISED.search(str(error)):
                 raise Undecodable(path=sink.path, reason=found[1][:REASON_MAX]) from None
             raise
         if staged is None:
             return None
-        return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(unrouted_counts) if routed else 0)
+        held.callback(staged.release)
+        violated = 0 if judged is None else _count(violations)
+        return _Prepared(staged, lacking, judged, _count(counts) if counted else 0, violated, _count(unrouted_counts) if routed else 0)
 
     def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
@@ -232,22 +257,29 @@ class Landing:
         counts: dict[str, int] = {}
         for number, found in ready.items():
             decoder = self._decoders[number]
-            if decoder.undecodable == "dead_letter" and found.bad != 0:
+            if decoder.undecodable == "dead_letter" and (found.bad, found.violated) != (0, 0):
                 target = self._sinks[number].path
-                letters[target], counts[target] = _letters(decoder, found.raw), found.bad or 0
+                if found.violated != 0 and is_decoded(found.raw, decoder.output.decode):
+                    raise RuntimeError(_DATA_DROPPED.format(path=target))
+                letters[target], counts[target] = _letters(decoder, found), (found.bad or 0) + (found.violated or 0)
             if number == 0 and self.settings.unrouted == "dead_letter" and found.unrouted != 0:
                 letters[NO_TARGET], counts[NO_TARGET] = self._unrouted_letters(found.raw), found.unrouted or 0
         if letters:
-            written = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
-            count = sum(counts[target] for target in written)
+            written, added = self._dead_letters.write(spark, covered, letters, batch_id)
+            count = sum(counts[target] for target in written) + added
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
 
     def _unrouted_letters(self, batch: DataFrame) -> Letters:
         return lambda marks: self._watched(above(batch, marks)).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
 
 
-def _letters(decoder: OutputDecoder, batch: DataFrame) -> Letters:
-    return lambda marks: decoder.bad(above(batch, marks))
+def _letters(decoder: OutputDecoder, found: _Prepared) -> Letters:
+    def rows(marks: Mapping[int, int]) -> DataFrame:
+        raw = above(found.raw, marks)
+        undecoded = decoder.bad(raw)
+        return undecoded if found.judged is None or found.violated == 0 else undecoded.unionByName(found.judged.bad(raw))
+
+    return rows
 
 
 def _count(observation: Observation) -> int | None:

@@ -32,6 +32,7 @@ from waltz_delta.marks.marks import BatchRange, app_id, merge_app_id, merged_app
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.settings import DeleteSettings
 from waltz_delta.tables.column_names import check_columns
+from waltz_delta.tables.constraints import constraints_of
 from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_schema, stored_columns
 from waltz_delta.tables.mode import Mode, check_declared, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
@@ -200,7 +201,7 @@ class MergeSink:
         refuse_superseded(table, self.path, self.cluster_key)
         self.watch.check(spark, table, covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
-        return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
+        return self._staged(spark, state, new, rows(overlap(covered, state.marks), table), late=False, table=table) if new else None
 
     def _arrow_transaction(self, spark: SparkSession, covered: BatchRange) -> ArrowTransaction | None:
         """None if Spark's engine merges this batch. Finishes the MERGE of a driver of Spark's engine that died."""
@@ -232,7 +233,7 @@ class MergeSink:
         new = {app_id(self.cluster_key, partition): end for partition, end in covered.marks().items() if end > marks.get(partition, -1)}
         if not new:
             return None
-        frame = rows(overlap(covered, marks))
+        frame = rows(overlap(covered, marks), transaction)
         columns, converted = self._columns(spark, _visible(frame.schema))
         frame = frame.withColumns(converted) if converted else frame
         shape = transaction.shape
@@ -250,17 +251,20 @@ class MergeSink:
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
         """Stages rows from below the marks, which are replayed: they never replace newer rows. Changes no mark."""
         state = self._table.state(spark)
-        refuse_superseded(self.begin(spark), self.path, self.cluster_key)
-        return self._staged(spark, state, {}, rows, late=True)
+        table = self.begin(spark)
+        refuse_superseded(table, self.path, self.cluster_key)
+        return self._staged(spark, state, {}, rows, late=True, table=table)
 
     def marks(self, spark: SparkSession) -> Mapping[int, int]:
         """The marks of the table: for each log partition, the last transaction that it holds."""
         return self._table.state(spark).marks
 
-    def _staged(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool) -> Staged:
+    def _staged(
+        self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool, table: TableTransaction
+    ) -> Staged:
         columns, converted = self._columns(spark, _visible(rows.schema))
         storable = refuse_unstored(rows.withColumns(converted) if converted else rows, self._keys, self._layout["partition_by"])
-        return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, storable, late=late)), columns)
+        return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, storable, late=late)), columns, table)
 
     def _columns(self, spark: SparkSession, visible: StructType) -> tuple[list[str], dict[str, Column]]:
         """The columns to write; and those that have another type in the table, as the table holds them. Reads the table's columns again only if
@@ -316,6 +320,8 @@ class _StagedMerge:
     new: Mapping[int, int]
     source: DataFrame
     columns: Sequence[str]
+    table: TableTransaction
+    """As the rows were judged by it: the MERGE reads the table again."""
 
     def commit(self) -> None:
         """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
@@ -328,10 +334,14 @@ class _StagedMerge:
             self.sink.rule.remember(self.spark, self.source)
             committed = self.sink._table.merge(self.spark, self.state, self.new, build, copied=self.sink.rule.merges_held_rows)
         except Exception as error:
-            if not internal.lost_held_rows(error):
+            if not internal.lost_held_rows(error) and not self._has_other_constraints():
                 raise
-            raise LostRace from error  # an executor was lost with some of the rows, so nothing was committed
+            raise LostRace from error  # an executor was lost with some of the rows, or they were judged by other rules: nothing was committed
         self.sink.watch.check_overtaken(internal.TableTransaction(self.spark, self.sink.path), self.state.version, committed)
+
+    def _has_other_constraints(self) -> bool:
+        now, before = (constraints_of(table.schema_text(), table.properties()) for table in (self.sink.begin(self.spark), self.table))
+        return now != before
 
     def release(self) -> None:
         internal.release_held_rows(self.source)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from pyspark_waltz.offsets import Offset, batch_starts
 from waltz_delta.base import internal
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.errors import WriteContended
 from waltz_delta.marks.marks import BatchRange
 from waltz_log.errors import InvalidRequest, InvalidSetting
@@ -40,8 +41,8 @@ DATA = "_waltz_data"
 PROBLEM = "_waltz_problem"
 """Why the transaction did not decode, next to the decoded columns; null if it did."""
 
-Rows = Callable[[Mapping[int, int]], DataFrame]
-"""Returns a batch's rows as a table gets them, without those at or below the given marks."""
+Rows = Callable[[Mapping[int, int], TableTransaction], DataFrame]
+"""Returns a batch's rows as a table gets them, without those at or below the given marks. The transaction sees the table's columns and rules."""
 
 
 class LostRace(Exception):
@@ -73,7 +74,7 @@ def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> N
     covered = batch_range(batch, batch_id)
     for _ in range(attempts):
         try:
-            staged = sink.stage(batch.sparkSession, covered, lambda marks: above(batch, marks), batch_id)
+            staged = sink.stage(batch.sparkSession, covered, lambda marks, _: above(batch, marks), batch_id)
             if staged is not None:
                 try:
                     staged.commit()

@@ -27,7 +27,6 @@ from waltz_delta.base.file_systems import require_file_system
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
-from waltz_delta.decode.decoded_source import decoding_options
 from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
 from waltz_delta.landing.landing import Landing
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
@@ -177,7 +176,7 @@ class PipelineRun(threading.Thread):
         if not self._before:  # a restarted query continues the same run
             self._before = landing.marks(self._spark)
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
-        options = start_options(settings, starting) | decoding_options(self._spark, settings)
+        options = start_options(settings, starting) | landing.decoding_options(self._spark)
         rows = self._spark.readStream.format(self.source).options(**options).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)
         self._board.add(self.name, landing.progress)

@@ -21,7 +21,7 @@ from waltz_delta.base.missing_column import Missing
 from waltz_delta.base.quoting import quoted, table_at
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["Columns", "Evolution", "SparkColumns", "as_stored", "fit", "fitting_columns", "held_schema", "stored_columns"]
+__all__ = ["GENERATED", "Columns", "Evolution", "SparkColumns", "as_stored", "fit", "fits", "fitting_columns", "held_schema", "stored_columns"]
 
 Evolution = Literal["off", "add_columns", "fail"]
 ATTEMPTS = 4
@@ -35,7 +35,7 @@ _WIDER: Final = {
     "date": {"timestamp_ntz"},
 }
 """To what Delta can widen a column (`ALTER COLUMN … TYPE`), besides decimals."""
-_GENERATED: Final = "delta.generationExpression"
+GENERATED: Final = "delta.generationExpression"
 """In the metadata of a column that Delta computes where the rows lack it."""
 
 
@@ -66,7 +66,7 @@ def fitting_columns(path: str, held: StructType, given: StructType, evolution: E
         kept.append(field.name)
     names = {field.name.lower() for field in given.fields}
     for name, field in there.items():
-        if name not in names and not field.nullable and _GENERATED not in field.metadata:
+        if name not in names and not field.nullable and GENERATED not in field.metadata:
             raise SchemaMismatch(path=path, column=field.name, reason=f"{_NEEDED}; select a value: `… AS {field.name}`")
     return kept, missing
 
@@ -94,6 +94,14 @@ def _lacking(path: str, place: tuple[str, ...], held: DataType, given: DataType)
         if isinstance(held, NullType):
             reason = "has no type in the table (VOID): remove it there, or leave it out of the rows"
         raise SchemaMismatch(path=path, column=".".join(place), reason=reason)
+
+
+def fits(held: DataType, given: DataType) -> bool:
+    """Whether a column of type `held` can be written with values of type `given`, but for fields that it lacks."""
+    try:
+        return all(True for _ in _lacking("", (), held, given))
+    except SchemaMismatch:
+        return False
 
 
 def _holds(held: DataType, given: DataType) -> bool:

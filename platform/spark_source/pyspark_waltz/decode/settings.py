@@ -106,8 +106,9 @@ class DecodeSettings(Settings):
     )
     undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
         default=None,
-        description="What happens to a transaction that cannot be decoded. Default: it becomes a dead letter if dead letters are declared; "
-        "otherwise the query fails and names it. `skip` drops it; choose that only if the log holds data that no table needs.",
+        description="What happens to a transaction that cannot be decoded, or that violates a constraint of its table. Default: it becomes a "
+        "dead letter if dead letters are declared; otherwise the query fails and names it. `skip` drops it; choose that only if the log holds data "
+        "that no table needs.",
     )
 
     @model_validator(mode="after")

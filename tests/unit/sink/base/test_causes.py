@@ -99,6 +99,7 @@ Identifier: seats [id = 1, runId = 2]
 """
 CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o426.write.\n: "
 CHECK = "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: [DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint few (legs < 5) "
+TOO_LONG = 'org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: [DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "abcd" exceeds char/varchar'
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,7 @@ CHECK = "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: [DE
         (f"{CALL}{CHECK}violated by row with values:\n - legs : 9\n - n : 1\n\tat org.x", f"{CHECK}violated by row with values: legs : 9 n : 1"),
         ("strange.Thing: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "strange.Thing: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"),
         ("[UNRESOLVED_COLUMN] `x`. SQLSTATE: 42703", "[UNRESOLVED_COLUMN] `x`. SQLSTATE: 42703"),
+        (f"{CALL}{TOO_LONG}\n\tat org.x", TOO_LONG),
     ],
 )
 def test_a_fault_that_every_restart_would_meet_again_is_final_and_its_line_is_the_reason(error: str, line: str) -> None:

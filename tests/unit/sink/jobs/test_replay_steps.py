@@ -29,6 +29,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def report(self, table: str) -> Replayed:
             return Replayed(table, landed[table], 1, 0)
 
+        def release(self) -> None:
+            """No plan is held."""
+
     def made(settings: Any, cluster: str) -> Any:
         return SimpleNamespace(outputs=[("way", SimpleNamespace(path=table)) for table in landed])
 

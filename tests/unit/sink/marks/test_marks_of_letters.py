@@ -87,6 +87,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     made = Table()
     monkeypatch.setattr("waltz_delta.base.internal.TableTransaction", lambda spark, path: made)
     monkeypatch.setattr(DeadLetters, "_rows", lambda self, rows, target: rows)
+    monkeypatch.setattr(DeadLetters, "_late", lambda *_: SimpleNamespace(count=lambda: 0))
     monkeypatch.setattr("waltz_delta.landing.dead_letters.reduce", lambda union, frames: list(frames))
     return made
 
@@ -103,7 +104,8 @@ def announce(letters: DeadLetters, ends: dict[int, int], *targets: str) -> dict[
         return rows
 
     spark: Any = None
-    assert letters.write(spark, ends, {target: of(target) for target in targets}, 1) == set(asked)
+    covered = BatchRange({p: end + 1 for p, end in ends.items()}, ends, exact=True)
+    assert letters.write(spark, covered, {target: of(target) for target in targets}, 1) == (set(asked), 0)
     return asked
 
 
@@ -219,7 +221,7 @@ def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, 
     monkeypatch.setattr(DeltaAppend, "_columns", lambda *_: [])
     asked: list[Mapping[int, int]] = []
 
-    def rows(marks: Mapping[int, int]) -> Any:
+    def rows(marks: Mapping[int, int], _: Any) -> Any:
         asked.append(marks)
         return frame
 
@@ -300,7 +302,8 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
     rule = SimpleNamespace(remember=lambda *_: None, merge=merge, merges_held_rows=True)
     sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
     source: Any = None
-    staged = _StagedMerge(sink, spark, state, {0: 9}, source, [])
+    judged_by: Any = table
+    staged = _StagedMerge(sink, spark, state, {0: 9}, source, [], judged_by)
     if overtaken:
         with pytest.raises(RestoreOvertaken):
             staged.commit()

@@ -1,0 +1,231 @@
+"""A row that violates a constraint of its table is a dead letter that names the constraint, or ends the query and names its transaction. The good
+rows of its batch land."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+
+from tests.e2e.committing import replace_commits
+from tests.e2e.letters import raw
+from waltz_delta import Landing, Undecodable
+from waltz_delta.base.job_outcome import Failure
+from waltz_delta.dead_letters_replay import replay
+from waltz_delta.jobs.audit import _Expected
+from waltz_delta.jobs.audit_compare import PieceOfLog, compare_appended
+from waltz_delta.landing.dead_letters import DeadLetters
+from waltz_delta.settings import LandingSettings
+
+KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
+PLACE = "partition INT, transaction_id BIGINT"
+FEW = "violates CHECK few (n < 5)"
+MODES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "keyed": {"mode": "upsert", "keys": ["k"], "deletes": {"headers": [9]}},
+    "history": {"mode": "history", "keys": ["k"], "deletes": {"headers": [9]}},
+}
+
+
+def settings(path: Path, *names: str, letters: bool = True, columns: str = "k STRING, n INT", **output: Any) -> LandingSettings:
+    made = [{"target": {"table": str(path / name), "engine": "auto", **MODES.get(name, {})}} for name in names]
+    outputs = [{"decode": {"format": "json", "columns": columns}, **each, **output} for each in made]
+    return LandingSettings.model_validate({"outputs": outputs, "dead_letters": {"table": str(path / "dead")} if letters else None})
+
+
+def rows(spark: Any, first: int, *values: tuple[Any, Any], header: int = 1) -> Any:
+    texts = [(0, first + at, header, f'{{"k": "{k}", "n": {"null" if n is None else n}}}'.encode()) for at, (k, n) in enumerate(values)]
+    return raw(spark, texts)
+
+
+def held(spark: Any, path: Path) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in spark.read.format("delta").load(str(path)).select("k", "n").collect()), key=repr)
+
+
+def letters(spark: Any, path: Path) -> list[tuple[Any, ...]]:
+    found = spark.read.format("delta").load(str(path / "dead")).collect()
+    return sorted((Path(row.target).name, row.transaction_id, bytes(row.data), row.reason.partition(":")[0]) for row in found)
+
+
+def constrain(spark: Any, table: Path, name: str, condition: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT {name} CHECK ({condition})")
+
+
+def test_a_violating_row_is_a_letter_in_every_mode_and_lands_when_the_constraint_is_gone(spark: Any, tmp_path: Path) -> None:
+    landing = Landing(settings(tmp_path, *MODES), KEY)
+    landing.write(rows(spark, 0, ("a", 1)))
+    for name in MODES:
+        constrain(spark, tmp_path / name, "few", "n < 5")
+    batch = rows(spark, 1, ("a", 9), ("b", 2), ("c", None)).union(raw(spark, [(0, 4, 1, b"{")])).union(rows(spark, 5, ("a", 7), header=9))
+    landing.write(batch)
+    assert held(spark, tmp_path / "all") == held(spark, tmp_path / "history") == [("a", 1), ("b", 2)], "the landing ran already"
+    assert held(spark, tmp_path / "keyed") == [("b", 2)], "a delete writes no values, so it violates nothing"
+    bad = [(1, b'{"k": "a", "n": 9}', FEW), (3, b'{"k": "c", "n": null}', FEW), (4, b"{", "is not one JSON object")]
+    deleted = ("all", 5, b'{"k": "a", "n": 7}', FEW)
+    assert letters(spark, tmp_path) == sorted([*((name, *each) for name in MODES for each in bad), deleted])
+    assert landing.statistics().dead_letters == 10
+    strict = Landing(settings(tmp_path, "all", letters=False), KEY)
+    with pytest.raises(Undecodable, match=r"transaction 6 of partition 0: violates CHECK few \(n < 5\)"):
+        strict.write(rows(spark, 6, ("d", 7)))
+    for name in MODES:
+        spark.sql(f"ALTER TABLE delta.`{tmp_path / name}` DROP CONSTRAINT few")
+    reports = replay(spark, settings(tmp_path, *MODES))
+    assert [(each.landed, each.still, each.reasons) for each in reports] == [(landed, 1, {"is not one JSON object": 1}) for landed in (3, 2, 2)]
+    assert held(spark, tmp_path / "all") == [("a", 1), ("a", 7), ("a", 9), ("b", 2), ("c", None)]
+    assert held(spark, tmp_path / "keyed") == [("b", 2), ("c", None)], "the delete came later"
+    assert held(spark, tmp_path / "history") == [("a", 1), ("a", 9), ("b", 2), ("c", None)]
+
+
+@pytest.mark.parametrize("name", ["all", "keyed"])
+def test_a_constraint_that_comes_between_the_letters_and_the_commit_of_a_batch_loses_no_row(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    landing = Landing(settings(tmp_path, name), KEY)
+    landing.write(rows(spark, 0, ("a", 1)))
+
+    def constraining(original: Callable[..., int]) -> Callable[..., int]:
+        def commit(*arguments: Any, **named: Any) -> int:
+            version = original(*arguments, **named)
+            if named["query"] == "waltz dead letters" and version == 1:
+                constrain(spark, tmp_path / name, "few", "n < 5")
+            return version
+
+        return commit
+
+    replace_commits(monkeypatch, constraining)
+    landing.write(rows(spark, 1, ("b", 9), ("c", 2)).union(raw(spark, [(0, 3, 1, b"{")])))
+    assert held(spark, tmp_path / name) == [("a", 1), ("c", 2)]
+    expected = [(name, 1, b'{"k": "b", "n": 9}', FEW), (name, 3, b"{", "is not one JSON object")]
+    assert letters(spark, tmp_path) == expected
+    assert landing.statistics().dead_letters == 2
+
+
+def test_a_row_that_violates_a_constraint_only_until_its_letter_is_written_is_not_lost(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing = Landing(settings(tmp_path, "all", columns="k STRING, n TIMESTAMP"), KEY)
+    landing.write(rows(spark, 0, ("past", '"2026-01-01T00:00:00Z"')))
+    constrain(spark, tmp_path / "all", "past", "n <= current_timestamp()")
+    soon = datetime.now(UTC) + timedelta(seconds=8)
+    write = DeadLetters.write
+
+    def later(*arguments: Any) -> Any:
+        time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds() + 0.5))
+        return write(*arguments)
+
+    monkeypatch.setattr(DeadLetters, "write", later)
+    landing.write(rows(spark, 1, ("soon", f'"{soon.isoformat()}"')))
+    assert [row[0] for row in held(spark, tmp_path / "all")] == ["past"]
+    ((_, at, _, reason),) = letters(spark, tmp_path)
+    assert (at, reason.replace(" ", "")) == (1, "violatesCHECKpast(n<=current_timestamp())"), "Delta adds spaces"
+
+
+def test_every_kind_of_constraint_of_a_users_table_is_named_whichever_engine_writes_it(spark: Any, tmp_path: Path) -> None:
+    table = DeltaTable.create(spark).location(str(tmp_path / "user")).addColumns(spark.createDataFrame([], PLACE).schema)
+    table = table.addColumn("k", "VARCHAR(3)").addColumn("n", "BIGINT", nullable=False).addColumn("s", "STRUCT<x: INT NOT NULL>")
+    table.addColumn("twice", "BIGINT", generatedAlwaysAs="n * 2").execute()
+    constrain(spark, tmp_path / "user", "small", "twice < 10")
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 'arrow'}` ({PLACE}, k STRING, n INT NOT NULL, s STRUCT<x: INT>) USING delta")
+    found = settings(tmp_path, "user", "arrow", columns="k STRING, n INT, s STRUCT<x: INT>", projection={"select": "k, n, s"}).model_dump()
+    found["outputs"][1]["target"]["engine"] = "arrow"
+    landing = Landing(LandingSettings.model_validate(found), KEY)
+    data = [
+        *('{"k": "ab ", "n": 4, "s": {"x": 0}}', '{"k": "abc", "n": 1, "s": {"x": 1}}', '{"k": "ab  ", "n": 1, "s": {"x": 1}}'),
+        *('{"k": "a"}', '{"n": 1, "s": {}}', '{"n": 5, "s": {"x": 2}}', '{"n": 2, "s": {"x": 3}}', '{"n": 2}'),
+    ]
+    landing.write(raw(spark, [(0, at, 1, text.encode()) for at, text in enumerate(data)]))
+    assert [(target, at, reason) for target, at, _, reason in letters(spark, tmp_path)] == [
+        ("arrow", 3, "violates NOT NULL of n"),
+        ("user", 2, "violates VARCHAR(3) of k"),
+        ("user", 3, "violates NOT NULL of n"),
+        ("user", 4, "violates NOT NULL of s.x"),
+        ("user", 5, "violates CHECK small (twice < 10)"),
+        ("user", 7, "violates NOT NULL of s.x"),
+    ]
+    user = spark.read.format("delta").load(str(tmp_path / "user")).orderBy("transaction_id")
+    assert [(row.transaction_id, row.twice) for row in user.collect()] == [(0, 8), (1, 2), (6, 4)]
+    assert spark.read.format("delta").load(str(tmp_path / "arrow")).count() == 7
+
+
+def test_all_rows_of_a_transaction_go_with_the_one_that_violates(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    def packed(*values: int) -> bytes:
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch({"k": pa.array(list(map(str, values))), "n": pa.array(values, pa.int32())})
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    outputs = settings(tmp_path, "all").model_dump()
+    outputs["outputs"][0]["decode"] = {"format": "arrow", "columns": "k STRING, n INT"}
+    landing = Landing(LandingSettings.model_validate(outputs), KEY)
+    landing.write(raw(spark, [(0, 0, 1, packed(1))]))
+    constrain(spark, tmp_path / "all", "few", "n < 5")
+    landing.write(raw(spark, [(0, 1, 1, packed(1, 9, 2, 8)), (0, 2, 1, packed(3, 4))]))
+    assert held(spark, tmp_path / "all") == [("1", 1), ("3", 3), ("4", 4)]
+    assert [(each[1], each[3]) for each in letters(spark, tmp_path)] == [(1, FEW)]
+    assert landing.statistics().dead_letters == 1
+
+
+def test_a_source_that_decodes_is_not_asked_to_where_a_letter_would_need_the_data(spark: Any, tmp_path: Path) -> None:
+    landing = Landing(settings(tmp_path, "all"), KEY)
+    assert landing.decoding_options(spark).keys() == {"columns", "decode", "timeZone"}
+    place = ("0 AS partition", "id AS transaction_id", "now() AS timestamp", "1 AS header")
+    decoded = spark.range(4, 6).selectExpr(*place, "'a' AS k", "int(id) AS n", "CAST(NULL AS BINARY) AS data", "CAST(NULL AS STRING) AS problem")
+    landing.write(decoded.where("n < 5"))
+    constrain(spark, tmp_path / "all", "few", "n < 5")
+    with pytest.raises(RuntimeError, match="the next start has the sink decode") as raised:
+        landing.write(decoded)
+    assert not Failure.of(raised.value).final
+    assert spark.read.format("delta").load(str(tmp_path / "all")).count() == 1
+    assert Landing(settings(tmp_path, "all"), KEY).decoding_options(spark) == {}
+    assert Landing(settings(tmp_path, "all", letters=False), KEY).decoding_options(spark) != {}, "it ends at the transaction, and needs no data"
+
+
+def test_an_audit_misses_what_has_no_letter_and_nothing_that_has_one(spark: Any, tmp_path: Path) -> None:
+    declared = settings(tmp_path, "all")
+    landing, log = Landing(declared, KEY), rows(spark, 0, ("a", 1), ("b", 9), ("c", 8), ("d", 2))
+    landing.write(log.where("transaction_id = 0"))
+    constrain(spark, tmp_path / "all", "few", "n < 5")
+    landing.write(log.where("transaction_id > 0"))
+
+    def differences() -> list[str]:
+        table = spark.read.format("delta").load(str(tmp_path / "all"))
+        expected = _Expected(spark, declared, declared.outputs[0], KEY, table).rows(log)
+        return [str(each) for each in compare_appended(expected, table, PieceOfLog({0: 0}, {0: 4}), 20)[1]]
+
+    assert differences() == []
+    DeltaTable.forPath(spark, str(tmp_path / "dead")).delete("transaction_id = 2")
+    assert differences() == ["missing: partition=0 transaction_id=2"]
+    skipping = declared.model_dump()
+    skipping["outputs"][0]["decode"]["undecodable"] = "skip"
+    declared = LandingSettings.model_validate(skipping)
+    assert differences() == []
+
+
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("k, CAST(1 / n AS INT) AS n", "DIVIDE_BY_ZERO"),
+        ("k, n, n + 3 AS twice", "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|Generated Column"),
+        ("k, CAST(NULL AS INT) AS n, other", "UNRESOLVED_COLUMN"),
+    ],
+)
+def test_a_fault_that_no_restart_helps_ends_the_query_at_once_with_one_sentence(spark: Any, tmp_path: Path, select: str, reason: str) -> None:
+    table = DeltaTable.create(spark).location(str(tmp_path / "all")).addColumns(spark.createDataFrame([], PLACE).schema)
+    table.addColumn("k", "STRING").addColumn("n", "INT").addColumn("twice", "INT", generatedAlwaysAs="n * 2").execute()
+    landing = Landing(settings(tmp_path, "all", projection={"select": select}), KEY)
+    with pytest.raises(RuntimeError, match=reason) as raised:
+        landing(rows(spark, 0, ("a", 0)), 0)
+    assert len(str(raised.value)) < 600
+    assert landing.failed is not None
+    failure = Failure.of(landing.failed)
+    assert failure.final
+    assert "\n" not in failure.line
+    assert spark.read.format("delta").load(str(tmp_path / "all")).count() == 0
