@@ -44,9 +44,10 @@ def make_clone(folder: Path) -> Path:
     (folder / DELTA_JARS).mkdir(parents=True)
     for jar in (ROOT / DELTA_JARS).glob("*.jar"):
         os.link(jar, folder / DELTA_JARS / jar.name)
-    for each in (PREPARED, Path(".cache/spark.jsa")):
-        if (ROOT / each).exists():
-            os.link(ROOT / each, folder / each)
+    if (ROOT / PREPARED).exists():
+        shutil.copy(ROOT / PREPARED, folder / PREPARED)  # no link: set-up writes it in place, and this project's would change with it
+    if (archive := ROOT / ".cache" / "spark.jsa").exists():
+        os.link(archive, folder / ".cache" / "spark.jsa")
     write_stamp(folder / STAMP, Made(str(folder), str(interpreter(environment / "bin" / "python")), requirements(folder)))
     return folder
 
