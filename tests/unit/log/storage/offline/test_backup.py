@@ -487,7 +487,7 @@ def test_a_directory_restored_with_its_session_is_no_restored_one_and_was_never_
 
 
 def test_the_pace_counts_each_byte_twice_also_of_linked_files(tmp_path: Path) -> None:
-    """docs/guides/operations.md calculates from this how long a backup takes."""
+    """docs/guides/operations.md calculates the duration of a backup from this."""
     (tmp_path / "node").mkdir()
     source = FileSystemDisk(tmp_path / "node")
     log = write(source, 100)
