@@ -108,6 +108,7 @@ class Wire(asyncio.BufferedProtocol):
         self._step_bytes = 0
         self._heard = self._asked = False
         self._reason = "connection closed by the peer"
+        self._timer: asyncio.TimerHandle | None = None
 
     # ---- as the event loop calls it ------------------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,8 @@ class Wire(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._timer = self._loop.call_later(self._handshake_s if self._greeting_due else SILENCE_S, self._check_silence)
+        if self._greeting_due:
+            self._timer = self._loop.call_later(self._handshake_s, self._check_silence)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -214,7 +216,7 @@ class Wire(asyncio.BufferedProtocol):
             senders.set_result(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._timer.cancel()
+        self._cancel_timer()
         self._release_all()
         self.lost = self._reason if exc is None or isinstance(exc, ConnectionError) else f"{self._reason}: {exc}"
         self.resume_writing()
@@ -264,7 +266,7 @@ class Wire(asyncio.BufferedProtocol):
             self._charge(len(data) + MESSAGE_BYTES)
             if self._opening_due:
                 self._opening_due, self._judging = False, True
-                self._timer.cancel()
+                self._cancel_timer()
                 self._timer = self._loop.call_later(SILENCE_S, self._check_silence)
             if self._held > HELD_BYTES_MAX or self._judging or self.share.is_full:
                 self._pause_reading()
@@ -302,6 +304,11 @@ class Wire(asyncio.BufferedProtocol):
             # Calls `pause_writing`, which writelines of Python 3.12 and 3.13 forgets.
             self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _check_silence(self) -> None:
         """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
         self._timer = self._loop.call_later(SILENCE_S, self._check_silence)  # first: an error below must not end the checks
@@ -324,7 +331,11 @@ class Wire(asyncio.BufferedProtocol):
         return self.status is not None or self.lost is not None or self._transport.is_closing()
 
     def greet(self, procedure: str) -> None:
+        """The calling end's first frame. Its checks for silence begin here and not in `connection_made`: where `create_connection` is canceled in
+        between, uvloop closes the transport without calling `connection_lost`, and the timer would never end."""
         self._write(GREETING, VERSION + procedure.encode())
+        if self.lost is None:
+            self._timer = self._loop.call_later(SILENCE_S, self._check_silence)
 
     def _accept(self) -> None:
         """The handler answers, or reads more than the opening: the peer is trusted now, and the full limits apply."""
@@ -401,7 +412,7 @@ class Wire(asyncio.BufferedProtocol):
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
-        self._timer.cancel()
+        self._cancel_timer()
         self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self, reason: str = "cancelled") -> None:
