@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, Ownership
+from waltz_log.server.base.settings import ServerSettings
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.links import Links, Weather
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -28,9 +30,9 @@ def now_s() -> float:
 class Cut:
     """A cluster whose links a test shuts and opens."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, object] = SETTINGS) -> None:
         self.links = Links(Weather(delay_s=(0.0, 0.002), patience_s=2.0), Random(7))
-        self.cluster = MemoryCluster(servers=0, links=self.links, settings=SETTINGS)
+        self.cluster = MemoryCluster(servers=0, links=self.links, settings=dict(settings))
 
     def shut(self, server: str, storages: Sequence[str], way: str = "both") -> None:
         """`way`: `out` for what the server sends, `in` for what it receives, or `both`."""
@@ -91,6 +93,33 @@ def test_a_partition_moves_to_a_server_that_reaches_a_majority_and_its_appends_g
         assert await cut.owned() == Ownership(cut.server_id(others[-1]), 2)
         await asyncio.sleep(60)
         assert await cut.owned() == Ownership(cut.server_id(others[-1]), 2), "it stays"
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+@pytest.mark.parametrize("way", ["both", "out", "in"])
+def test_with_the_default_settings_appends_go_on_within_eleven_seconds(way: str) -> None:
+    """As `docs/concepts/guarantees.md` states it for operators who set nothing."""
+    after_s = ServerSettings.model_fields["hand_over_after_s"].default
+    assert after_s == 5.0
+    guarantees = (Path(__file__).resolve().parents[2] / "docs" / "concepts" / "guarantees.md").read_text()
+    assert f"after `hand_over_after_s` ({after_s:g} s)" in guarantees
+    assert f"`hand_over_after_s` + {BOUND_S - AFTER_S:g} s" in guarantees
+
+    async def run() -> None:
+        cut = Cut({})
+        cluster = cut.cluster
+        await cluster.start()
+        await cluster.start_server("server-0")
+        await cluster.start_server("server-1")
+        client = await cluster.connect()
+        await client.append(0, b"before")
+        cut.shut("server-0", ["storage-0", "storage-1"], way)
+        cut_s = now_s()
+        await client.append(0, b"meanwhile", timeout_s=60.0)
+        assert now_s() - cut_s < after_s + (BOUND_S - AFTER_S)
         await client.close()
         await cluster.stop()
 

@@ -8,6 +8,7 @@ import pytest
 
 from waltz_log import errors
 from waltz_log.errors import WaltzError
+from waltz_log.errors.explained import explain_class
 
 SAMPLES: list[WaltzError] = [
     errors.InvalidRequest(reason="no"),
@@ -80,6 +81,12 @@ def test_the_tree_is_the_one_in_the_docstring(error: WaltzError) -> None:
         drawn[bare.split()[0]] = parents[-1][1] if parents else ""
         parents.append((depth, bare.split()[0]))
     assert type(error).__mro__[1].__name__ == drawn[type(error).__name__]
+
+
+def test_the_same_call_does_not_succeed_after_a_lock_conflict() -> None:
+    """It names the same mark, and meets the same winner. `GaveUpOnConflict` is of calls that read up to the winner and decide again."""
+    assert errors.LockConflict.retriable is False
+    assert explain_class(errors.LockConflict).retriable is False
 
 
 def test_a_missing_or_unknown_field_is_a_type_error() -> None:

@@ -7,11 +7,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tools import audit
 from tools.audit import read_findings
 from tools.dist import PROJECT, build_wheel, needed
 from tools.hatch_build import unexpected
@@ -51,6 +53,28 @@ def test_an_audit_counts_what_it_could_not_check() -> None:
         ]
     }
     assert read_findings(report) == (["a 1: X-1, fixed in 2", "a 1: X-2, fixed in no version"], 2, 1)
+
+
+@pytest.mark.parametrize("options", [(), ("--offline-ok",)])
+@pytest.mark.parametrize(
+    "output", ["", "{}", json.dumps({"dependencies": []}), json.dumps({"dependencies": [{"name": "a", "skip_reason": "Dependency not found"}]})]
+)
+def test_an_audit_that_checked_nothing_is_not_clean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], output: str, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, output, "no database"))
+    monkeypatch.setattr(sys, "argv", ["audit", *options])
+    assert audit.main() == (0 if options else audit.UNCHECKED)
+    assert audit.UNCHECKED == 3
+    assert "nothing was checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("vulnerabilities", "code"), [([], 0), ([{"id": "X-1", "fix_versions": ["2"]}], 1)])
+def test_an_audit_ends_with_what_it_found(monkeypatch: pytest.MonkeyPatch, vulnerabilities: list[dict[str, object]], code: int) -> None:
+    report = json.dumps({"dependencies": [{"name": "a", "version": "1", "vulns": vulnerabilities}, {"name": "c", "skip_reason": "unknown"}]})
+    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, code, report, ""))
+    monkeypatch.setattr(sys, "argv", ["audit"])
+    assert audit.main() == code
 
 
 def test_each_pinned_version_is_exact() -> None:

@@ -37,7 +37,8 @@ class SessionRecord:
                 continue
             found = PartitionMetadata.from_bytes(node.data)
             if found.newer_session is not None:
-                raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session, found=found.newer_session)
+                # The session that found the newer one recorded its own number, one above what the metadata knew, before it ended.
+                raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session - 1, found=found.newer_session)
             if found.generation > self.generation:
                 raise Fenced(what="generation", partition=self.partition, mine=self.generation, newer=found.generation)
             mine = PartitionMetadata(self.generation, found.session + 1, found.replicas)

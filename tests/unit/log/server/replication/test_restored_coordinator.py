@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -97,7 +98,7 @@ def test_a_partition_stays_closed_however_often_it_is_tried_until_the_replicas_a
         await cluster.start()
         await _appended(cluster, b"a", b"b")
         await _restart(cluster, kill=False)
-        backup = cluster.ensemble.snapshot()
+        backup, known = cluster.ensemble.snapshot(), (await _metadata(cluster)).session
         for number in range(sessions):
             await _restart(cluster, kill=kill)
             await _appended(cluster, b"%d" % number)
@@ -113,6 +114,9 @@ def test_a_partition_stays_closed_however_often_it_is_tried_until_the_replicas_a
         status = to_json(cluster.servers["server-0"][0].statistics())["partitions"]["0"]
         assert "the coordinator is older than the replicas" in status["error"]
         assert "adopt --restored" in status["error"]
+        named = re.search(r"recorded=(\d+) found=(\d+)", status["error"])
+        assert named is not None
+        assert known == int(named[1]) < int(named[2]) <= known + sessions, "the backup's session, and a newer one of the replicas"
         refused = await _metadata(cluster)
         assert refused.newer_session is not None
         assert all(node.statistics().partitions[0].last_transaction_id == len(acknowledged) - 1 for node, _ in cluster.storages.values())
