@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, get_args  # Any: JSON 
 
 from waltz_log.core.topics.access import check_access_properties
 from waltz_log.core.topics.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
+from waltz_log.core.topics.property_limits import check_property_limits
 from waltz_log.core.topics.topic_names import TopicName, name_id
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
@@ -177,6 +178,8 @@ class Catalogue:
         whole, ranges = split_properties(properties or {})
         check_access_properties(whole)
         check_partition_properties(ranges, partitions)
+        for partition in range(partitions) if ranges else (0,):
+            check_property_limits(properties_of(whole, ranges, partition))
         if name.namespace.isdigit():
             raise InvalidRequest(reason=f"a namespace must have more than digits, which name the folders of log partitions: {name.namespace}")
         self._refuse_collisions(name)
