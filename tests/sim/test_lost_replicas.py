@@ -4,16 +4,26 @@ until it has caught up, in the very case in which counting it would lose what wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from waltz_log.cli.cluster import cluster as cluster_command
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.coordination.survey import survey
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX
 from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.exit_codes import OK, UNAVAILABLE
+from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.storage import StorageNode
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.restore import disown, restore
+from waltz_log.storage.segments.segment import segment_path
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
@@ -194,6 +204,79 @@ async def _catches_up_after_a_loss_within_its_session(restarts: int) -> None:
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_replica_that_lost_synced_records_within_its_session_catches_up_by_itself(restarts: int) -> None:
     run_in_virtual_time(_catches_up_after_a_loss_within_its_session(restarts))
+
+
+def with_a_damaged_record_that_the_index_does_not_list(cluster: MemoryCluster, _copy: SimulatedDisk) -> SimulatedDisk:
+    """One bit of one record in the newest segment. The records behind it are intact."""
+    disk = cluster.disks["storage-0"]
+    data, index = segment_path("0", 0, DATA), segment_path("0", 0, INDEX)
+    assert len(disk.content(index)) <= FILE_HEADER_BYTES + 8 * EARLY, "the index is written later than the records"
+    offset = FILE_HEADER_BYTES + sum(RECORD_OVERHEAD_BYTES + len(b"%d" % number) for number in range(EARLY))
+    content = bytearray(disk.content(data))
+    assert content[offset + RECORD_OVERHEAD_BYTES - 4 :].startswith(b"%d" % EARLY)
+    content[offset + RECORD_OVERHEAD_BYTES - 4] ^= 1
+    disk.replace(data, bytes(content))
+    return disk
+
+
+async def _exit_code(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *, complete: bool) -> int:
+    class Session:
+        @staticmethod
+        async def connect(_address: str, *, timeout_s: float) -> Any:
+            return cluster.ensemble.session()
+
+    monkeypatch.setattr(cluster_command, "ZooKeeperCoordinator", Session)
+    monkeypatch.setattr(cluster_command, "GrpcNetwork", lambda: cluster.network)
+    return await cluster_command.status("memory/test", output="json", wait_s=0.0, complete=complete, timeout_s=1)
+
+
+async def _catches_up_after_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, LATE)
+    await until(lambda: agree(cluster))
+    assert await _exit_code(cluster, monkeypatch, complete=True) == OK
+    may_fill, original = asyncio.Event(), ReplicaSession._in_turns
+
+    async def held(self: ReplicaSession, runs: AsyncGenerator[list[Block], None]) -> AsyncGenerator[list[Block], None]:
+        await may_fill.wait()
+        async for run in original(self, runs):
+            yield run
+
+    monkeypatch.setattr(ReplicaSession, "_in_turns", held)
+    with capture_logs() as logs:
+        await lose(cluster, "storage-0", with_a_damaged_record_that_the_index_does_not_list, SimulatedDisk())
+        await asyncio.sleep(10)
+    (lost,) = [each for each in logs if each["event"] == "replica lost acknowledged data"]
+    assert (lost["log_level"], lost["partition"], lost["last"]) == ("warning", 0, EARLY - 1)
+    # While it is filled it is not clean: it serves no reader, and with one other replica it is no majority.
+    with pytest.raises(WaltzError, match="older session"):
+        await stored(cluster, "storage-0")
+    assert await _exit_code(cluster, monkeypatch, complete=False) == OK
+    assert await _exit_code(cluster, monkeypatch, complete=True) == UNAVAILABLE
+    found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
+    assert found.missing.startswith("replicas that do not count: 0 (storage-0 "), found.missing
+    await cluster.kill_storage("storage-1")
+    late = await client.append_nowait(0, b"%d" % LATE, timeout_s=60)
+    await asyncio.sleep(5)
+    assert not late.done(), "a replica that lost what it had acknowledged counts towards the majority"
+    may_fill.set()
+    assert (await late).transaction_id == LATE
+    await cluster.start_storage("storage-1")
+    await until(lambda: agree(cluster))
+
+    async def complete() -> bool:
+        return await _exit_code(cluster, monkeypatch, complete=True) == OK
+
+    await until(complete)
+    await client.close()
+    await cluster.stop()
+
+
+def test_a_replica_with_a_damaged_record_that_its_index_does_not_list_catches_up_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening it takes the record and the intact ones behind it for the torn tail of an append, and truncates them."""
+    run_in_virtual_time(_catches_up_after_damage(monkeypatch))
 
 
 async def _own_tail() -> None:

@@ -134,9 +134,11 @@ class Survey:
 
     @property
     def complete(self) -> bool:
-        """Ready, and every node of the cluster answers, with all its workers. A drained storage node without a replica does not count."""
+        """Ready, every node of the cluster answers, with all its workers, and every replica counts towards the majority of its partition. A drained
+        storage node without a replica does not count."""
         nodes: tuple[ServerState | StorageState, ...] = (*self.servers, *self.expected_storages)
-        return self.ready and all(node.answers and not node.silent for node in nodes)
+        whole = all(replica.status.counts for each in self.partitions for replica in each.replicas)
+        return self.ready and whole and all(node.answers and not node.silent for node in nodes)
 
     @property
     def missing(self) -> str:
@@ -144,6 +146,7 @@ class Survey:
         parts = [
             ("partitions without an owner", [f"{each.partition} ({each.unserved})" for each in self.partitions if each.high_water_mark is None]),
             ("partitions without a majority that can take appends", [_short_of(each) for each in self.partitions if _lacks_majority(each)]),
+            ("replicas that do not count", [_short_of(each) for each in self.partitions if not _lacks_majority(each) and _is_short(each)]),
             ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
             ("storage nodes that do not answer", [each.name for each in self.expected_storages if not each.answers]),
             ("workers that do not answer", [f"{each.address}/{worker}" for each in self.servers for worker in each.silent]),
@@ -156,8 +159,14 @@ def _lacks_majority(state: PartitionState) -> bool:
     return state.high_water_mark is not None and not state.accepts_appends
 
 
+def _is_short(state: PartitionState) -> bool:
+    """Whether a replica of a node that answers does not count. Those of the other nodes are missing with their nodes."""
+    silent = (ReplicaStatus.UNREACHABLE, ReplicaStatus.NEVER_STARTED)
+    return state.high_water_mark is not None and any(not each.status.counts and each.status not in silent for each in state.replicas)
+
+
 def _short_of(state: PartitionState) -> str:
-    return f"{state.partition} ({', '.join(f'{each.name} {each.status}' for each in state.replicas if each.status is not ReplicaStatus.LIVE)})"
+    return f"{state.partition} ({', '.join(f'{each.name} {each.status}' for each in state.replicas if not each.status.counts)})"
 
 
 def _silent(workers: Iterable[WorkerStatistics]) -> list[int]:

@@ -16,7 +16,7 @@ __all__ = ["ReplicaStatus", "can_commit", "surveyed_status"]
 
 
 class ReplicaStatus(StrEnum):
-    """Only `LIVE` and `REPAIRING` count towards a majority that can accept appends."""
+    """Only those that `counts` says count towards a majority that can accept appends."""
 
     LIVE = "live"
     CATCHING_UP = "catching up"
@@ -35,6 +35,11 @@ class ReplicaStatus(StrEnum):
     def meaning(self) -> str:
         """The word explained to an operator."""
         return _MEANINGS[self]
+
+    @property
+    def counts(self) -> bool:
+        """Whether an append that it acknowledges counts now."""
+        return self in (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING)
 
     @property
     def follows(self) -> bool:
@@ -81,4 +86,4 @@ def surveyed_status(
 def can_commit(*, served: bool, replicas: Collection[ReplicaStatus]) -> bool:
     """Whether an append to the partition can be committed now: an owner serves it, and a majority of its session's replicas is live. `replicas`: one
     word for each replica of the session."""
-    return served and sum(status in (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING) for status in replicas) >= majority(len(replicas))
+    return served and sum(status.counts for status in replicas) >= majority(len(replicas))
