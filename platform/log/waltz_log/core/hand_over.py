@@ -86,7 +86,8 @@ def hand_over(assignment: Assignment, stranded: Mapping[int, Stranded], reach: R
         handed[partition] = HandedOver(avoids, before.moves + 1)
         partitions[partition] = Ownership(taker, owned.generation + 1)
         load[taker] += 1
-        load[report.server_id] = load.get(report.server_id, 1) - 1
+        if report.server_id in load:  # a server that is gone is given nothing
+            load[report.server_id] -= 1
     return replace(assignment, partitions=partitions, handed_over=handed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -142,3 +144,13 @@ def test_published_values_are_read_back() -> None:
     assert parse_stranded(stranded_to_bytes(stranded)) == stranded
     assert parse_reach(reach_to_bytes(4, {1: ("a",), 0: ()})) == (4, {1: ("a",), 0: ()})
     assert merge_reach([(1, {0: ("a",)}), (2, {0: ()}), (1, {1: ("b",)})]) == {1: {0: ("a",), 1: ("b",)}, 2: {0: ()}}
+
+
+def test_a_server_that_is_gone_is_handed_nothing_even_if_its_pings_are_still_published() -> None:
+    before = assign(Assignment(), _servers(1, 2, 3), 3)
+    assert [before.partitions[p].server_id for p in range(3)] == [1, 2, 3]
+    before = replace(before, addresses={server: address for server, address in before.addresses.items() if server != 1})
+    report = {0: Stranded(1, 1, REPLICAS), 1: Stranded(2, 1, REPLICAS)}
+    reach = {1: {0: [], 1: REPLICAS}, 2: {0: [], 1: []}, 3: {0: REPLICAS, 1: REPLICAS}}
+    after = hand_over(before, report, reach)
+    assert [after.partitions[p].server_id for p in range(3)] == [3, 3, 3]

@@ -61,7 +61,7 @@ async def create(
 
 
 async def status(address: str, *, output: str, wait_s: float, complete: bool, timeout_s: float, every_s: float | None = None) -> int:
-    """Exit code 0 if every partition accepts appends and, with `complete`, every node answers. Waits for that for at most `wait_s`."""
+    """Exit code 0 if every partition accepts appends and, with `complete`, the cluster is complete. Waits for that for at most `wait_s`."""
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     network = GrpcNetwork()
 

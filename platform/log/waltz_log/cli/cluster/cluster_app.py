@@ -105,7 +105,7 @@ def status(
     coordinator: Coordinator,
     output: Output = "table",
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
-    complete: Annotated[bool, typer.Option("--complete", help="Also ask every node and every worker for its status.")] = False,
+    complete: Annotated[bool, typer.Option("--complete", help="Also require that every node and worker answers and every replica counts.")] = False,
     watch: Watch = False,
     every: Every = 2.0,
     timeout: Timeout = 10.0,
