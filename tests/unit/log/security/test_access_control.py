@@ -28,6 +28,17 @@ def test_a_client_waits_until_the_rules_are_known_and_a_node_does_not() -> None:
         control.expect_cluster(Operation.ADMINISTER)
 
 
+def test_what_may_be_done_somewhere_is_not_refused_before_the_rules_are_known() -> None:
+    control = AccessControl(enforced=True)
+    with calling(CLIENT), pytest.raises(Unavailable):
+        control.expect_anywhere(Operation.APPEND)
+    with calling(NODE):
+        control.expect_anywhere(Operation.APPEND)
+    control.replace(NO_RULES)
+    with calling(CLIENT), pytest.raises(PermissionDenied):
+        control.expect_anywhere(Operation.APPEND)
+
+
 def test_no_change_of_the_rules_is_known_before_they_are_read() -> None:
     control = AccessControl(enforced=True)
     assert control.rules_changed == 0

@@ -71,6 +71,20 @@ def test_an_owner_asks_for_no_flush_that_is_too_soon() -> None:
         Policies(flush_period_ms=service.FLUSH_PERIOD_MS_MIN - 1)
 
 
+def test_a_block_of_the_largest_frame_fits_a_message_to_a_replica() -> None:
+    """A block has all records of a frame. The columns of the frame that it leaves out have room for the numbers that it adds."""
+    count = -(-methods.MAX_FRAME_BYTES // ORDERED)  # with more records the frame's marks need more room
+    frame = pb.AppendFrame(generation=1, lengths=bytes(4 * count), marks=bytes(8 * count), records=b"0")
+    unused = methods.MAX_FRAME_BYTES - pb.ClientMessage(append=frame).ByteSize()
+    frame.records = bytes(unused - 8)
+    while pb.ClientMessage(append=frame).ByteSize() < methods.MAX_FRAME_BYTES:
+        frame.records += b"0"
+    assert pb.ClientMessage(append=frame).ByteSize() == methods.MAX_FRAME_BYTES
+    block = pb.Block(first_transaction_id=2**42 - 1, lengths=frame.lengths, records=frame.records, append_time_ms=2**42 - 1, checksum=2**32 - 1)
+    assert pb.ReplicateRequest(block=block).ByteSize() <= methods.MAX_FRAME_BYTES
+    assert pb.ReplicateRequest(blocks=pb.Blocks(blocks=[block])).ByteSize() > methods.MAX_FRAME_BYTES, "so a large block is sent alone"
+
+
 NAME = TopicName.parse(f"{'n' * 99}/{'t' * 99}")
 
 
