@@ -316,7 +316,7 @@ async def _send_all(wire: Wire, count: int) -> None:
 
 
 class _BrokenTransport(asyncio.Transport):
-    """A transport that cannot write any more and does not say so before."""
+    """A transport that can write the greeting, and then nothing more, and does not say so before."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -332,7 +332,11 @@ class _BrokenTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.writes += 1
-        raise RuntimeError("the handler is closed")
+        if self.writes > 1:
+            raise RuntimeError("the handler is closed")
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def abort(self) -> None:
         self.aborted = True
@@ -346,9 +350,10 @@ def test_a_ping_that_fails_does_not_end_the_watch_over_a_silent_peer() -> None:
         wire = Wire()
         transport = _BrokenTransport(wire)
         wire.connection_made(transport)
+        wire.greet("a procedure")
         async with asyncio.timeout(4 * frames.SILENCE_S):
             assert await wire.next() is None
-        assert (transport.writes, wire.lost) == (1, "peer is silent")
+        assert (transport.writes, wire.lost) == (2, "peer is silent")
         assert [str(failure) for failure in failures] == ["the handler is closed"]
 
     run_in_virtual_time(main())
