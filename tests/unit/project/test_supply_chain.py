@@ -62,7 +62,7 @@ def test_an_audit_counts_what_it_could_not_check() -> None:
 def test_an_audit_that_checked_nothing_is_not_clean(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], output: str, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, output, "no database"))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, output, "no database"))
     monkeypatch.setattr(sys, "argv", ["audit", *options])
     assert audit.main() == (0 if options else audit.UNCHECKED)
     assert audit.UNCHECKED == 3
@@ -72,7 +72,7 @@ def test_an_audit_that_checked_nothing_is_not_clean(
 @pytest.mark.parametrize(("vulnerabilities", "code"), [([], 0), ([{"id": "X-1", "fix_versions": ["2"]}], 1)])
 def test_an_audit_ends_with_what_it_found(monkeypatch: pytest.MonkeyPatch, vulnerabilities: list[dict[str, object]], code: int) -> None:
     report = json.dumps({"dependencies": [{"name": "a", "version": "1", "vulns": vulnerabilities}, {"name": "c", "skip_reason": "unknown"}]})
-    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, code, report, ""))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, code, report, ""))
     monkeypatch.setattr(sys, "argv", ["audit"])
     assert audit.main() == code
 

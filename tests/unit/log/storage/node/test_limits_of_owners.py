@@ -24,7 +24,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.directory import topic_calls
 from waltz_log.server.upkeep import upkeep
 from waltz_log.server.upkeep.view_upkeep import topic_partition
-from waltz_log.storage.node import node, read_access, service, upkeep_service
+from waltz_log.storage.node import read_access, service, upkeep_service
 from waltz_log.storage.segments.scan import RECORD_BYTES_MAX
 from waltz_log.transport import methods, request_texts
 from waltz_log.transport import waltz_pb2 as pb
@@ -49,12 +49,9 @@ ORDERED = _most(ServerSettings, "record_bytes_max") + RECORD_OVERHEAD_BYTES
         pytest.param(RECORD_BYTES_MAX, ORDERED, id="a record"),
         pytest.param(view.RECORD_BYTES_MAX, RECORD_BYTES_MAX, id="a record that is folded into a view"),
         pytest.param(_most(ServerSettings, "record_bytes_max"), _most(ClientSettings, "record_bytes_max"), id="a record of a client"),
-        pytest.param(node.PARTITIONS_MAX, metadata.PARTITIONS_MAX, id="partitions of a log"),
         pytest.param(metadata.PARTITIONS_MAX, catalogue.PARTITIONS_MAX, id="partitions of a topic"),
-        pytest.param(service.FLUSH_BYTES_MAX, catalogue.FLUSH_BYTES_MAX, id="bytes between two flushes"),
         pytest.param(read_access.TOKEN_BYTES_MAX, len(TOKEN), id="a token of an owner"),
         pytest.param(upkeep_service.SEGMENTS_MAX, upkeep.SEGMENTS_MAX, id="segments in an answer"),
-        pytest.param(node.CLIENT_ID_MAX, CLIENT_ID_MAX, id="a client id"),
         pytest.param(request_texts.MAP_ENTRIES_MAX, property_limits.PROPERTIES_MAX, id="properties of a partition"),
         pytest.param(request_texts.TEXT_BYTES_MAX, property_limits.NAME_BYTES_MAX, id="the name of a property"),
         pytest.param(request_texts.VALUE_BYTES_MAX, property_limits.VALUE_BYTES_MAX, id="the value of a property"),
@@ -117,7 +114,8 @@ LARGEST = {
 
 def _requests(topic: Topic) -> list[tuple[AnyMethod, Any]]:
     """What an owner sends to a storage node about a partition, with the largest numbers."""
-    of, about = topic_partition(topic, 0), {"cluster_key": KEY, "partition": metadata.PARTITIONS_MAX - 1, "session": ID}
+    of = topic_partition(topic, 0)
+    about: dict[str, Any] = {"cluster_key": KEY, "partition": metadata.PARTITIONS_MAX - 1, "session": ID}
     opening = pb.ReplicateOpen(**about, stream_epoch=ID)
     return [
         (
