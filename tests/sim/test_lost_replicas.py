@@ -275,7 +275,7 @@ async def _catches_up_after_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replica_with_a_damaged_record_that_its_index_does_not_list_catches_up_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening it takes the record and the intact ones behind it for the torn tail of an append, and truncates them."""
+    """When it is opened, the record and the intact ones behind it look like the torn tail of an append, and are truncated."""
     run_in_virtual_time(_catches_up_after_damage(monkeypatch))
 
 
