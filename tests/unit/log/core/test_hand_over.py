@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from waltz_log.core.assignment import assign
 from waltz_log.core.hand_over import (
     CALM_PAUSES,
+    Reach,
     Stranded,
     hand_over,
     majority_of,
@@ -151,6 +152,6 @@ def test_a_server_that_is_gone_is_handed_nothing_even_if_its_pings_are_still_pub
     assert [before.partitions[p].server_id for p in range(3)] == [1, 2, 3]
     before = replace(before, addresses={server: address for server, address in before.addresses.items() if server != 1})
     report = {0: Stranded(1, 1, REPLICAS), 1: Stranded(2, 1, REPLICAS)}
-    reach = {1: {0: [], 1: REPLICAS}, 2: {0: [], 1: []}, 3: {0: REPLICAS, 1: REPLICAS}}
+    reach: Reach = {1: {0: [], 1: REPLICAS}, 2: {0: [], 1: []}, 3: {0: REPLICAS, 1: REPLICAS}}
     after = hand_over(before, report, reach)
     assert [after.partitions[p].server_id for p in range(3)] == [3, 3, 3]
