@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from deltalake import DeltaTable
 from opentelemetry import trace
 
 from tests.integration.log.span_collector import Collector, collector
@@ -156,3 +160,58 @@ def _read_and_kill(spark: Any, cluster: LocalCluster, rows: Any) -> tuple[list[A
         if killed_after:
             cluster.start("storage-0")
     return found, sum(killed_after)
+
+
+@contextmanager
+def _refused_at_zookeepers_port(cluster: LocalCluster) -> Iterator[set[int]]:
+    """ZooKeeper is away, and what connects to its port is closed at once. Yields the processes that tried."""
+    port = int(cluster.coordinator.partition("/")[0].rpartition(":")[2])
+    tried: set[int] = set()
+    cluster.kill("zookeeper")
+    with socket.create_server(("127.0.0.1", port)) as listener:
+
+        def refuse() -> None:
+            while True:
+                try:
+                    peer, (_, from_port) = listener.accept()
+                except OSError:  # the test is over
+                    return
+                with peer:
+                    ends = psutil.net_connections("tcp4")
+                    owners = [each.pid for each in ends if each.laddr and each.raddr and (each.laddr.port, each.raddr.port) == (from_port, port)]
+                    tried.update(-1 if pid is None else pid for pid in owners or [-1])
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        try:
+            yield tried
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    cluster.start("zookeeper")
+    cluster.wait_ready()
+
+
+def test_source_and_sink_work_while_zookeepers_port_refuses_and_connect_to_it_never(spark: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    cluster.wait_ready()
+    with _refused_at_zookeepers_port(cluster) as tried:
+        with SyncWaltzClient(cluster.cluster) as client:
+            last = client.append(1, b"while it is away").transaction_id
+        source = {"cluster": cluster.cluster, "partitions": "1"}
+        (row,) = spark.read.format("waltz").options(**source).load().orderBy("transaction_id").tail(1)
+        assert (row.transaction_id, bytes(row.data)) == (last, b"while it is away")
+        settings = PipelineSettings(
+            name="away",
+            source=source,
+            outputs=(OutputSettings(target=TargetSettings(table=str(tmp_path / "table"))),),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger="available-now",
+        )
+        run = PipelineRun(spark, settings, StatusBoard(), StopRequest(spark), lambda name, line: None)
+        run.run()
+        assert run.failure is None
+        landed = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(columns=["transaction_id"])["transaction_id"].to_pylist()
+        assert sorted(landed) == list(range(last + 1))
+        nodes = {each.pid for pid in cluster.processes.values() for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
+    assert tried, "the nodes try to return"
+    assert tried <= nodes, "nodes alone"
