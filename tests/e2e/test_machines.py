@@ -56,9 +56,7 @@ def test_a_condition_counts_only_if_it_ends_as_documented() -> None:
     assert judge(session, 1, "12A\tZoë\n") is not None
 
 
-@pytest.mark.parametrize(
-    "condition", [each for each in CONDITIONS if not each.fails and "two spark-sql" not in each.name], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("condition", [each for each in CONDITIONS if each.has_session], ids=lambda each: each.name)
 def test_another_command_stands_where_the_session_was(condition: Condition) -> None:
     command = in_its_place(condition, "make demo")
     assert "spark-submit" not in command

