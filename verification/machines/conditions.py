@@ -199,6 +199,7 @@ HOSTNAME = "unshare --uts -- bash -c"
 MOUNTS = "unshare --mount -- bash -c"
 
 USER, HASHES, WHEELS, CONSTRAINT = "user = true", "require-hashes = true", "only-binary = :all:", "constraint = {folder}/foreign.txt"
+SMALL_TMPDIR = "mkdir -p var/small && mount -t tmpfs -o size=64k tmpfs var/small && export TMPDIR=$PWD/var/small"
 INSTALLED = "setup: installing the packages, and Java with them(.|\n)*setup: done"
 
 AS_NAMELESS = f"setpriv --reuid {NAMELESS} --clear-groups bash -c"
@@ -228,6 +229,7 @@ CONDITIONS = (
     _installed("pip's setting require-hashes", HASHES, PIP_REQUIRE_HASHES="1"),
     _installed("pip's setting only-binary", WHEELS, PIP_ONLY_BINARY=":all:"),
     _installed("pip's setting constraint, of another project", CONSTRAINT),
+    Condition("a TMPDIR of 64 KB while packages are installed", _installing(""), f"{SMALL_TMPDIR}\nmake setup", INSTALLED, inside=MOUNTS),
     Condition("two sessions at once in one clone", _with(), TWO_AT_ONCE),
     Condition("two spark-sql in one folder", _with(), TWO_CATALOGS, "second"),
     Condition("all of these variables at once, in such a folder", _everything, f"hostname name.invalid\n{SESSION}", inside=HOSTNAME, short=True),
