@@ -19,8 +19,8 @@ from typing import Any
 import jwt  # noqa: F401  # with the next, what is otherwise imported late: a case that runs as another user may not reach the folder of packages
 import structlog  # noqa: F401
 
+from pyspark_waltz.decode import formats
 from waltz_delta.console.job_metrics import JobMetrics
-from waltz_delta.decode import decode
 from waltz_log.cli import main as waltz
 from waltz_log.cli.cluster.adopt import read_nodes
 from waltz_log.cli.support import bundle
@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "certificates": _certificates,
     "key set": lambda path: Tokens(TokenSettings(issuer="i", audience="a", keys=Path(path), operators=("ops/*",))),
     "token": lambda path: TokenFile(Path(path)).metadata(),
-    "descriptor": lambda path: decode._read(path, "descriptor"),
+    "descriptor": lambda path: formats._read(path, "descriptor"),
     "directory facts": lambda path: read_nodes([f"n={path}"]),
     "checkpoint": read_checkpoint,
     "job metrics": lambda path: _report(JobMetrics((path,), None).read()[1]),
