@@ -136,7 +136,7 @@ class _Schema:
         all_readers = [_nothing if null else next(readers) for null in nulls]
         types = {type(part.spark) for part in parts}
         for wider, kinds in ((LongType, {IntegerType, LongType}), (DoubleType, {FloatType, DoubleType})):
-            if types == kinds and set(others) <= {"int", "long", "float", "double"}:
+            if types == kinds and all(each in ("int", "long", "float", "double") for each in others):
                 return replace(next(part for part in parts if type(part.spark) is wider), read=reader.either(all_readers))
         counted = iter(range(len(parts)))
         members = [None if null else next(counted) for null in nulls]

@@ -310,7 +310,7 @@ class Moment(JsonScalar):
             return self._counted(values)
         shape = common_shape(found)
         if shape is not None:
-            if re.fullmatch(times.MOMENT, shape) is None:
+            if times.MOMENT_SHAPE.fullmatch(shape) is None or pc.any(pc.starts_with(found, "0000")).as_py():
                 return None
         elif pc.all(pc.match_substring_regex(found, times.MOMENT)).as_py() is False:
             return None

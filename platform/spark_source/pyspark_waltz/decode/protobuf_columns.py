@@ -43,7 +43,20 @@ class ProtobufColumns:
         except DecodeError as error:
             problems.add(row, f"is not a Protobuf message {self._name}: {str(error).rpartition(': ')[2]}")
             return self._nothing
-        if not found.IsInitialized():
-            missing: list[str] = found.FindInitializationErrors()  # type: ignore[attr-defined]  # every message has it
-            problems.add(row, f"{missing[0]} is missing or null")
+        if not self._made.IsInitialized(found):
+            problems.add(row, f"{_missing(found) or 'a required field'} is missing or null")
         return found
+
+
+def _missing(message: Message, path: str = "") -> str | None:
+    """The first required field that is missing in the message or in a single message within it. `FindInitializationErrors` ends the process with
+    a segmentation fault where a key of a map is not UTF-8 (protobuf 7.36.2)."""
+    for field in message.DESCRIPTOR.fields:
+        if field.is_repeated:
+            continue
+        if not field.has_presence or type(message).HasField(message, field.name):
+            if field.message_type is not None and (found := _missing(getattr(message, field.name), f"{path}{field.name}.")) is not None:
+                return found
+        elif field.is_required:
+            return f"{path}{field.name}"
+    return None

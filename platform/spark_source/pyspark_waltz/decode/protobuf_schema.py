@@ -147,7 +147,7 @@ def _getter(field: FieldDescriptor, path: str) -> Callable[[Any], Any]:
     if field.is_repeated:
         return lambda message: list(getattr(message, name))
     if field.has_presence:
-        return lambda message: getattr(message, name) if message.HasField(name) else None
+        return lambda message: getattr(message, name) if type(message).HasField(message, name) else None  # also where a field has the method's name
     return attrgetter(name)
 
 

@@ -13,17 +13,23 @@ from zoneinfo import ZoneInfo
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["DAY", "DAY_SHAPE", "EPOCH_DAY", "MICROSECONDS", "MOMENT", "OFFSET", "days_of", "micros_of", "micros_of_text", "time_zone"]
+__all__ = ["DAY", "DAY_SHAPE", "EPOCH_DAY", "MICROSECONDS", "MOMENT", "MOMENT_SHAPE", "OFFSET", "days_of", "micros_of", "micros_of_text", "time_zone"]
 
 MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds in one unit."""
 
-DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_YEAR: Final = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+"""Arrow also knows a year 0, of which a time with an offset may lie in the year 1."""
+
+DAY: Final = rf"^{_YEAR}-[0-9]{{2}}-[0-9]{{2}}$"
 DAY_SHAPE: Final = "0000-00-00"
 """What a `DAY` becomes if each digit is replaced by 0."""
 OFFSET: Final = r"[T ].*(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 """Finds the offset of a text that is a `MOMENT`."""
-MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?$"
+_REST: Final = r"-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?$"
+MOMENT_SHAPE: Final = re.compile("0000" + _REST)
+"""What a `MOMENT` becomes if each digit is replaced by 0."""
+MOMENT: Final = f"^{_YEAR}{_REST}"
 """Every text that both Arrow and this module read as the same time."""
 
 _DAY: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")

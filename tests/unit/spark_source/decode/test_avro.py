@@ -78,6 +78,8 @@ KINDS: list[tuple[Any, str, list[Any]]] = [
     (["float", "double"], "double", [0.5]),
     ({"type": "array", "items": ["null", "int"]}, "array<int>", [[], [1, None, 3]]),
     ({"type": "map", "values": {"type": "array", "items": "string"}}, "map<string,array<string>>", [{}, {"k": ["v"], "e": []}]),
+    (["null", {"type": "int", "note": 1}, "long"], "struct<member0:int,member1:bigint>", [None]),
+    ([logical("int", "time-millis"), logical("long", "time-micros")], "struct<member0:int,member1:bigint>", []),
     (record("int", ["null", "string"], name="N"), "struct<f0:int,f1:string>", [{"f0": 1, "f1": None}]),
     (["null", record("int", name="N")], "struct<f0:int>", [None, {"f0": 1}]),
     (logical("int", "date"), "date", [dt.date(2026, 1, 2), dt.date(1, 1, 1), dt.date(9999, 12, 31)]),

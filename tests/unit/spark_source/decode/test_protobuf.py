@@ -47,8 +47,9 @@ message R {
   enum E { A = 0; B = 1; }
   message In { required int32 q = 1; }
   required string k = 1; optional int32 n = 2 [default = 5]; optional E e = 3; optional string z = 4; repeated E es = 5; optional In i = 6;
-  map<string, int32> mm = 7;
+  map<string, int32> mm = 7; map<string, In> ins = 8; repeated In list = 9;
 }
+message Odd { optional int32 HasField = 1; optional int32 IsInitialized = 2; required int32 DESCRIPTORS = 3; }
 """
 
 
@@ -123,7 +124,7 @@ def test_a_field_with_presence_is_null_if_absent_and_another_one_has_its_default
     third, second = decoded(descriptors, [b""])[0], decoded(descriptors, [b"\x0a\x01a"], "m2.R")[0]
     assert {name for name, value in third.items() if value is None} == {"n", "at", "s", "o", "p", "d"}
     assert (third["k"], third["u"], third["v"], third["e"], third["l"], third["mm"]) == ("", 0, Decimal(0), "A", [], [])
-    assert second == {"k": "a", "n": None, "e": None, "z": None, "es": [], "i": None, "mm": []}
+    assert second == {"k": "a", "n": None, "e": None, "z": None, "es": [], "i": None, "mm": [], "ins": [], "list": []}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,8 @@ def test_a_field_with_presence_is_null_if_absent_and_another_one_has_its_default
         ("m.R", b"\x3a\x0b\x10" + b"\xff" * 9 + b"\x01", "at is not TIMESTAMP: 0 seconds and -1 nanoseconds"),
         ("m2.R", b"", "k is missing or null"),
         ("m2.R", b"\x0a\x01a\x32\x00", "i.q is missing or null"),
+        ("m2.R", b"\x0a\x01a\x42\x05\x0a\x01\xff\x12\x00", "a required field is missing or null"),
+        ("m2.R", b"\x0a\x01a\x4a\x00", "a required field is missing or null"),
         ("m2.R", b"\x0a\x01\xff", "k is not UTF-8"),
         ("m2.R", b"\x0a\x01a\x18\x07", "e is the number 7: not a value of the enum m2.R.E"),
         ("m2.R", b"\x0a\x01a\x28\x07\x28\x01", "es is the number 7: not a value of the enum m2.R.E"),
@@ -186,6 +189,13 @@ def test_a_schema_that_no_table_can_hold_is_refused(descriptors: Path, file: str
         own_columns(decode, read_schema(decode) or b"")
     assert caught.value.name == setting
     assert caught.value.nearest == ("m.R" if name == "m.Q" else None)
+
+
+def test_a_field_may_have_the_name_of_a_method(descriptors: Path) -> None:
+    assert decoded(descriptors, [b"\x10\x07\x18\x01", b"\x08\x05"], "m2.Odd") == [
+        {"HasField": None, "IsInitialized": 7, "DESCRIPTORS": 1},
+        "DESCRIPTORS is missing or null",
+    ]
 
 
 @settings(max_examples=300, deadline=None)

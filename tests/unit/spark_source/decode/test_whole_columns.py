@@ -86,6 +86,16 @@ def test_a_column_of_one_shape_is_a_date_or_time_only_if_each_of_them_is() -> No
                 assert times.micros_of(values[0]) == micros, text
 
 
+@pytest.mark.parametrize("text", ["0000-12-31T23:00:00-02:00", "0000-12-31", "0000-12-31T23:00:00Z"])
+def test_a_time_in_the_year_0_is_none_whatever_stands_beside_it(text: str) -> None:
+    """With its offset, the first is in the year 1, which Arrow accepts and Python does not."""
+    settings = DecodeSettings(format="json", columns="at TIMESTAMP")
+    moment = Moment("t", "TIMESTAMP", pa.timestamp("us", "UTC"), settings, times.time_zone("UTC"))
+    for beside in ([], [text], ["2026-01-02T03:04:05-02:00"], ["2026-01-02"], ["x"]):
+        values, reasons = alone(moment, [text, *beside])
+        assert (values[0], 0 in reasons) == (None, True), beside
+
+
 def test_a_problem_belongs_to_its_transaction_in_a_batch_of_any_size() -> None:
     columns = "k STRING, at TIMESTAMP, n ARRAY<INT>"
     struct = StructType([StructField("k", StringType()), StructField("at", TimestampType()), StructField("n", ArrayType(IntegerType()))])
