@@ -8,6 +8,7 @@ Arrow casts any whole number to a timestamp without a unit, and any string to a 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any  # pyarrow has no types
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as _pc
 from pyspark.sql.types import StructType
 
+from pyspark_waltz.decode.arrow_sizes import decompressed_bytes
 from pyspark_waltz.decode.arrow_values import declared_values
 from pyspark_waltz.decode.problems import Problems, Refused
 from pyspark_waltz.decode.settings import DecodeSettings
@@ -46,7 +48,7 @@ class ArrowColumns:
         for transaction, stream in enumerate(data):
             try:
                 tables.append(self._table(stream))
-            except (pa.ArrowException, KeyError, MemoryError, ValueError, OSError) as error:
+            except (pa.ArrowException, KeyError, MemoryError, ValueError, OSError, struct.error) as error:
                 reason = str(error).split("\n")[0][:_REASON_MAX] if isinstance(error, Refused) else "is not an Arrow IPC stream"
                 problems.add(transaction, reason)
                 tables.append(pa.table([pa.nulls(1, field.type) for field in self._schema], schema=self._schema))
@@ -72,6 +74,7 @@ class ArrowColumns:
 
 def _read(data: Any) -> Any:
     """The rows of a stream. pyarrow checks neither offsets nor UTF-8 when it reads, and a few bytes can stand for any number of rows."""
+    _bound_decompressed(data.as_buffer())
     batches, rows, size = [], 0, 0
     with pa.ipc.open_stream(data.as_buffer()) as stream:
         for batch in stream:
@@ -85,6 +88,14 @@ def _read(data: Any) -> Any:
         if pa.types.is_dictionary(column.type) and _expanded(column) > BYTES_MAX:
             raise Refused(f"holds more than {BYTES_MAX} bytes without its dictionaries")
     return found
+
+
+def _bound_decompressed(stream: Any) -> None:
+    size = 0
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        size += decompressed_bytes(message)
+        if size > BYTES_MAX:
+            raise Refused(f"holds more than {BYTES_MAX} bytes without compression")
 
 
 def _expanded(column: Any) -> int:

@@ -15,9 +15,9 @@ from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.settings import DecodeSettings
 
 
-def stream(table: Any) -> bytes:
+def stream(table: Any, compression: str | None = None) -> bytes:
     into = io.BytesIO()
-    with pa.ipc.new_stream(into, table.schema) as writer:
+    with pa.ipc.new_stream(into, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write(table)
     return into.getvalue()
 
@@ -44,6 +44,21 @@ def test_offsets_outside_of_their_buffer_and_text_that_is_none_are_problems() ->
     no_text = GOOD.replace(b"xyz", b"x\xff\xfe")
     broken = "is not an Arrow IPC stream"
     assert decoded(StringType(), pa.string(), GOOD, reads_before, reads_behind, no_text) == [["x", "yz"], broken, broken, broken]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_compressed_stream_is_read_and_one_that_expands_too_far_is_refused_before_it_does(
+    compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_streams, "BYTES_MAX", 8_000_000)
+    small = stream(pa.table({"a": pa.array(["x"] * 5_000).dictionary_encode()}), compression)
+    bomb = stream(pa.table({"a": pa.array([0] * 5_000_000, pa.int32())}), compression)
+    before, damaged = pa.default_memory_pool().max_memory(), [bomb[:at] + bytes([each]) + bomb[at + 1 :] for at in range(400) for each in (0, 255)]
+    assert len(bomb) < 100_000
+    assert decoded(StringType(), pa.string(), small, bomb) == [["x"] * 5_000, "holds more than 8000000 bytes without compression"]
+    for each in damaged:
+        decoded(IntegerType(), pa.int32(), each)
+    assert pa.default_memory_pool().max_memory() - before < 20_000_000
 
 
 def test_a_column_that_is_there_twice_is_a_problem_of_its_transaction() -> None:
