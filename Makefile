@@ -60,7 +60,7 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff format
 
 test: setup ## all tests but those marked long, slow or install
-	@echo "test: 10,700 tests, about 40 minutes on two cores; make test-unit takes 6"
+	@echo "test: 11,500 tests, about 40 minutes on two cores; make test-unit takes 6"
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
@@ -73,7 +73,7 @@ test-sim: setup ## clusters under faults, disks that crash, planted bugs, checke
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
 test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, more seeds of the simulator
-	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 tests/sim tests/e2e tests/integration tests/unit
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 tests/integration/monitoring tests/e2e tests/integration tests/sim tests/unit
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow

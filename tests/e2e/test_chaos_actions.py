@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
 PARTITIONS = 2
-SHORT = 6
+SHORT = 3
 """Actions with every `make test-long`; all of them in the tests marked slow and in `make chaos-spark`."""
 ORDER = random.Random(19).sample(sorted(ACTIONS), len(ACTIONS))
 

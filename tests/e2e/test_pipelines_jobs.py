@@ -136,7 +136,7 @@ def run_to_end(*runs: Run) -> None:
         assert not run.is_alive()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_violating_row_of_a_merged_table_is_a_letter_and_lands_when_the_constr
     assert held(spark, tmp_path / "history") == [("a", 1), ("a", 9), ("b", 2), ("c", None)]
 
 
-@pytest.mark.parametrize("name", ["all", "keyed"])
+@pytest.mark.parametrize("name", ["all", pytest.param("keyed", marks=pytest.mark.slow)])
 def test_a_constraint_that_comes_between_the_letters_and_the_commit_of_a_batch_loses_no_row(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

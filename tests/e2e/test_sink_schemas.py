@@ -39,7 +39,7 @@ def user_table(spark: Any, path: Path, mode: str) -> None:
     spark.sql(f"ALTER TABLE {table_at(str(path))} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
 
 
-@pytest.mark.parametrize("mode", MAKE)
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.slow), "history"])
 def test_a_users_table_goes_on_as_it_is_made_and_changed_under_the_sink(spark: Any, tmp_path: Path, mode: str) -> None:
     path = tmp_path / "back`tick"
     narrow, wide = "s STRUCT<a: INT>, l ARRAY<STRUCT<a: INT>>", "s STRUCT<b: STRING, a: INT>, l ARRAY<STRUCT<a: INT, `c.d`: INT>>"

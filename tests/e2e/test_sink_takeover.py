@@ -55,7 +55,7 @@ def held(spark: Any, path: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in rows.select("partition", "transaction_id", "tail", "legs").collect())
 
 
-@pytest.mark.parametrize("mode", MAKE)
+@pytest.mark.parametrize("mode", ["append", "upsert", pytest.param("history", marks=pytest.mark.slow)])
 def test_a_declared_takeover_counts_all_rows_of_the_new_cluster_as_newer(spark: Any, tmp_path: Path, mode: str) -> None:
     path, make = tmp_path / "t", MAKE[mode]
     hanging = make(path, FIRST)
@@ -129,7 +129,8 @@ def _dies(*_: object, **__: object) -> Any:
     raise Died
 
 
-@pytest.mark.parametrize("goes_on", [pytest.param(FIRST, marks=pytest.mark.slow), SECOND])
+@pytest.mark.slow
+@pytest.mark.parametrize("goes_on", [FIRST, SECOND])
 def test_a_restore_to_before_the_takeover_undoes_it_for_either_cluster(spark: Any, tmp_path: Path, goes_on: str) -> None:
     path, make = tmp_path / "t", MAKE["upsert"]
     make(path, FIRST).write(frame(spark, BEFORE))
