@@ -72,8 +72,13 @@ test-versions: setup ## the unit tests under each other Python from 3.11 on that
 test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
+# The drill of alerts first: it mostly waits, and at the end everything would wait for it.
+WAITING = tests/integration/monitoring
+OTHERS = $(filter-out $(WAITING) %/__pycache__,$(patsubst %/,%,$(wildcard tests/integration/*/)))
+LONG = $(WAITING) tests/e2e $(OTHERS) tests/sim tests/unit
+
 test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, more seeds of the simulator
-	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 tests/integration/monitoring tests/e2e tests/integration tests/sim tests/unit
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 $(LONG)
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
