@@ -53,15 +53,8 @@ async def flip_a_bit(world: World, rng: Random) -> None:
         before = await world.stored(name, partition, 1 << 40)
         if not disk.exists(path):  # trimmed, or the replica moved away, during the check
             return
-        content = bytearray(disk.content(path))
-        at, bit = rng.randrange(len(content)), rng.randrange(8)
-        if (name, path, at) in world.flipped:
+        if not world.flip(name, path, rng.randrange(len(disk.content(path))), rng.randrange(8)):
             return
-        content[at] ^= 1 << bit
-        disk.replace(path, bytes(content))
-        world.corrupted.add(name)
-        world.flipped.add((name, path, at))
-        world.trace.add(name, f"a bit of {path} flips at {at}")
         after = await world.stored(name, partition, 1 << 40)
         if isinstance(before, bytes) and isinstance(after, bytes):
             both = min(len(before), len(after))

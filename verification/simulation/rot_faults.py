@@ -60,11 +60,11 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         kinds = views if views and rng.random() < VIEWS else sorted(files)
         kind = rng.choices(kinds, [WEIGHTS.get(each, 1) for each in kinds])[0]
         path = rng.choice(sorted(files[kind]))
-        content = bytearray(disk.content(path))
+        content = disk.content(path)
         end = len(content.rstrip(b"\0"))
         if kind == TIMES and path == max(each for each in files[kind] if each.startswith(path.rpartition("/")[0] + "/")):
             # Corruption in the last entry of the last segment looks like a write that a crash tore, and the block has the time of the one before.
-            end = max(0, FILE_HEADER_BYTES + decode_times(bytes(content[FILE_HEADER_BYTES:]))[2] - TIME_ENTRY_BYTES)
+            end = max(0, FILE_HEADER_BYTES + decode_times(content[FILE_HEADER_BYTES:])[2] - TIME_ENTRY_BYTES)
         node = world.storages[name].node
         if kind == DATA and node is not None:
             end = min(end, _synced_end(node, path))
@@ -75,13 +75,8 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         heads = [at for at in places if at < FILE_HEADER_BYTES]
         at = rng.choice(heads if kind == DATA and heads and rng.random() < HEADERS else places)
         bit = rng.randrange(8)
-        if (name, path, at) in world.flipped:
+        if not world.flip(name, path, at, bit):
             return
-        content[at] ^= 1 << bit
-        disk.replace(path, bytes(content))
-        world.corrupted.add(name)
-        world.flipped.add((name, path, at))
-        world.trace.add(name, f"a bit of {path} flips at {at}")
         if rng.random() < 0.5 or kind in ("control", "fence"):
             await world.kill_storage(name, disk.crash(keep=True))
             try:
@@ -100,7 +95,7 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
                 if partition not in node.statistics().stopped and node.control.fence(partition) < fence:
                     world.history.complaints.append(f"13: a fence went back: {path} of {name} partition={partition} at {world.now_s:.3f}")
             return
-        if not await world.storages[name].process.spawn(_is_noticed(node, world, name, path, at, content[at])):
+        if not await world.storages[name].process.spawn(_is_noticed(node, world, name, path, at, content[at] ^ 1 << bit)):
             world.history.complaints.append(f"13: no check noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
 
 

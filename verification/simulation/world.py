@@ -74,8 +74,8 @@ class World:
         self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
         """The one node, if any, whose data may be removed."""
         self.corrupted: set[str] = set()
-        self.flipped: set[tuple[str, str, int]] = set()
-        """Nodes, files and places where a bit flipped. A second flip at the same place could undo the first."""
+        self._flipped: set[tuple[str, str, int]] = set()
+        """Nodes, files and places where a bit flipped."""
         self.probes = 0
         self.grown: list[int] = []
         """Partitions that were added."""
@@ -247,6 +247,19 @@ class World:
     def loses_memory(self, name: str) -> None:
         """The node's machine dies, or what it did not sync is gone in another way."""
         self.history.memory_lost.append(MemoryLost(self.now_s, name))
+
+    def flip(self, name: str, path: str, at: int, bit: int) -> bool:
+        """Flips a bit of a file on the node's disk. False: one at this place did before, and a second flip could undo the first."""
+        if (name, path, at) in self._flipped:
+            return False
+        disk = self.disks[name]
+        content = bytearray(disk.content(path))
+        content[at] ^= 1 << bit
+        disk.replace(path, bytes(content))
+        self._flipped.add((name, path, at))
+        self.corrupted.add(name)
+        self.trace.add(name, f"a bit of {path} flips at {at}")
+        return True
 
     async def replace_disk(self, name: str, disk: SimulatedDisk) -> None:
         """Of a node that is down."""

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_waltz.decode import avro_reader as reader
-from pyspark_waltz.decode.kinds import Kind
+from pyspark_waltz.decode.kinds import Kind, type_shown
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.typed_kinds import Days, Dictionary, Fields, Instant, Numbers, Plain, Repeated, Symbols, Texts, Unscaled
 from waltz_log.errors import InvalidSetting
@@ -42,8 +42,6 @@ _NOT_A_RECORD: Final = "is not the schema of an Avro record"
 _DIGITS_MAX: Final = 38
 _PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _NULL: Final = "null"
-
-Named = Callable[[str, str, Any], tuple[str, str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +71,6 @@ def avro_record(schema: bytes) -> tuple[StructType, Part]:
 
 def _refused(reason: str) -> InvalidSetting:
     return InvalidSetting(name="avro_schema", reason=reason, nearest=None)
-
-
-def _shown(spark: DataType) -> str:
-    return str(spark.simpleString()).upper()[:60]
 
 
 class _Schema:
@@ -152,7 +146,7 @@ def _array(element: Part) -> Part:
     return Part(
         spark,
         reader.array(element.read),
-        lambda path, arrow, settings: Repeated(path, _shown(spark), arrow, element.kind(path, arrow.value_type, settings)),
+        lambda path, arrow, settings: Repeated(path, type_shown(spark), arrow, element.kind(path, arrow.value_type, settings)),
     )
 
 
@@ -162,7 +156,7 @@ def _map(item: Part) -> Part:
         spark,
         reader.mapping(item.read),
         lambda path, arrow, settings: Dictionary(
-            path, _shown(spark), arrow, Texts(path, "STRING", arrow.key_type), item.kind(path, arrow.item_type, settings)
+            path, type_shown(spark), arrow, Texts(path, "STRING", arrow.key_type), item.kind(path, arrow.item_type, settings)
         ),
     )
 
@@ -173,7 +167,7 @@ def _struct(names: list[str], parts: list[Part], read: reader.Reader) -> Part:
     def kind(path: str, arrow: Any, settings: DecodeSettings) -> Kind:
         start = f"{path}." if path else ""
         fields = [part.kind(f"{start}{field.name}", field.type, settings) for part, field in zip(parts, arrow, strict=True)]
-        return Fields(path, _shown(spark), arrow, tuple(fields))
+        return Fields(path, type_shown(spark), arrow, tuple(fields))
 
     return Part(spark, read, kind)
 
@@ -197,7 +191,7 @@ def _scalar(schema: Any, path: str) -> Part:
     }
     if kind in simple:
         spark, read, letter = simple[kind]
-        return Part(spark, read, lambda where, arrow, _: Numbers(where, _shown(spark), arrow, letter))
+        return Part(spark, read, lambda where, arrow, _: Numbers(where, type_shown(spark), arrow, letter))
     if kind == "string":
         return Part(StringType(), reader.string, lambda where, arrow, _: Texts(where, "STRING", arrow))
     assert kind == "boolean", kind
@@ -205,7 +199,7 @@ def _scalar(schema: Any, path: str) -> Part:
 
 
 def _plain(spark: DataType, read: reader.Reader) -> Part:
-    return Part(spark, read, lambda where, arrow, _: Plain(where, _shown(spark), arrow))
+    return Part(spark, read, lambda where, arrow, _: Plain(where, type_shown(spark), arrow))
 
 
 def _moment(logical: str) -> Part | None:
@@ -213,7 +207,7 @@ def _moment(logical: str) -> Part | None:
     if unit not in _PER_SECOND or name not in ("timestamp", "local-timestamp"):
         return None
     spark = TimestampType() if name == "timestamp" else TimestampNTZType()
-    return Part(spark, reader.number, lambda where, arrow, settings: Instant(where, _shown(spark), arrow, settings, _PER_SECOND[unit]))
+    return Part(spark, reader.number, lambda where, arrow, settings: Instant(where, type_shown(spark), arrow, settings, _PER_SECOND[unit]))
 
 
 def _decimal(schema: Any, octets: reader.Reader, path: str) -> Part:
@@ -221,4 +215,4 @@ def _decimal(schema: Any, octets: reader.Reader, path: str) -> Part:
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 < precision <= _DIGITS_MAX and 0 <= scale <= precision):
         raise _refused(f"{path} is a decimal of precision {precision} and scale {scale}; a table holds up to {_DIGITS_MAX} digits")
     spark = DecimalType(precision, scale)
-    return Part(spark, reader.unscaled(octets), lambda where, arrow, _: Unscaled(where, _shown(spark), arrow, precision, scale))
+    return Part(spark, reader.unscaled(octets), lambda where, arrow, _: Unscaled(where, type_shown(spark), arrow, precision, scale))

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_waltz.decode.json_scalars import Binary, Boolean, Day, DecimalNumber, Floating, JsonKind, Moment, Text, Variant, Whole
-from pyspark_waltz.decode.kinds import Rows
+from pyspark_waltz.decode.kinds import Rows, type_shown
 from pyspark_waltz.decode.nested_columns import fields_of, list_column, map_column, struct_column
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.settings import DecodeSettings
@@ -42,8 +42,6 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["Listing", "Mapping", "Record", "kind_of", "record_of"]
 
 _WHOLE_BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-_SHOWN_MAX: Final = 60
-"""Most characters of a type that a reason shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +129,13 @@ def record_of(
         reason = f"{path or 'the columns'} have names in JSON that are equal, or hold a quote, a backslash or a control character"
         raise InvalidSetting(name="columns", reason=reason, nearest=None) from None
     whole = pa.struct([pa.field(name, kind) for name, kind in zip(struct.names, arrow, strict=True)])
-    return Record(path, _shown(struct), whole, names, kinds, made)
+    return Record(path, type_shown(struct), whole, names, kinds, made)
 
 
 def kind_of(declared: DataType, arrow: Any, settings: DecodeSettings, zone: tzinfo, path: str) -> JsonKind:
     """Raises `InvalidSetting` for a type that JSON cannot hold."""
     lossless = settings.numeric_strings == "lossless"
-    named = (path, _shown(declared), arrow)
+    named = (path, type_shown(declared), arrow)
     match declared:
         case BooleanType():
             return Boolean(*named)
@@ -166,7 +164,3 @@ def kind_of(declared: DataType, arrow: Any, settings: DecodeSettings, zone: tzin
     if type(declared) is StringType:
         return Text(*named)
     raise InvalidSetting(name="columns", reason=f"{path}: JSON holds no {named[1]}; declare STRING, and cast it in select", nearest=None)
-
-
-def _shown(declared: DataType) -> str:
-    return str(declared.simpleString()).upper()[:_SHOWN_MAX]

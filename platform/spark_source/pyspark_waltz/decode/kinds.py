@@ -7,19 +7,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final  # Any: values of any format, and pyarrow has no types
+from typing import TYPE_CHECKING, Any, Final  # Any: values of any format, and pyarrow has no types
 
 import pyarrow as pa
 
 from pyspark_waltz.decode.problems import Problems, Refused, shown
 
-__all__ = ["Kind", "Rows", "Scalar"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+__all__ = ["Kind", "Rows", "Scalar", "type_shown"]
 
 Rows = Sequence[int]
 """For each value, the transaction of the batch that it belongs to."""
 
 _JUDGED_AT_ONCE: Final = 512
 """Most values that are judged one by one because of one of them."""
+
+_TYPE_SHOWN_MAX: Final = 60
+"""Most characters of a type that a reason shows."""
+
+
+def type_shown(declared: DataType) -> str:
+    """A type as SQL, as `Kind.shown` has it: only the beginning of a long one."""
+    return str(declared.simpleString()).upper()[:_TYPE_SHOWN_MAX]
 
 
 @dataclass(frozen=True, slots=True)

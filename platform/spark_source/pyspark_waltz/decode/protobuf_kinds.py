@@ -35,7 +35,7 @@ class Field:
         """The problem of a field that the parser did not recognize."""
         kind = self.kind.element if isinstance(self.kind, Repeated) else self.kind
         if isinstance(kind, Symbols) and isinstance(data, int):
-            return Refused(f"{kind.path} is the number {data}: not a value of the enum {kind.enum}")
+            return kind.unnamed(data)
         return self.kind.mismatch(_ANOTHER)
 
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_waltz.decode.kinds import Kind, Scalar
+from pyspark_waltz.decode.kinds import Kind, Scalar, type_shown
 from pyspark_waltz.decode.problems import Refused
 from pyspark_waltz.decode.protobuf_kinds import Field, Messages, Stamps
 from pyspark_waltz.decode.settings import DecodeSettings
@@ -47,7 +47,6 @@ __all__ = ["MessageType", "message_type"]
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _PER_SECOND: Final = 1_000_000_000
 _UINT64_DIGITS: Final = 20
-_SHOWN_MAX: Final = 60
 
 _NUMBERS: Final[dict[int, tuple[type[DataType], str]]] = {
     FieldDescriptor.TYPE_DOUBLE: (DoubleType, "d"),
@@ -112,10 +111,6 @@ def _refused(reason: str) -> InvalidSetting:
     return InvalidSetting(name="descriptor", reason=reason, nearest=None)
 
 
-def _shown(spark: DataType) -> str:
-    return str(spark.simpleString()).upper()[:_SHOWN_MAX]
-
-
 def _message(message: Descriptor, path: str, within: tuple[str, ...]) -> _Part | None:
     """`within`: the messages that contain it. None for a message without fields."""
     if message.full_name in within:
@@ -131,7 +126,7 @@ def _message(message: Descriptor, path: str, within: tuple[str, ...]) -> _Part |
     def kind(where: str, arrow: Any, settings: DecodeSettings) -> Kind:
         own = f"{where}." if where else ""
         fields = [_made(field, part.kind(f"{own}{each.name}", each.type, settings)) for (field, part), each in zip(parts, arrow, strict=True)]
-        return Messages(where, _shown(spark), arrow, made, tuple(fields))
+        return Messages(where, type_shown(spark), arrow, made, tuple(fields))
 
     return _Part(spark, kind)
 
@@ -172,7 +167,7 @@ def _field(field: FieldDescriptor, path: str, within: tuple[str, ...]) -> _Part 
     if element is None or not field.is_repeated:
         return element
     spark = ArrayType(element.spark)
-    return _Part(spark, lambda where, arrow, settings: Repeated(where, _shown(spark), arrow, element.kind(where, arrow.value_type, settings)))
+    return _Part(spark, lambda where, arrow, settings: Repeated(where, type_shown(spark), arrow, element.kind(where, arrow.value_type, settings)))
 
 
 def _map(key: _Part | None, item: _Part | None) -> _Part | None:
@@ -183,7 +178,7 @@ def _map(key: _Part | None, item: _Part | None) -> _Part | None:
     def kind(where: str, arrow: Any, settings: DecodeSettings) -> Kind:
         keys = key.kind(where, arrow.key_type, settings)
         assert isinstance(keys, Scalar)
-        return Dictionary(where, _shown(spark), arrow, keys, item.kind(where, arrow.item_type, settings))
+        return Dictionary(where, type_shown(spark), arrow, keys, item.kind(where, arrow.item_type, settings))
 
     return _Part(spark, kind)
 
@@ -193,11 +188,11 @@ def _single(field: FieldDescriptor, path: str, within: tuple[str, ...]) -> _Part
     if field.type in _NUMBERS:
         made, letter = _NUMBERS[field.type]
         spark = made()
-        return _Part(spark, lambda where, arrow, _: Numbers(where, _shown(spark), arrow, letter))
+        return _Part(spark, lambda where, arrow, _: Numbers(where, type_shown(spark), arrow, letter))
     match field.type:
         case FieldDescriptor.TYPE_UINT64 | FieldDescriptor.TYPE_FIXED64:
             spark = DecimalType(_UINT64_DIGITS, 0)
-            return _Part(spark, lambda where, arrow, _: Unscaled(where, _shown(spark), arrow, _UINT64_DIGITS, 0))
+            return _Part(spark, lambda where, arrow, _: Unscaled(where, type_shown(spark), arrow, _UINT64_DIGITS, 0))
         case FieldDescriptor.TYPE_BOOL:
             return _Part(BooleanType(), lambda where, arrow, _: Plain(where, "BOOLEAN", arrow))
         case FieldDescriptor.TYPE_BYTES:

@@ -79,8 +79,12 @@ class Symbols(Scalar):
     def one(self, value: Any) -> Any:
         name = self.names.get(value)
         if name is None:
-            raise Refused(f"{self.path} is the number {value}: not a value of the enum {self.enum}")
+            raise self.unnamed(value)
         return name
+
+    def unnamed(self, number: int) -> Refused:
+        """The problem of a number that the enum does not have."""
+        return Refused(f"{self.path} is the number {number}: not a value of the enum {self.enum}")
 
 
 class Days(Scalar):

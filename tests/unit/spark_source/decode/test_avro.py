@@ -9,15 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
-from pyspark_waltz.decode.formats import make_decoder, own_columns, read_schema
-from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.formats import own_columns, read_schema
 from pyspark_waltz.decode.settings import DecodeSettings
+from tests.unit.spark_source.decode.own_schema import decoded_rows
 from waltz_log.errors import InvalidSetting
 
 UTC = dt.UTC
@@ -37,16 +35,8 @@ def encoded(schema: Any, *values: Any) -> bytes:
 
 def decoded(schema: Any, data: list[bytes | None], **more: Any) -> list[Any]:
     """The values of each transaction, or the reason why it does not decode."""
-    decode = DecodeSettings(format="avro", avro_schema=json.dumps(schema), **more)
-    found = read_schema(decode)
-    assert found is not None
-    columns, problems = own_columns(decode, found), Problems()
-    arrow = [to_arrow_type(field.dataType, timezone="UTC") for field in columns.fields]
-    arrays = make_decoder(columns, arrow, decode, "UTC", found).decode(pa.array(data, pa.binary()), problems)
-    for array, kind in zip(arrays, arrow, strict=True):
-        array.validate(full=True)
-        assert array.type == kind
-    return [problems.reasons.get(row) or [array[row].as_py() for array in arrays] for row in range(len(data))]
+    found = decoded_rows(DecodeSettings(format="avro", avro_schema=json.dumps(schema), **more), data)
+    return [each if isinstance(each, str) else list(each.values()) for each in found]
 
 
 def one(kind: Any, data: bytes, **more: Any) -> Any:

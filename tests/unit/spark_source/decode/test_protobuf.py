@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc_tools
-import pyarrow as pa
 import pytest
 from grpc_tools import protoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
-from pyspark_waltz.decode.formats import make_decoder, own_columns, read_schema
-from pyspark_waltz.decode.problems import Problems
+from pyspark_waltz.decode.formats import own_columns, read_schema
 from pyspark_waltz.decode.protobuf_schema import message_type
 from pyspark_waltz.decode.settings import DecodeSettings
+from tests.unit.spark_source.decode.own_schema import decoded_rows
 from waltz_log.errors import InvalidSetting
 
 UTC = dt.UTC
@@ -71,17 +69,7 @@ def message(descriptors: Path, name: str = "m.R") -> Any:
 
 def decoded(descriptors: Path, data: list[bytes | None], name: str = "m.R", **more: Any) -> list[Any]:
     """The values of each transaction by their columns, or the reason why it does not decode."""
-    decode = DecodeSettings(format="protobuf", descriptor=str(descriptors), message=name, **more)
-    found = read_schema(decode)
-    assert found is not None
-    columns, problems = own_columns(decode, found), Problems()
-    arrow = [to_arrow_type(field.dataType, timezone="UTC") for field in columns.fields]
-    arrays = make_decoder(columns, arrow, decode, "UTC", found).decode(pa.array(data, pa.binary()), problems)
-    for array, kind in zip(arrays, arrow, strict=True):
-        array.validate(full=True)
-        assert array.type == kind
-    rows = range(len(data))
-    return [problems.reasons.get(row) or {field: array[row].as_py() for field, array in zip(columns.names, arrays, strict=True)} for row in rows]
+    return decoded_rows(DecodeSettings(format="protobuf", descriptor=str(descriptors), message=name, **more), data)
 
 
 def test_each_type_is_a_column_as_spark_declares_it(descriptors: Path) -> None:

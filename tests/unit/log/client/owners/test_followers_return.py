@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -98,6 +99,21 @@ class Server:
         return pb.BoundResponse(bounds=[pb.Bound(partition=request.partitions[0], session=1, high_water_mark=0)])
 
 
+@asynccontextmanager
+async def _followed() -> AsyncIterator[Server]:
+    """A server with `FOLLOWERS`."""
+    network = MemoryNetwork()
+    server = Server(network)
+    await server.listen()
+    settings = ClientSettings(retry_base_s=PAUSE_S, retry_cap_s=PAUSE_S)
+    made = [Following(KnownServers(lambda: [ADDRESS]), network, settings, random.Random(seed), lambda _: None) for seed in range(FOLLOWERS)]
+    for each in made:
+        await each.open()
+    yield server
+    for each in made:
+        await each.close()
+
+
 def _end_in_order(server: Server) -> None:
     server.end_streams()
 
@@ -112,19 +128,11 @@ def _break(server: Server) -> None:
 @pytest.mark.parametrize("end", [_end_in_order, _break])
 def test_each_follower_pauses_at_random_before_its_first_attempt(end: Callable[[Server], None]) -> None:
     async def main() -> list[float]:
-        network = MemoryNetwork()
-        server = Server(network)
-        await server.listen()
-        settings = ClientSettings(retry_base_s=PAUSE_S, retry_cap_s=PAUSE_S)
-        made = [Following(KnownServers(lambda: [ADDRESS]), network, settings, random.Random(seed), lambda _: None) for seed in range(FOLLOWERS)]
-        for each in made:
-            await each.open()
-        server.followed_s.clear()
-        ended_s = asyncio.get_running_loop().time()
-        end(server)
-        await asyncio.sleep(2 * PAUSE_S)
-        for each in made:
-            await each.close()
+        async with _followed() as server:
+            server.followed_s.clear()
+            ended_s = asyncio.get_running_loop().time()
+            end(server)
+            await asyncio.sleep(2 * PAUSE_S)
         return [each - ended_s for each in server.followed_s]
 
     returned = run_in_virtual_time(main())
@@ -136,18 +144,10 @@ def test_each_follower_pauses_at_random_before_its_first_attempt(end: Callable[[
 
 def test_followers_that_a_server_refuses_do_not_return_together() -> None:
     async def main() -> list[float]:
-        network = MemoryNetwork()
-        server = Server(network)
-        await server.listen()
-        settings = ClientSettings(retry_base_s=PAUSE_S, retry_cap_s=PAUSE_S)
-        made = [Following(KnownServers(lambda: [ADDRESS]), network, settings, random.Random(seed), lambda _: None) for seed in range(FOLLOWERS)]
-        for each in made:
-            await each.open()
-        server.refuses = True
-        server.end_streams()
-        await asyncio.sleep(5 * PAUSE_S)
-        for each in made:
-            await each.close()
+        async with _followed() as server:
+            server.refuses = True
+            server.end_streams()
+            await asyncio.sleep(5 * PAUSE_S)
         return server.followed_s[FOLLOWERS:]
 
     attempts = run_in_virtual_time(main())

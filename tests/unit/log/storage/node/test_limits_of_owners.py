@@ -95,7 +95,7 @@ def _principals(count: int) -> str:
 
 
 def _filled(count: int, size: int) -> dict[str, str]:
-    """So many properties with names of so many bytes, and values that use the rest."""
+    """That number of properties, with names of that length and values that use the rest."""
     names = [f"{number:04d}".ljust(size, "n") for number in range(count)]
     rest = property_limits.PROPERTIES_BYTES_MAX // count - size
     return dict.fromkeys(names, "v" * min(rest, property_limits.VALUE_BYTES_MAX))
