@@ -7,12 +7,12 @@ MAKEFLAGS += --no-print-directory
 # the appends a second (docs/reference/performance.md). make PYTHON=... takes another.
 SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && echo $(SYSTEM_PYTHON) || echo python3)
-# Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first. Three
-# on two cores, because tests of real processes spend half of their time waiting.
+# Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. Three on two cores, because tests of real processes spend
+# half of their time waiting.
 JOBS ?= 3
 QUICK := "not slow and not long and not install and not image"
-# A module's tests share its clusters, so they stay on one worker. The order of the files is kept: e2e first, because its files are the longest.
-SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# A module's tests share its clusters, so they stay on one worker. The modules of tests/first_modules.txt begin first, the others keep their order.
+SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder --first-modules
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -59,9 +59,9 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: setup ## all tests but those marked long, slow or install
+test: setup ## all tests but those marked long, slow, install or image; ALL=1 leaves out the slow ones alone, as CI
 	@echo "test: 11,500 tests, about 40 minutes on two cores; make test-unit takes 6"
-	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
+	$(BIN)/pytest -q -m $(if $(filter-out 0,$(ALL)),"not slow",$(QUICK)) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
 	$(BIN)/pytest -q -m $(QUICK) -n 4 --dist worksteal tests/unit # few of them share anything, and some wait
@@ -72,19 +72,17 @@ test-versions: setup ## the unit tests under each other Python from 3.11 on that
 test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
-# The drill of alerts first: it mostly waits, and at the end everything would wait for it.
-WAITING = tests/integration/monitoring
-OTHERS = $(filter-out $(WAITING) %/__pycache__,$(patsubst %/,%,$(wildcard tests/integration/*/)))
-LONG = $(WAITING) tests/e2e $(OTHERS) tests/sim tests/unit
-
 test-long: setup ## the tests marked long: drivers killed at each gap, a standalone Spark cluster, more seeds of the simulator
-	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5 $(LONG)
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
 
+# The one module with this mark, so that no other one is collected.
+INSTALL := tests/integration/log/test_base_install.py
+
 test-install: setup ## the tests marked install: the built wheel alone in an empty environment; needs a package index
-	$(BIN)/pytest -q -m install
+	$(BIN)/pytest -q -m install $(INSTALL)
 
 explore: setup ## property tests with new random examples, failing ones saved in var/explore; SECONDS=600, ONLY=tests/.../test_x.py one file
 	$(BIN)/python tools/explore.py --seconds $(or $(SECONDS),600) $(ONLY)

@@ -16,12 +16,15 @@ settings.register_profile("default", derandomize=True, print_blob=True, deadline
 settings.register_profile("explore", derandomize=False, print_blob=True, deadline=None)
 settings.load_profile("default")
 
+FIRST_MODULES = Path(__file__).with_name("first_modules.txt")
+"""The longest modules, so that none of them begins last, and those that mostly wait between those that compute: one a line."""
 
 LISTED = Path(__file__).with_name("listed_skips.txt")
 """The tests that may be skipped where everything can run, each with its reason: `path::name  # reason`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--first-modules", action="store_true", help="begin with the modules of tests/first_modules.txt, in its order")
     parser.addoption("--skips-listed", action="store_true", help="fail if a test is skipped that tests/listed_skips.txt does not name")
 
 
@@ -54,6 +57,13 @@ class _Skips:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--skips-listed"):
         config.pluginmanager.register(_Skips())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--first-modules"):
+        lines = [line.strip() for line in FIRST_MODULES.read_text().splitlines()]
+        ranks = {line: rank for rank, line in enumerate(lines) if line and not line.startswith("#")}
+        items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(lines)))
 
 
 def pytest_collection_finish() -> None:
