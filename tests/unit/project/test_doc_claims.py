@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +94,38 @@ def test_no_command_of_clients_speaks_of_the_coordinator() -> None:
         if "coordinator" in (parameter.help or "")
     ]
     assert found == []
+
+
+def grammar() -> dict[str, set[str]]:
+    """By noun, the verbs that the decision lists; those without a noun under ``""``."""
+    decision = next((ROOT / "docs" / "decisions").glob("0186-*.md")).read_text()
+    found: dict[str, set[str]] = {}
+    for noun, verbs in re.findall(r"^\| (`[^|]+`|none[^|]*) \| ([^|]+) \|", decision, re.MULTILINE):
+        found.setdefault(noun.strip("`") if noun.startswith("`") else "", set()).update(re.findall(r"`([^`]+)`", verbs))
+    return found
+
+
+def ungrammatical(names: Iterable[str]) -> list[str]:
+    """Commands whose noun or verb the decision does not list. A verb of `storage` may name the part that it concerns."""
+    listed = grammar()
+    found = []
+    for name in names:
+        noun, _, verb = name.rpartition(" ")
+        known = listed.get(noun, set())
+        if verb not in known and not (noun == "storage" and "-" in verb):
+            found.append(name)
+    return found
+
+
+def test_each_command_is_a_noun_and_a_verb_of_the_decision_and_the_other_way_round() -> None:
+    names = {name for name, _ in commands()}
+    assert ungrammatical(sorted(names)) == []
+    assert {f"{noun} {verb}".strip() for noun, verbs in grammar().items() for verb in verbs} - names == set()
+
+
+@pytest.mark.parametrize("name", ["subscribers list", "topic remove", "frobnicate", "journal stats"])
+def test_a_command_with_another_noun_or_verb_is_found(name: str) -> None:
+    assert ungrammatical([name]) == [name]
 
 
 def test_the_options_that_settings_name_exist() -> None:
