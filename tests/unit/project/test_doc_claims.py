@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tools.doc_blocks import blocks, shell_commands
 from tools.log_events import MEANINGS
 from tools.plain_english import pages
 from tools.reference_commands import commands
+from waltz_delta.base.log_store import scheme_of, unsafe_store
 from waltz_log import exit_codes
 from waltz_log.cli.addressed_commands import AddressedCommand
 from waltz_log.errors import WaltzError
@@ -232,6 +234,31 @@ def test_each_exit_code_is_on_the_page_of_errors_and_those_of_jobs_on_that_of_jo
     of_jobs = {each.exit_code for each in errors_below(WaltzError) if each.__module__.startswith("waltz_delta")}
     assert len(of_jobs) > 3
     assert of_jobs | {exit_codes.OK, exit_codes.REFUSED, exit_codes.MACHINE, exit_codes.LACKING} <= codes(TEXTS["docs/guides/pipelines.md"])
+
+
+# ---- object stores ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def refused_tables(text: str) -> list[str]:
+    """Tables of commands that a job refuses, because the session of the command has no log store for them."""
+    found = []
+    for words in (words for block in blocks("", text) if block.language in ("sh", "console") for words in shell_commands(block)):
+        if "spark-submit" not in words[:1]:
+            continue
+        set_to = dict(word.split("=", 1) for option, word in pairwise(words) if option == "--conf" and "=" in word)
+        tables = [word for option, word in pairwise(words) if option == "--table" and "://" in word]
+        found += [table for table in tables if unsafe_store(scheme_of(table), set_to.get)]
+    return found
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_no_command_fills_a_table_that_the_job_refuses(page: str) -> None:
+    assert refused_tables(WRITTEN[page]) == []
+
+
+def test_a_table_on_s3_without_a_log_store_is_found() -> None:
+    command = "spark-submit --conf spark.executor.instances=2 ingest.py --table s3a://BUCKET/tables/orders"
+    assert refused_tables(f"```sh\n{command}\n```\n") == ["s3a://BUCKET/tables/orders"]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------------------------------
