@@ -153,8 +153,8 @@ fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=600 altogethe
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, KEEP=1 keeps it running with the web console, SECURE=1 uses mutual TLS
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(KEEP)),--keep) $(if $(filter-out 0,$(SECURE)),--secure)
 
-chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens
-	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens, ACTIONS="empty-key optimize" what is done to the table
+	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(ACTIONS),--actions $(ACTIONS))
 
 lake: setup ## 200 races of two drivers on one table, at local paths and on S3, half of them with one killed or paused; S3=s3://bucket/empty a real bucket, RACES=20, SEED=7
 	$(BIN)/python -m verification.lake.races --races $(or $(RACES),200) --seed $(or $(SEED),1) $(if $(S3),--s3 $(S3))

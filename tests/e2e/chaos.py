@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.chaos_actions import actions_of
+from tests.e2e.chaos_actions import ACTIONS, actions_of
 from tests.e2e.chaos_checker import differences_below_marks, ends_of, held, log_rows, marks_of, not_reached, table_rows
 from tests.e2e.chaos_drivers import (
     ANYWHERE,
@@ -36,12 +36,14 @@ from tests.e2e.chaos_drivers import (
     INGEST,
     KILLED,
     PATIENCE_S,
+    WHERE,
     children,
     end_driver,
     python_processes,
     spark_environment,
     submit,
 )
+from tests.e2e.chaos_keyed import HEADER, data_of
 from tests.e2e.chaos_settling import Settling
 from tests.e2e.chaos_tables import TableUser
 from tests.e2e.killed_driver import GAPS
@@ -68,8 +70,11 @@ class Appender(threading.Thread):
                     futures = []
                     for _ in range(10):
                         number += 1
+                        partition, header = self._rng.randrange(client.partitions), number % HEADER
                         data = f"{number} ".encode() + self._rng.randbytes(self._rng.randrange(200))
-                        futures.append(client.append_nowait(self._rng.randrange(client.partitions), data, number % 1000))
+                        if number % 10 == 0:
+                            data, header = data_of(partition, number, self._rng), HEADER
+                        futures.append(client.append_nowait(partition, data, header))
                     for future in futures:
                         with suppress(WaltzError):  # rejected or unknown: the log says which
                             future.result(60)
@@ -198,7 +203,7 @@ class Chaos:
         limit = self._rng.choice(limits)
         return [
             *(f"--cluster={self._cluster.cluster}", f"--table={self.table}", f"--checkpoint={checkpoint}"),
-            *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", "--verbose"),
+            *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", WHERE, "--verbose"),
         ]
 
     def _words(self) -> list[str]:
@@ -284,16 +289,20 @@ def main() -> int:
         description="Kills a Spark driver and all around it, does to its table what people do, and compares every row.",
     )
     parser.add_argument(
-        "--kills", type=int, default=100, help="of the driver (100); on top come a third as many of other processes, and two thirds as many actions"
+        "--kills",
+        type=int,
+        default=100,
+        help="of the driver (100); also a third as many of other processes, and an action between any two",
     )
     parser.add_argument("--seed", type=int, default=None, help="what happens; another each time where it is not given")
+    parser.add_argument("--actions", nargs="*", choices=sorted(ACTIONS), default=(), help="to do instead of those that the seed draws")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
     print(f"seed {seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="waltz-chaos-"))
     chaos = Chaos(directory, seed, say=True)
     began_s = time.monotonic()
-    drawn = actions_of(arguments.kills, random.Random(seed))
+    drawn = arguments.actions or actions_of(arguments.kills, random.Random(seed))
     wrong = chaos.run(lives_of(arguments.kills, random.Random(seed)), strikes=arguments.kills // 3, actions=drawn)
     print(chaos.reported)
     print(f"{len(table_rows(chaos.table))} rows, {time.monotonic() - began_s:.0f} s")

@@ -24,15 +24,18 @@ ADVICE = "delete the checkpoint"
 REFUSED: dict[str, tuple[str, Callable[[TableUser], object]]] = {
     "ModeChanged": ("name another table", lambda user: user.set_mode("append")),
     "ClusterKeyMismatch": ("set former_clusters", TableUser.forget_other_cluster),
+    "SchemaMismatch": ("evolution: add_columns adds it", lambda user: user.rename_column("payload", "data")),
+    "InvalidSetting": ("set the zone of the table", TableUser.restore_zone),
 }
 """Errors that a change of the table brought, which the user undoes: part of what each must say, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`when`: while no query runs, while one runs, or while one has written a batch's files and not committed them."""
+    """`when`: while no query runs, while one runs, or while one has written a batch's files and not committed them; `keyed`: to another table, which
+    `chaos_keyed` describes."""
 
-    when: Literal["stopped", "running", "committing"]
+    when: Literal["stopped", "running", "committing", "keyed"]
     act: Callable[[TableUser], object] | None
     ends: tuple[str, ...] = ()
     """Errors, one of which must end the query."""
@@ -70,6 +73,10 @@ ACTIONS: dict[str, Action] = {
     "constrained": Action("stopped", TableUser.add_constraint),
     "mode-changed": Action("stopped", lambda user: user.set_mode("upsert"), ("ModeChanged",)),
     "other-cluster": Action("stopped", TableUser.claim_for_other_cluster, ("ClusterKeyMismatch",)),
+    "column-renamed": Action("stopped", lambda user: user.rename_column("data", "payload"), ("SchemaMismatch",)),
+    "column-renamed-running": Action("running", lambda user: user.rename_column("data", "payload"), ("SchemaMismatch",)),
+    "time-zone-changed": Action("stopped", TableUser.change_zone, ("InvalidSetting",)),
+    "empty-key": Action("keyed", None),
     "foreign": Action("stopped", TableUser.append),
     "foreign-running": Action("running", TableUser.append),
 }
@@ -82,10 +89,10 @@ OLDER = Action("stopped", None, GONE, silent="always")
 
 
 def actions_of(kills: int, rng: random.Random) -> list[str]:
-    """Three to four lives of the driver: 30 see each action once. They come in turns, in an order that the generator chooses."""
+    """One before each life of the driver but the first: 30 see each action once. They come in turns, in an order that the generator chooses."""
     turn = list(ACTIONS)
     rng.shuffle(turn)
-    return [turn[number % len(turn)] for number in range(kills * 5 // 6)]
+    return [turn[number % len(turn)] for number in range(kills - 1)]
 
 
 def reported_in(text: str) -> tuple[str, str] | None:

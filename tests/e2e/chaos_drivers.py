@@ -14,11 +14,14 @@ import pyspark
 from waltz_log.processes import launch
 
 ROOT = Path(__file__).resolve().parents[2]
-INGEST, KILLED = "jobs/ingest.py", "tests/e2e/killed_driver.py"
+INGEST, KILLED, AUDIT = "jobs/ingest.py", "tests/e2e/killed_driver.py", "jobs/audit.py"
 ANYWHERE = "anywhere"
 PATIENCE_S = 900.0
 """A life lasts seven seconds of an idle machine, minutes of a busy one."""
 
+
+WHERE = "--where=transaction_id >= 0"
+"""A condition that every row satisfies. SQL makes the rows depend on the session's time zone, as far as the sink knows."""
 
 ENDS_BORNE = 6
 """Drivers in a row that end by themselves: Spark gives a Python process ten seconds to start, too few on a busy machine. More are no bad luck."""

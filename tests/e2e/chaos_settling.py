@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.chaos_actions import ACTIONS, OLDER, START, Action, follow, judge, outcome_of, reported_in
 from tests.e2e.chaos_checker import differences_below_marks, held, log_rows, marks_of
-from tests.e2e.chaos_drivers import ENDED_BY_ITSELF, ENDS_BORNE, INGEST, KILLED, PATIENCE_S, end_driver, spark_environment, submit
+from tests.e2e.chaos_drivers import AUDIT, ENDED_BY_ITSELF, ENDS_BORNE, INGEST, KILLED, PATIENCE_S, WHERE, end_driver, spark_environment, submit
+from tests.e2e.chaos_keyed import KeyedTable, log_entries
 from tests.e2e.chaos_tables import TableUser, known_id, table_id
 from tests.e2e.killed_driver import PAUSE
 from waltz_log.client import SyncWaltzClient
@@ -26,6 +28,9 @@ from waltz_log.errors import WaltzError
 from waltz_log.exit_codes import REFUSED, USAGE
 
 __all__ = ["Settling", "Settlings"]
+
+GROWN = 300
+"""Transactions that the log gets after a constraint was added, some of which violate it."""
 
 BATCHES = 12
 """So many batches at least catch up with the log, however long it has become."""
@@ -54,6 +59,10 @@ class Settling:
 
     def act(self, name: str) -> None:
         action = ACTIONS[name]
+        if action.when == "keyed":
+            self._say(f"action: {name}")
+            self._count(name, self._fill_keyed())
+            return
         if not self._is_filled():
             self._settle(f"before {name}", START, None, restarted=False)
         self._say(f"action: {name}")
@@ -161,6 +170,43 @@ class Settling:
         (other / "checkpoint").rename(self._checkpoint)
         shutil.rmtree(other)
 
+    def _fill_keyed(self) -> str:
+        """A table by key to the end of the log, three times: as it is, after a constraint was added and a driver killed, and by an audit."""
+        self._others += 1
+        keyed = KeyedTable(self._directory / f"other-{self._others}", self._cluster, self._key)
+        self._end_of(keyed, INGEST)
+        keyed.constrain()
+        target = sum(self._log_marks().values()) + GROWN
+        while sum(self._log_marks().values()) < target:
+            time.sleep(0.1)
+        self._end_of(keyed, KILLED, gap=self._rng.choice(("commit", "checkpoint")))
+        self._end_of(keyed, INGEST)
+        wrong = keyed.differences(log_entries(self._cluster))
+        if self._end_of(keyed, AUDIT, expected=(0, 1)) == 1:
+            wrong.append(f"the audit differs, see {self._log}")
+        self.found.wrong += [f"after keyed: {line}" for line in wrong]
+        for line in wrong:
+            self._say(f"wrong after keyed: {line}")
+        return "equal" if not wrong else "wrong"
+
+    def _end_of(self, keyed: KeyedTable, script: str, *, gap: str = "", expected: Collection[int] = ()) -> int:
+        """The exit code of a job that ends as expected: by itself, or killed at the gap."""
+        wanted = expected or ((-signal.SIGKILL,) if gap else (0,))
+        for _ in range(ENDS_BORNE):
+            environment = spark_environment(WALTZ_TEST_GAP=gap, WALTZ_TEST_LAST_WORDS=str(self._last_words)) if gap else None
+            arguments = [f"--pipeline={keyed.file()}", *([] if script == AUDIT else ["--verbose"])]
+            driver = submit(script, *arguments, log=self._log, environment=environment)
+            try:
+                code = driver.wait(PATIENCE_S)
+            finally:
+                end_driver(driver)
+            if code in wanted:
+                return code
+            if code not in ENDED_BY_ITSELF:
+                break
+            self.found.exits[code] += 1
+        raise AssertionError(f"{script} ended with code {code}, see {self._log}:\n{self._log.read_text()[-3000:]}")
+
     def _start(self, table: Path | None = None, checkpoint: Path | None = None, *, gap: str = "", once: bool = False) -> subprocess.Popen[bytes]:
         path = table or self._user.path
         behind = sum(self._log_marks().values()) - sum(self._marks(path).values())
@@ -171,7 +217,7 @@ class Settling:
             KILLED if gap else INGEST,
             *(f"--cluster={self._cluster}", f"--table={path}", f"--checkpoint={checkpoint or self._checkpoint}"),
             *(f"--trigger={'available-now' if once else '50 milliseconds'}", f"--max-transactions-per-trigger={max(300, behind // BATCHES)}"),
-            "--verbose",
+            *(WHERE, "--verbose"),
             log=self._log,
             environment=spark_environment(WALTZ_TEST_GAP=gap, WALTZ_TEST_LAST_WORDS=str(self._last_words)) if gap else None,
         )

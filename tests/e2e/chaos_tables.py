@@ -7,6 +7,7 @@ after the version it restores; a table that is removed or replaced loses its cha
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -31,6 +32,8 @@ Replacement = Literal["level", "behind", "strange"]
 """What comes to the table's path: a table that another query filled as far, or less far, or one that the sink never filled."""
 
 OTHER_CLUSTER = "c9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c13"
+
+ZONE = "waltz.timeZone"
 
 FOREIGN = 1000
 """Added rows name a log partition that no log has, from here on."""
@@ -85,6 +88,8 @@ class TableUser:
         """Versions before have lost files to VACUUM."""
         self._foreign = 0
         self._constraints = 0
+        self._zone: str | None = None
+        """That of the table, before it was changed."""
 
     def delete(self) -> None:
         """DELETE of up to twenty transactions of one partition."""
@@ -112,6 +117,59 @@ class TableUser:
     def set_mode(self, mode: str) -> None:
         """As if the table had been filled in this mode."""
         self._again(lambda table: table.alter.set_table_properties({"waltz.mode": mode}, raise_if_not_exists=False))
+
+    def rename_column(self, old: str, new: str) -> None:
+        """In the table's log alone. With column mapping a user can do it, and the sink sees the same."""
+
+        def rename(metadata: dict[str, Any]) -> None:
+            schema = json.loads(metadata["schemaString"])
+            for field in schema["fields"]:
+                field["name"] = new if field["name"] == old else field["name"]
+            metadata["schemaString"] = json.dumps(schema)
+
+        self._change_metadata(rename)
+
+    def change_zone(self) -> None:
+        """As if the table had been filled in another time zone than the next driver has."""
+
+        def change(metadata: dict[str, Any]) -> None:
+            self._zone = metadata["configuration"].get(ZONE)
+            metadata["configuration"][ZONE] = "Asia/Tokyo"
+
+        self._change_metadata(change)
+
+    def restore_zone(self) -> None:
+        def restore(metadata: dict[str, Any]) -> None:
+            del metadata["configuration"][ZONE]
+            if self._zone is not None:
+                metadata["configuration"][ZONE] = self._zone
+
+        self._change_metadata(restore)
+
+    def _change_metadata(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """A commit that only has new metadata of the table, which delta-rs cannot make."""
+        while True:
+            table = DeltaTable(str(self.path))
+            found = table.metadata()
+            metadata = {
+                "id": str(found.id),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": table.schema().to_json(),
+                "partitionColumns": list(found.partition_columns),
+                "configuration": dict(found.configuration),
+                "createdTime": found.created_time,
+            }
+            change(metadata)
+            info = {"timestamp": time.time_ns() // 1_000_000, "operation": "SET TBLPROPERTIES", "operationParameters": {}}
+            written = self.path.with_name(f"metadata-{time.monotonic_ns()}")
+            written.write_text("".join(json.dumps(line) + "\n" for line in ({"commitInfo": info}, {"metaData": metadata})))
+            try:
+                os.link(written, self.path / "_delta_log" / f"{table.version() + 1:020d}.json")
+            except FileExistsError:
+                continue
+            finally:
+                written.unlink()
+            return
 
     def claim_for_other_cluster(self) -> None:
         """As if another cluster had filled the table too."""

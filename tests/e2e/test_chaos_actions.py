@@ -22,9 +22,11 @@ from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
 from tests.e2e.chaos_actions import ACTIONS, START, Action, actions_of, follow, judge, reported_in
 from tests.e2e.chaos_checker import Held, Row, differences_below_marks, held
+from tests.e2e.chaos_keyed import HEADER, Entry, KeyedTable, data_of, entry_of
 from tests.e2e.chaos_tables import Edits, TableUser, known_id, table_id
 from tests.e2e.committing import replace_commits
 from waltz_delta.base import internal
+from waltz_delta.jobs.audit import audit_pipeline
 from waltz_delta.landing.landing import Landing
 from waltz_delta.marks import marks
 from waltz_delta.marks.marks import BatchRange
@@ -32,7 +34,8 @@ from waltz_delta.pipelines import pipeline_run
 from waltz_delta.pipelines.listener import StatusBoard
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipelines.pipeline_run import PipelineRun
-from waltz_delta.settings import OutputSettings, TargetSettings
+from waltz_delta.settings import OutputSettings, ProjectionSettings, TargetSettings
+from waltz_delta.tables import evolution
 from waltz_delta.tables.table_watch import TableWatch
 
 pytestmark = pytest.mark.timeout(900)
@@ -41,6 +44,8 @@ Stub = Callable[..., StubCluster]
 PARTITIONS = 2
 SHORT = 3
 """Actions with every `make test-long`; all of them in the tests marked slow and in `make chaos-spark`."""
+DECLARED = ["empty-key", "time-zone-changed", "column-renamed", "column-renamed-running", "constrained", "mode-changed", "other-cluster"]
+"""What concerns the declaration of a table."""
 ORDER = random.Random(19).sample(sorted(ACTIONS), len(ACTIONS))
 
 
@@ -83,7 +88,7 @@ class Job:
         settings = PipelineSettings(
             name="ingest",
             source={"cluster": self.cluster.address, "maxTransactionsPerTrigger": "1000" if action.when == "stopped" else "40"},
-            outputs=(OutputSettings(target=TargetSettings(table=str(table or self.table))),),
+            outputs=(OutputSettings(target=TargetSettings(table=str(table or self.table)), projection=ProjectionSettings(where="header >= 0")),),
             checkpoint=str(checkpoint or self.checkpoint),
             trigger="available-now",
             restart=RestartSettings(attempts_max=0),
@@ -130,6 +135,8 @@ class Job:
     def act(self, name: str) -> list[str]:
         """What is wrong with the table or with what the job said."""
         action = ACTIONS[name]
+        if action.when == "keyed":
+            return self.keyed()
         if not self.table.exists() or name.startswith("restored"):
             self.append()
             assert self.run() is None
@@ -148,6 +155,42 @@ class Job:
             wrong += follow(*found, self.user, self.checkpoint)
             found = self.run()
         return wrong + judge(action, reported, restarted=False) + self.differences()
+
+    def keyed(self) -> list[str]:
+        """A table by key, whose driver dies between its letters and its rows once a constraint was added; with an audit at the end."""
+        keyed = KeyedTable(self._directory / "keyed", self.cluster.address, str(self.cluster.key))
+        settings = PipelineSettings.model_validate({"name": "keyed", **keyed.settings, "restart": {"attempts_max": 0}})
+        entries: list[Entry] = []
+        for number in range(2):
+            for partition in range(PARTITIONS):
+                first = self.cluster.marks().get(partition, -1) + 1
+                data = [data_of(partition, number * 100 * (at % 3 > 0) + at, self.rng) for at in range(40)]
+                self.cluster.append(partition, data, headers=lambda _: HEADER)
+                self.log += [Row(partition, first + at, zlib.crc32(each, HEADER)) for at, each in enumerate(data)]
+                entries += [entry_of(partition, first + at, each) for at, each in enumerate(data)]
+            with self._patch.context() as patched:
+                if number:
+                    keyed.constrain()
+                    self._die_after_letters(patched, settings)
+            run = Run(self.spark, settings, StatusBoard(), NeverStopped(), lambda name, line: None)
+            run.run()
+            if run.error is not None:
+                raise run.error
+        extents = {partition: (0, mark) for partition, mark in self.cluster.marks().items()}
+        (audited,) = audit_pipeline(self.spark, settings, str(self.cluster.key), lambda: extents, source="waltz_stub")
+        return keyed.differences(entries) + [f"audit: {each}" for each in audited.differences]
+
+    def _die_after_letters(self, patched: pytest.MonkeyPatch, settings: PipelineSettings) -> None:
+        class Died(Exception):
+            pass
+
+        def die(*_: Any, **__: Any) -> None:
+            raise Died
+
+        patched.setattr("waltz_delta.landing.merge_sink.MergedTable.merge", die)
+        run = Run(self.spark, settings, StatusBoard(), NeverStopped(), lambda name, line: None)
+        run.run()
+        assert isinstance(run.error, Died)
 
     def differences(self) -> list[str]:
         found = held(self.table, str(self.cluster.key), PARTITIONS)
@@ -180,7 +223,12 @@ def job(spark: Any, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "order", [pytest.param(ORDER[:SHORT], marks=pytest.mark.long), pytest.param(ORDER, marks=pytest.mark.slow)], ids=["short", "all"]
+    "order",
+    [
+        pytest.param(ORDER[:SHORT], marks=pytest.mark.long, id="short"),
+        pytest.param(DECLARED, marks=pytest.mark.slow, id="declared"),
+        pytest.param(ORDER, marks=pytest.mark.slow, id="all"),
+    ],
 )
 def test_after_each_action_the_table_equals_the_log_or_the_job_says_what_to_do(job: Job, order: list[str]) -> None:
     """All on one table: what an action leaves behind is what the next one finds."""
@@ -207,6 +255,27 @@ def test_a_planted_bug_that_compares_no_table_ids_is_noticed(job: Job, monkeypat
 
     monkeypatch.setattr(TableWatch, "_compare_id", record)
     assert job.act("replaced-level") == ["the query went on, where TableReplaced was expected"]
+
+
+def test_a_planted_bug_that_stores_empty_keys_is_noticed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_delta.landing.output_decoder.partitioned_keys", lambda *_: frozenset())
+    monkeypatch.setattr("waltz_delta.landing.merge_sink.refuse_unstored", lambda rows, *_: rows)
+    wrong = job.act("empty-key")
+    assert any(line.startswith("row (") and "None" in line for line in wrong)
+    assert any(line.startswith("letter (") for line in wrong)
+
+
+def test_a_planted_bug_that_compares_no_time_zones_is_noticed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_delta.landing.landing.refuse_other_zone", lambda *_: None)
+    assert job.act("time-zone-changed") == ["the query went on, where InvalidSetting was expected"]
+
+
+@pytest.mark.slow
+def test_a_planted_bug_that_leaves_out_a_renamed_column_is_noticed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitting = evolution.fitting_columns
+    monkeypatch.setattr(evolution, "fitting_columns", lambda path, held, given, _: fitting(path, held, given, "off"))
+    with pytest.raises(pa.ArrowInvalid, match=r"No match for FieldRef.Name\(data\)"):
+        job.act("column-renamed")
 
 
 @pytest.mark.slow
