@@ -71,7 +71,7 @@ class KeyedTable:
         target = {"table": str(self.table), "mode": "upsert", "keys": ["k"], "layout": {"partition_by": ["k"]}}
         output = {"target": target, "decode": {"format": "json", "columns": "n BIGINT, k STRING"}, "route": {"headers": [HEADER]}}
         return {
-            "source": {"cluster": self._cluster, "maxTransactionsPerTrigger": "2000"},
+            "source": {"cluster": self._cluster, "maxTransactionsPerTrigger": "20000"},
             "outputs": [output],
             "dead_letters": {"table": str(self.letters)},
             "checkpoint": str(self._directory / "keyed-checkpoint"),
