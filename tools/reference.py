@@ -12,12 +12,16 @@ from tools import (
     reference_errors,
     reference_events,
     reference_figures,
+    reference_machines,
     reference_metrics,
     reference_settings,
 )
 
 PAGES: dict[Path, Callable[[], str]] = {
-    **{module.PAGE: module.page for module in (reference_settings, reference_commands, reference_errors, reference_events, reference_metrics)},
+    **{
+        module.PAGE: module.page
+        for module in (reference_settings, reference_commands, reference_errors, reference_events, reference_machines, reference_metrics)
+    },
     **{page.path: page.text for page in reference_api.PAGES},
     **{path: partial(reference_figures.page, path) for path in (*reference_figures.PAGES, *reference_figures.INLINE_PAGES)},
 }

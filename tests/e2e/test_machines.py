@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from verification.machines.__main__ import in_its_place, run
 from verification.machines.conditions import CONDITIONS, Condition
 from verification.machines.judging import judge
 
+ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = [each for each in CONDITIONS if each.short and each.fails]
 SESSIONS = [each for each in CONDITIONS if each.short and not each.fails]
 
@@ -62,3 +64,8 @@ def test_another_command_stands_where_the_session_was(condition: Condition) -> N
     assert "spark-submit" not in command
     assert command.count("make demo") == (2 if "two" in condition.name else 1)
     assert ("hostname" in command) == ("hostname" in condition.command)
+
+
+def test_the_target_says_how_many_conditions_there_are() -> None:
+    (number,) = re.findall(r"^machines: .* (\d+) conditions", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert int(number) == len(CONDITIONS) == len({each.name for each in CONDITIONS})

@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from verification.machines.clones import ROOT, users_environment
-from verification.machines.conditions import CONDITIONS, Condition, Machine
+from verification.machines.conditions import CONDITIONS, Condition
 from verification.machines.judging import judge
+from verification.machines.producers import Machine
 from verification.machines.session import SESSION, TWO_AT_ONCE
 
 TIMEOUT_S = 600

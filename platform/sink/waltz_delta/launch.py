@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     program, *given = arguments
     if (problem := fault(given, os.environ)) is not None:
         _refuse(program, problem)
+    if (problem := machine_faults.foreign_code(Path(), machine_faults.__file__)) is not None:
+        print(f"{program}: {problem}", file=sys.stderr, flush=True)
     try:
         environment = clean_environment()
     except JavaMissing as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def test_a_program_becomes_that_of_the_installed_spark(monkeypatch: pytest.Monke
     assert path == f"{home}/bin/spark-submit"
     assert arguments == [path, "--version", "plätze"]
     assert (environment["SPARK_HOME"], environment["PYSPARK_DRIVER_PYTHON"]) == (home, sys.executable)
+
+
+def test_the_code_of_another_clone_is_named_before_the_program_starts(tmp_path: Path) -> None:
+    """A copied environment leads to the clone that it was made in."""
+    (tmp_path / "platform" / "log" / "waltz_log").mkdir(parents=True)
+    for command in (["waltz_delta.launch", "spark-submit", "--version"], ["waltz_log.cli", "--version"]):
+        run = [sys.executable, "-P", "-m", *command]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        assert re.match(r"(spark-submit|waltz): waltz_log is imported from \S+, not from this folder; run make setup here\n", done.stderr)
 
 
 def test_letters_that_java_would_lose_are_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

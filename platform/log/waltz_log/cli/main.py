@@ -18,6 +18,7 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 import typer
 from typer.exceptions import TyperException
 
+from waltz_log import machine_faults
 from waltz_log.cli.access.access_app import access_app
 from waltz_log.cli.addressed_commands import add_addresses
 from waltz_log.cli.certificates.certificates_app import certificates_app
@@ -175,6 +176,8 @@ add_addresses(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
+    if (problem := machine_faults.foreign_code(Path(), __file__)) is not None:
+        print(f"waltz: {problem}", file=sys.stderr)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
