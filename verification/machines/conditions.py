@@ -127,6 +127,7 @@ CONDITIONS = (
     _refused("Java without a module", made.java_without_a_module, f"{ACTIVATED}spark-sql -e x", "lacks the module jdk.incubator.vector"),
     _refused("no Java", made.without_java, DOCTOR, "neither JAVA_HOME nor the path has one"),
     _refused("certificates of another cluster", made.having(WALTZ_TLS_KEY="/old.key"), f"{ACTIVATED}waltz dev", "WALTZ_TLS_KEY is set, and this"),
+    _refused("settings of another node", made.having(WALTZ_SERVER_COORDINATOR="z:1/w"), f"{ACTIVATED}waltz dev", "WALTZ_SERVER_COORDINATOR is set"),
     _refused("an argument in Latin-1", made.having(), f"{ACTIVATED}spark-submit $'pl\\xe4tze'", "an argument is not UTF-8"),
     _refused("a job under another Spark", made.another_spark, UNDER_ANOTHER, "runs on Spark 4.2, not 3.5.0 from"),
     _refused("a job without Delta's jars", made.no_jars, f"{ACTIVATED}{INGEST}", "add the jars of delta-spark", short=False),

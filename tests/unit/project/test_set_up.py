@@ -22,15 +22,25 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone that is set up, with an environment that has nothing installed."""
+    """A clone that is set up, with an environment that has nothing installed, not even pip, which takes seconds."""
     project = tmp_path / "clone"
     project.mkdir()
     (project / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.ruff]\n')
     (project / "constraints.txt").write_text("a==1\n")
     (project / "package-hashes.txt").write_text("a==1 00\n")
-    set_up.make_environment(project / ".venv", sys._base_executable)  # type: ignore[attr-defined]
+    command = [sys._base_executable, "-m", "venv", "--without-pip", str(project / ".venv")]  # type: ignore[attr-defined]
+    subprocess.run(command, check=True, timeout=60)
     write_stamp(project / STAMP, Made(str(project), str(interpreter(project / ".venv" / "bin" / "python")), requirements(project)))
     return project
+
+
+def test_an_environment_is_made_with_pip_in_the_place_of_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".venv").symlink_to(tmp_path / "other")
+    set_up.make_environment(tmp_path / ".venv", sys._base_executable)  # type: ignore[attr-defined]
+    assert not list((tmp_path / "other").iterdir())
+    done = subprocess.run([tmp_path / ".venv" / "bin" / "python", "-m", "pip", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert str(tmp_path / ".venv") in done.stdout
 
 
 def test_a_whole_environment_stays(clone: Path) -> None:

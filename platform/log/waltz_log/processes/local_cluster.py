@@ -28,6 +28,7 @@ from waltz_log.coordination.ensemble_root import close_served
 from waltz_log.coordination.served_identity import ServedIdentity
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.children import Processes
+from waltz_log.processes.left_over import refuse_variables_of_nodes
 from waltz_log.processes.ports import HOST, HeldPort, free_port
 from waltz_log.security.settings import TlsSettings, tls_environment
 from waltz_log.untrusted_files import DEVELOPMENT, PRIVATE_DIRECTORY, PUBLIC, make_private_directory, read_text, write_private
@@ -209,9 +210,9 @@ class LocalCluster:
         self.close()
 
     def open(self) -> None:
-        """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster.
-
-        Only this user opens the directory, whatever the umask. Keys, data and logs are below it."""
+        """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster, or
+        variables of other nodes are set. Only this user opens the directory, whatever the umask. Keys, data and logs are below it."""
+        refuse_variables_of_nodes(os.environ)
         make_private_directory(self.directory)
         if (self.directory / LOCK).exists() or not any(self.directory.iterdir()):  # not a directory that holds other files, such as /tmp
             self.directory.chmod(PRIVATE_DIRECTORY)
