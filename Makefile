@@ -78,10 +78,10 @@ test-long: setup ## the tests marked long: drivers killed at each gap, a standal
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
 
-# The one module with this mark, so that no other one is collected.
-INSTALL := tests/integration/log/test_base_install.py
+# The modules with this mark, so that no other one is collected.
+INSTALL := tests/integration/log/test_base_install.py tests/integration/project/test_other_python.py
 
-test-install: setup ## the tests marked install: the built wheel alone in an empty environment; needs a package index
+test-install: setup ## the tests marked install: the built wheel alone in an empty environment, unit tests under Python 3.13; needs a package index
 	$(BIN)/pytest -q -m install $(INSTALL)
 
 explore: setup ## property tests with new random examples, failing ones saved in var/explore; SECONDS=600, ONLY=tests/.../test_x.py one file

@@ -1,0 +1,40 @@
+"""Unit tests under the newest Python that is promised, which this machine need not have: `.ci/other-python`. It needs root, a package index and a
+mirror of Debian."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.versions import PROMISED
+
+ROOT = Path(__file__).resolve().parents[3]
+MISSING = [name for name in ("mmdebstrap", "unshare") if shutil.which(name) is None]
+
+
+def _confined() -> bool:
+    """Whether this machine refuses mount namespaces, as some containers do."""
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0
+
+
+pytestmark = [
+    pytest.mark.install,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
+    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} (Debian: apt-get install mmdebstrap)"),
+    pytest.mark.skipif(os.geteuid() == 0 and not MISSING and _confined(), reason="this machine allows root no mount namespaces"),
+]
+
+
+def test_unit_tests_pass_under_the_newest_python_that_is_promised() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run([ROOT / ".ci" / "other-python"], env=environment, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert f"Python {PROMISED[-1]}." in done.stdout
+    (passed,) = re.findall(r"(\d+) passed", done.stdout)
+    assert int(passed) > 1000
