@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verification.machines import producers as made
 from verification.machines.producers import Machine
-from verification.machines.session import COLUMN, DEV_TWICE, SEEN, SESSION, TWO_AT_ONCE, TWO_CATALOGS, TWO_WORKERS
+from verification.machines.session import COLUMN, DEV_TWICE, NO_JARS, SEEN, SESSION, TWO_AT_ONCE, TWO_CATALOGS, TWO_WORKERS
 
 __all__ = ["CONDITIONS", "Condition"]
 
@@ -49,10 +49,6 @@ AS_NAMELESS = f"setpriv --reuid {NAMELESS} --clear-groups bash -c"
 AS_NOBODY = f"setpriv --reuid {NOBODY} --clear-groups bash -c"
 DOCTOR = f"{ACTIVATED}waltz doctor --output json"
 UNDER_ANOTHER = "PYTHONPATH=$SPARK_HOME/python .venv/bin/python jobs/ingest.py"
-INGEST = (
-    "spark-submit --properties-file conf/spark-defaults.conf jobs/ingest.py --cluster 127.0.0.1:9 --table var/t --checkpoint var/c "
-    "--trigger available-now"
-)
 FOREIGN = "waltz: waltz_log is imported from .*, not from this folder; run make setup(.|\n)*spark-submit: waltz_log is imported from"
 
 
@@ -130,5 +126,5 @@ CONDITIONS = (
     _refused("settings of another node", made.having(WALTZ_SERVER_COORDINATOR="z:1/w"), f"{ACTIVATED}waltz dev", "WALTZ_SERVER_COORDINATOR is set"),
     _refused("an argument in Latin-1", made.having(), f"{ACTIVATED}spark-submit $'pl\\xe4tze'", "an argument is not UTF-8"),
     _refused("a job under another Spark", made.another_spark, UNDER_ANOTHER, "runs on Spark 4.2, not 3.5.0 from"),
-    _refused("a job without Delta's jars", made.no_jars, f"{ACTIVATED}{INGEST}", "add the jars of delta-spark", short=False),
+    _refused("a job without Delta's jars", made.having(), NO_JARS, "add the jars of delta-spark", short=False),
 )

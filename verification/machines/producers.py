@@ -26,7 +26,6 @@ __all__ = [
     "java_without_a_module",
     "long_tmpdir",
     "moved",
-    "no_jars",
     "of_an_ordinary_user",
     "old_python",
     "other_code",
@@ -216,12 +215,6 @@ def truncated_jar(machine: Machine) -> Path:
     content = jar.read_bytes()
     jar.unlink()  # a hard link
     jar.write_bytes(content[: len(content) // 2])
-    return clone
-
-
-def no_jars(machine: Machine) -> Path:
-    clone = clone_of(machine)
-    shutil.rmtree(clone / DELTA_JARS)
     return clone
 
 

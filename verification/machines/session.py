@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COLUMN", "DEV_TWICE", "SEEN", "SESSION", "TWO_AT_ONCE", "TWO_CATALOGS", "TWO_WORKERS"]
+__all__ = ["COLUMN", "DEV_TWICE", "NO_JARS", "SEEN", "SESSION", "TWO_AT_ONCE", "TWO_CATALOGS", "TWO_WORKERS"]
 
 SEEN = "12A\tZoë"
 """What the query prints at the end: the row went through the log and a table whose name has letters beyond ASCII."""
@@ -28,6 +28,9 @@ spark-sql --properties-file conf/spark-defaults.conf -e "SELECT seat, passenger 
 """
 
 SESSION = _DEVELOPMENT + _SESSION.format(name="dev")
+
+NO_JARS = SESSION.replace("waltz append", "rm -r .cache/delta-jars\nwaltz append")
+"""The session without the jars, which something has removed since the set-up."""
 
 COLUMN = SESSION.replace('"passenger"', '"fluggäste"').replace(", passenger ", ", \\`fluggäste\\` ")
 """The session with a column whose name has a letter beyond ASCII."""
