@@ -46,7 +46,8 @@ for turn in first second; do
   [ $turn = second ] || waltz append $CLUSTER --partition 0 "$(printf '12A\\tZoë')"
   waltz read $CLUSTER --partition 0 --limit 1 --output json > var/read.json
   kill -INT $dev
-  wait $dev || true
+  wait $dev
+  trap - EXIT
 done
 python -c 'import json; print(json.load(open("var/read.json", encoding="utf-8"))["data"])'
 """
