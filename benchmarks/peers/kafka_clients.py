@@ -38,6 +38,10 @@ QUEUE_KIB = 1_048_576
 BATCH_RECORDS = 1_000
 """Records of one call of `produce_batch`. More change nothing: librdkafka makes its own batches by size and linger."""
 
+BATCHES_IN_WINDOW = 8
+"""Calls of `produce_batch` in flight, at the least: those of large records have fewer records. One call with more bytes than the window has is never
+answered: 1,000 records of 100 KiB."""
+
 RECORD_OVERHEAD_BYTES = 62
 """Of a record of 200 bytes in the buffer of Java's client, which bounds what is in flight if it sends as fast as it can."""
 
@@ -116,8 +120,9 @@ class ConfluentLoads:
         """By `produce_batch`. A batch goes to one partition, the next one to the next partition."""
         began_s = time.perf_counter()
         sent = 0
-        for number in range(-(-count // BATCH_RECORDS)):
-            messages = [{"value": data} for _ in range(min(BATCH_RECORDS, count - sent))]
+        batch = min(BATCH_RECORDS, max(1, window // BATCHES_IN_WINDOW))
+        for number in range(-(-count // batch)):
+            messages = [{"value": data} for _ in range(min(batch, count - sent))]
             sent += len(messages)
             if sent - self._answered > window:
                 self._wait_for(sent - window)

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 
 from waltz_log.transport.admitted import names_of
 from waltz_log.transport.call_streams import EOF
+from waltz_log.transport.served_calls import GrpcServices
 
 __all__ = ["FRESH_S", "WATCHERS_MAX", "HealthService", "health_handler"]
 
@@ -124,16 +125,16 @@ def _peer_of(context: Any) -> str:
     return next(iter([*uris, *dns_names]), None) or str(context.peer()).rpartition(":")[0]
 
 
-def health_handler(ready: Ready) -> Callable[[Sequence[str]], grpc.GenericRpcHandler[Any, Any]]:
+def health_handler(ready: Ready) -> Callable[[Sequence[str]], GrpcServices]:
     """What a `GrpcNetwork` serves in addition to the services of the process, once it knows their names."""
 
-    def handler(services: Sequence[str]) -> grpc.GenericRpcHandler[Any, Any]:
+    def handler(services: Sequence[str]) -> GrpcServices:
         service = HealthService(services, ready)
         encode = health_pb2.HealthCheckResponse.SerializeToString
         methods = {
             "Check": grpc.stream_stream_rpc_method_handler(service.check, None, encode),
             "Watch": grpc.stream_stream_rpc_method_handler(service.watch, None, encode),
         }
-        return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
+        return {"grpc.health.v1.Health": methods}
 
     return handler

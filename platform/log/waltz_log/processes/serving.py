@@ -1,7 +1,7 @@
 """The life of a serving process: SIGTERM or SIGINT asks it to stop in order; a second signal ends it immediately.
 
 A node prints one line on stdout when it serves (`ready ...`), so that its parent process can wait for it. It also notifies systemd if its unit has
-`Type=notify`. Its event loop is libuv's (decision 19).
+`Type=notify`. Its event loop is `event_loop`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-import uvloop
-
 from waltz_log.background_tasks import run_until_first_ends
+from waltz_log.processes.event_loop import NodeLoop
 
 __all__ = ["either", "freeze_modules", "run", "say_ready", "serve"]
 
@@ -61,7 +60,7 @@ def freeze_modules() -> None:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, in the event loop of serving processes, with `freeze_modules`."""
     freeze_modules()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=NodeLoop) as runner:
         return runner.run(main)
 
 

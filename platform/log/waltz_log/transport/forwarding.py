@@ -45,7 +45,19 @@ from waltz_log.transport.grpc import Beside, GrpcNetwork, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
-from waltz_log.transport.served_calls import OPENING_S, Arrivals, DecodedStream, ServedStream, answer, answered, decoded, grouped, in_time
+from waltz_log.transport.served_calls import (
+    OPENING_S,
+    Arrivals,
+    DecodedStream,
+    GrpcServices,
+    ServedStream,
+    answer,
+    answered,
+    decoded,
+    grouped,
+    in_time,
+    register,
+)
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
@@ -113,9 +125,9 @@ class WorkerNetwork(GrpcNetwork):
         offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._limits.streams, self._gate)
         services = calls.grouped()
-        server.add_generic_rpc_handlers(tuple(services.values()))
+        register(server, services)
         if self._beside is not None:
-            server.add_generic_rpc_handlers((self._beside(tuple(services)),))
+            register(server, self._beside(tuple(services)))
         for each in self._addresses:
             try:
                 bound = add_port(server, each, self._certificates)
@@ -170,7 +182,7 @@ class _Calls:
         self._channels: dict[int, list[_SiblingChannel]] = {}
         self._arrivals = Arrivals()
 
-    def grouped(self) -> dict[str, grpc.GenericRpcHandler[Any, Any]]:
+    def grouped(self) -> GrpcServices:
         return grouped(self._service, self._handler)
 
     def _handler(self, method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[None]]:

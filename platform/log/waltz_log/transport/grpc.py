@@ -45,7 +45,7 @@ from waltz_log.transport.direct.connection import DirectConnections, DirectListe
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, GrpcChannels, add_port
 from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.methods import DIRECT_PORT_CALLS
-from waltz_log.transport.served_calls import Arrivals, DecodedStream, answer, answered, decoded, grouped
+from waltz_log.transport.served_calls import Arrivals, DecodedStream, GrpcServices, answer, answered, decoded, grouped, register
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -174,7 +174,7 @@ def _served(gate: Gate, method: AnyMethod, handler: Handler, arrivals: Arrivals)
     return run
 
 
-Beside = Callable[[Sequence[str]], "grpc.GenericRpcHandler[Any, Any]"]
+Beside = Callable[[Sequence[str]], GrpcServices]
 
 
 class GrpcNetwork:
@@ -218,9 +218,9 @@ class GrpcNetwork:
         direct = DirectListener(address, self._direct_port, service, self._gate, self._limits)
         arrivals = Arrivals()
         services = grouped((*service, *direct.service), lambda method, handler: _served(self._gate, method, handler, arrivals))
-        server.add_generic_rpc_handlers(tuple(services.values()))
+        register(server, services)
         if self._beside is not None:
-            server.add_generic_rpc_handlers((self._beside(tuple(services)),))
+            register(server, self._beside(tuple(services)))
         host, _, wanted = address.rpartition(":")
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)

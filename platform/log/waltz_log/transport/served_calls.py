@@ -9,9 +9,9 @@ otherwise receive and decode the request of a call before any code here runs. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar  # Any: see the docstring
+from typing import Any, Final, TypeAlias, TypeVar  # Any: see the docstring
 
 import grpc
 import grpc.aio
@@ -35,6 +35,7 @@ __all__ = [
     "OPENING_S",
     "Arrivals",
     "DecodedStream",
+    "GrpcServices",
     "ServedStream",
     "answer",
     "answered",
@@ -42,6 +43,7 @@ __all__ = [
     "encoded",
     "grouped",
     "in_time",
+    "register",
 ]
 
 ARRIVALS_MAX: Final = 4
@@ -59,6 +61,9 @@ OPENING_S: Final = 30.0
 """How long after the call the first message of a stream may arrive. A caller sends it after one round trip."""
 
 T = TypeVar("T")
+
+GrpcServices: TypeAlias = "Mapping[str, Mapping[str, grpc.RpcMethodHandler[Any, Any]]]"
+"""The handlers of gRPC by the name of the service and that of the procedure in it."""
 
 
 async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
@@ -167,13 +172,21 @@ def encoded(message: Any) -> bytes:
     return data
 
 
-def grouped(offered: Iterable[Served], run: Callable[[AnyMethod, Handler], Callable[[Any, Any], Awaitable[None]]]) -> dict[str, Any]:
+def grouped(offered: Iterable[Served], run: Callable[[AnyMethod, Handler], Callable[[Any, Any], Awaitable[None]]]) -> GrpcServices:
     """The handlers of gRPC by service. `run`: makes what serves one call of the procedure, from gRPC's requests, which are not used, and context."""
     found: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for served in offered:
         _, group, name = served.method.name.split("/")
         found.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(run(served.method, served.handler), None, encoded)
-    return {group: grpc.method_handlers_generic_handler(group, handlers) for group, handlers in found.items()}
+    return found
+
+
+def register(server: grpc.aio.Server, services: GrpcServices) -> None:
+    """Each procedure has a queue of its own: of calls that wait in one queue gRPC accepts one in four passes of the event loop, four in a second on
+    a machine that is short of processor time. With one queue for all, nobody could connect or ask for the status of a node that appends at full
+    speed while its clients resolve outcomes (decision 197)."""
+    for service, handlers in services.items():
+        server.add_registered_method_handlers(service, dict(handlers))  # type: ignore[attr-defined]  # newer than its types
 
 
 async def answer(method: AnyMethod, handler: Handler, request: Any | None, context: Any, unread: Unread) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,9 @@ LOW = 600
 
 
 def _limited(soft: int, hard: int, *command: str) -> subprocess.CompletedProcess[str]:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-    return subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=60, check=False)
+    """The shell sets them, not this process between fork and exec: it has threads of gRPC when other tests ran before."""
+    limited = ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh", *command]
+    return subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
