@@ -11,7 +11,7 @@ PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.versi
 # half of their time waiting.
 JOBS ?= 3
 QUICK := "not slow and not long and not install and not image"
-# A module's tests share its clusters, so they stay on one worker. The modules of tests/first_modules.txt begin first, the others keep their order.
+# A module's tests share its clusters, so they stay on one worker. The order of modules is that of tests/conftest.py.
 SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder --first-modules
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)

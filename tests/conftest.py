@@ -7,6 +7,7 @@ No example has a deadline: how long one needs says more about what else the mach
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--first-modules", action="store_true", help="begin with the modules of tests/first_modules.txt, in its order")
+    parser.addoption("--first-modules", action="store_true", help="begin with tests/first_modules.txt, and mix folders of tests")
     parser.addoption("--skips-listed", action="store_true", help="fail if a test is skipped that tests/listed_skips.txt does not name")
 
 
@@ -59,11 +60,26 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Skips())
 
 
+def mixed(modules: Sequence[str], first: Sequence[str]) -> list[str]:
+    """The order of modules that keeps the processors busy: `first`, then those with Spark, and then each other folder of tests spread evenly over the
+    rest, because tests of real processes wait half of the time, and those in the simulator never. Within its folder each keeps its place."""
+    known = set(modules)
+    begin = [module for module in first if module in known]
+    begin += [module for module in modules if module.startswith("tests/e2e/") and module not in first]
+    folders: dict[str, list[str]] = {}
+    for module in modules:
+        if module not in begin:
+            folders.setdefault("/".join(module.split("/")[:2]), []).append(module)
+    places = {module: at / len(folder) for folder in folders.values() for at, module in enumerate(folder)}
+    return begin + sorted(places, key=lambda module: places[module])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--first-modules"):
-        lines = [line.strip() for line in FIRST_MODULES.read_text().splitlines()]
-        ranks = {line: rank for rank, line in enumerate(lines) if line and not line.startswith("#")}
-        items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(lines)))
+        first = [line for line in FIRST_MODULES.read_text().splitlines() if line and not line.startswith("#")]
+        modules = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+        ranks = {module: rank for rank, module in enumerate(mixed(modules, first))}
+        items.sort(key=lambda item: ranks[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish() -> None:

@@ -42,14 +42,16 @@ def test_each_first_module_is_there_once() -> None:
     assert [module for module in modules if not (ROOT / module).is_file()] == []
 
 
-def test_the_first_modules_begin_and_the_others_keep_their_order(tmp_path: Path) -> None:
+def test_the_first_modules_begin_and_those_that_wait_are_spread_over_the_others(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "first_modules.txt").write_text("# these\ntest_c.py\ntest_b.py\n")
-    for name in "abcd":
-        (tmp_path / f"test_{name}.py").write_text("def test_1():\n    pass\n\n\ndef test_2():\n    pass\n")
+    (tmp_path / "first_modules.txt").write_text("# these\ntests/integration/test_d.py\ntests/e2e/test_b.py\n")
+    for name in ("e2e/test_a", "e2e/test_b", "integration/test_c", "integration/test_d", "integration/test_e", *(f"unit/test_{n}" for n in "fghi")):
+        path = tmp_path / "tests" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_1():\n    pass\n\n\ndef test_2():\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "--rootdir", str(tmp_path), str(tmp_path)]
     found = []
     for more in ((), ("--first-modules",)):
         collected = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True).stdout
-        found.append("".join(name + number for name, number in re.findall(r"test_(\w)\.py::test_(\d)", collected)))
-    assert found == ["a1a2b1b2c1c2d1d2", "c1c2b1b2a1a2d1d2"]
+        found.append(" ".join(name + number for name, number in re.findall(r"test_(\w)\.py::test_(\d)", collected)))
+    assert found == [" ".join(f"{name}1 {name}2" for name in order) for order in ("abcdefghi", "dbacfgehi")]
