@@ -1,4 +1,4 @@
-"""docs/reference/spark.md lists every option as the code has it, and every error that the source raises."""
+"""docs/reference/spark.md lists every option as the code has it, and docs/guides/troubleshooting.md every error that the source raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pyspark_waltz import errors
 from pyspark_waltz.options import OPTIONS
 from pyspark_waltz.schema import SCHEMA_WITH_METADATA, TOPIC_FIELDS
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE, ERRORS = ((DOCS / page).read_text() for page in ("reference/spark.md", "guides/troubleshooting.md"))
 USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
 
 
@@ -31,4 +32,4 @@ def test_every_column_and_every_error_of_the_source_is_reported() -> None:
     for field in (*SCHEMA_WITH_METADATA, *TOPIC_FIELDS):
         assert re.search(rf"\| .*`{field.name}`.* \| `{field.dataType.simpleString().upper()}` \|", PAGE), field.name
     for name in errors.__all__:
-        assert getattr(errors, name).text in PAGE
+        assert getattr(errors, name).text in ERRORS
