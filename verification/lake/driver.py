@@ -1,6 +1,6 @@
 """A driver of `verification.lake.races`: lands a log of so many transactions in one table, as a query does, in batches of drawn sizes.
 
-    python -m verification.lake.driver LOCATION STORAGE LENGTH SEED GAP FAULT BUG
+    python -m verification.lake.driver LOCATION STORAGE MODE LENGTH SEED GAP FAULT BUG
 
 It prints `ready` and waits for a line. At its second pass through the gap it kills or stops itself. `BUG`: a planted bug, `none` for the product as
 it is.
@@ -13,22 +13,34 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+from verification.lake import merge_table
 from verification.lake.log_table import MARK, begin, commit, files, opened
 from waltz_delta.engine import arrow_transaction
-from waltz_delta.engine.arrow_table import OpenedTable
+from waltz_delta.engine.arrow_merge import ArrowMerge
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.file_statistics import FileStatistics
 from waltz_delta.engine.stores import file_system
 from waltz_delta.engine.written_files import WrittenFiles
 
+MODES = ("append", "upsert")
 GAPS = ("read", "written", "put", "landed")
-"""After the marks were read; after the files were written; before the request that creates the version; after it."""
+"""After the marks were read; after the files were written, or the rows of a MERGE reduced; before the request that creates the version; after it."""
 FAULTS = ("kill", "pause")
-BUGS = ("mark not compared", "marks in a second commit", "both attempts of a task", "wrong statistics")
+UNCONDITIONAL = "unconditional put"
+BUGS = {
+    "mark not compared": MODES,
+    "marks in a second commit": MODES,
+    UNCONDITIONAL: MODES,
+    "both attempts of a task": ("append",),
+    "wrong statistics": ("append",),
+}
+"""Each with the modes that can have it. The unconditional put is one of the server."""
 BATCH_MAX = 7
 
 
@@ -46,9 +58,8 @@ class Gap:
             os.kill(os.getpid(), signal.SIGKILL if self._fault == "kill" else signal.SIGSTOP)
 
 
-def land(location: str, storage: Mapping[str, str], length: int, seed: int, gap: Gap) -> None:
+def land(table: ArrowTable, mode: str, length: int, seed: int, gap: Gap) -> None:
     random = Random(seed)
-    table = opened(location, storage)
     while True:
         transaction = begin(table)
         mark = transaction.version(MARK)
@@ -57,17 +68,15 @@ def land(location: str, storage: Mapping[str, str], length: int, seed: int, gap:
             return
         gap.reached("read")
         end = min(length, first + random.randint(1, BATCH_MAX))
-        written = files(table, first, end)
+        staged = files(table, first, end) if mode == "append" else merge_table.changes(first, end)
         gap.reached("written")
-        try:
-            commit(transaction, written, end - 1)
-        except Overtaken:
-            continue
+        with suppress(Overtaken):
+            (commit if mode == "append" else merge_table.merge)(transaction, staged, end - 1)
 
 
 def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
     """Makes this process one with the bug."""
-    put, add = arrow_transaction._put, FileStatistics.add
+    put, add, merge = arrow_transaction._put, FileStatistics.add, ArrowTransaction.merge
     if bug == "mark not compared":
         version = ArrowTransaction.version
 
@@ -84,7 +93,12 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
             opened.handle.update_incremental()
             put(opened, None, versions, info)
 
+        def merged_before(self: ArrowTransaction, made: ArrowMerge, versions: Mapping[str, int], **told: Any) -> int:
+            merge(self, made, {}, **told)
+            return ArrowTransaction(self._table).mark(versions, **told)
+
         arrow_transaction._put = twice
+        ArrowTransaction.merge = merged_before  # type: ignore[method-assign]
     elif bug == "both attempts of a task":
 
         def doubled(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
@@ -107,20 +121,28 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    location, storage, length, seed, gap, fault, bug = arguments
+    location, options, mode, length, seed, gap, fault, bug = arguments
+    storage = json.loads(options)
     at = Gap(gap, fault)
-    put = arrow_transaction._put
+    put, run = arrow_transaction._put, ArrowMerge.run
 
     def watched(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
         at.reached("put")
         put(opened, written, versions, info)
         at.reached("landed")
 
+    def watched_merge(self: ArrowMerge, handle: Any, commit: Any, hooks: Any) -> bool:
+        at.reached("put")
+        changed = run(self, handle, commit, hooks)
+        at.reached("landed")
+        return changed
+
     arrow_transaction._put = watched
-    plant(bug, location, json.loads(storage))
+    ArrowMerge.run = watched_merge  # type: ignore[method-assign]
+    plant(bug, location, storage)
     print("ready", flush=True)
     sys.stdin.readline()
-    land(location, json.loads(storage), int(length), int(seed), at)
+    land(opened(location, storage), mode, int(length), int(seed), at)
     return 0
 
 

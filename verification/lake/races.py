@@ -1,10 +1,10 @@
-"""`make lake`: two real processes land one log in one table, at a local path without a lock or on S3, and in half of the races one is killed or
-paused at a drawn gap. Then the table must hold each transaction once, find it by its statistics, and have the mark of the last one.
+"""`make lake`: two real processes land one log in one table, and in half of the races one of them is killed or paused at a drawn gap. Each version of
+the table must hold what the log says at the version's mark; the last one the whole log, each row found by its statistics.
 
-    python -m verification.lake.races [--races 200] [--seed 1] [--s3 URL] [--bug NAME]
+    python -m verification.lake.races [--races 200] [--seed 1] [--minutes 120] [--s3 URL] [--bug NAME]
 
-`--s3`: an empty place in a real bucket, with credentials and region from the environment. Without it, half of the races use a server of this
-repository, on loopback.
+`--races` are run in each mode (append, upsert) at each place: a local path without a lock, and S3. `--s3`: an empty place in a real bucket, with
+credentials and region from the environment; otherwise a server of this repository, on loopback. After `--minutes` no race begins, and the run fails.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from verification.lake.driver import BUGS, FAULTS, GAPS
+from verification.lake import merge_table
+from verification.lake.driver import BUGS, FAULTS, GAPS, MODES, UNCONDITIONAL
 from verification.lake.log_table import MARK
 
 __all__ = ["Place", "local_place", "race", "s3_place"]
@@ -33,6 +35,8 @@ LENGTH = 30
 DONE_WITHIN_S = 240.0
 """Of one race, on a busy machine."""
 PAUSED_S = 0.3
+COLUMNS = {"append": "id", "upsert": "transaction_id"}
+"""The column with the transaction's id."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,16 @@ class Place:
     storage: Mapping[str, str]
 
 
-def race(place: Place, seed: int, bug: str = "none", *, gap: str | None = None, fault: str = "none") -> list[str]:
+def race(place: Place, mode: str, seed: int, bug: str = "none", *, gap: str | None = None, fault: str = "none") -> list[str]:
     """What is wrong with the table afterwards; nothing if the engine is right. With a `gap`, the other driver begins when the faulty one died or
     stopped there, and a paused one goes on when the other one is done. Without, every second seed draws gap and fault, and both begin together."""
     random = Random(seed)
-    apart, table = gap is not None, f"{place.location}/race-{seed}-{gap}-{bug.replace(' ', '-')}"
+    apart, table = gap is not None, f"{place.location}/{mode}-{seed}-{gap}-{bug.replace(' ', '-')}"
     if gap is None:
         gap, fault = (random.choice(GAPS), random.choice(FAULTS)) if seed % 2 == 0 else ("none", "none")
-    arguments = [table, json.dumps(dict(place.storage)), str(LENGTH)]
+    if mode == "upsert":
+        merge_table.create(table, place.storage)
+    arguments = [table, json.dumps(dict(place.storage)), mode, str(LENGTH)]
     with ExitStack() as processes:
 
         def start(*faulty: str) -> subprocess.Popen[bytes]:
@@ -63,7 +69,8 @@ def race(place: Place, seed: int, bug: str = "none", *, gap: str | None = None, 
             again = start()
             _release(again, *((other,) if apart else ()))
             wrong = _until_done(again, other, False)
-    return [f"seed={seed} gap={gap} fault={fault}: {each}" for each in (*wrong, *_differences(table, place.storage))]
+    found = (*wrong, *_of_versions(table, place.storage, mode), *_of_the_last_version(table, place.storage, mode))
+    return [f"{mode} seed={seed} gap={gap} fault={fault}: {each}" for each in found]
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -118,20 +125,44 @@ def _failure(driver: subprocess.Popen[bytes]) -> str:
     return f"a driver failed: {driver.stderr.read().decode(errors='replace').strip().splitlines()[-1:]}"
 
 
-def _differences(location: str, storage: Mapping[str, str]) -> Iterator[str]:
+def _of_versions(location: str, storage: Mapping[str, str], mode: str) -> Iterator[str]:
+    """Of each version: rows and mark are of one commit, and no mark goes back."""
+    from deltalake import DeltaTable
+
+    options, before = dict(storage), -1
+    for version in range(DeltaTable(location, storage_options=options).version() + 1):
+        table = DeltaTable(location, version=version, storage_options=options)
+        found = table.transaction_version(MARK)
+        mark = -1 if found is None else int(found)
+        if mark < before:
+            yield f"the mark goes back: version={version} from={before} to={mark}"
+        if (held := _held(table, mode)) != _rows_at(mark, mode):
+            yield f"rows and mark disagree: version={version} mark={mark} rows={held}"
+        before = mark
+
+
+def _of_the_last_version(location: str, storage: Mapping[str, str], mode: str) -> Iterator[str]:
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
     table = DeltaTable(location, storage_options=dict(storage))
-    held = sorted(table.to_pyarrow_table()["id"].to_pylist())
-    for transaction_id in range(LENGTH):
-        if (count := held.count(transaction_id)) != 1:
+    held, expected = _held(table, mode), _rows_at(LENGTH - 1, mode)
+    for transaction_id in sorted({*held, *expected}):
+        if (count := held.count(transaction_id)) != expected.count(transaction_id):
             yield f"{count} times: transaction_id={transaction_id}"
-    rows = table.to_pyarrow_dataset()
-    if hidden := [id for id in sorted(set(held)) if rows.to_table(filter=pc.field("id") == id).num_rows == 0]:
+    rows, name = table.to_pyarrow_dataset(), COLUMNS[mode]
+    if hidden := [at for at in sorted(set(held)) if rows.to_table(filter=pc.field(name) == at).num_rows == 0]:
         yield f"not found by its value: transaction_id={hidden[0]}"
     if (mark := table.transaction_version(MARK)) != LENGTH - 1:
         yield f"the mark is {mark}"
+
+
+def _held(table: Any, mode: str) -> list[int]:
+    return sorted(table.to_pyarrow_table()[COLUMNS[mode]].to_pylist())
+
+
+def _rows_at(mark: int, mode: str) -> list[int]:
+    return merge_table.rows_at(mark) if mode == "upsert" else list(range(mark + 1))
 
 
 @contextmanager
@@ -141,9 +172,9 @@ def local_place() -> Iterator[Place]:
 
 
 @contextmanager
-def s3_place() -> Iterator[Place]:
-    """A server of its own process: `deltalake` holds Python's lock during some requests."""
-    command = [sys.executable, "-m", "verification.lake.s3_server"]
+def s3_place(*, conditional: bool = True) -> Iterator[Place]:
+    """A server of its own process: `deltalake` holds Python's lock during some requests. `conditional`: whether it obeys `If-None-Match`."""
+    command = [sys.executable, "-m", "verification.lake.s3_server", *([] if conditional else ["unconditional"])]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         assert server.stdin is not None
@@ -156,20 +187,28 @@ def s3_place() -> Iterator[Place]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Races of two drivers on one table.")
-    parser.add_argument("--races", type=int, default=200)
+    parser.add_argument("--races", type=int, default=200, help="in each mode at each place")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=120, help="after which no race begins")
     parser.add_argument("--s3", help="an empty place in a real bucket, as s3://bucket/folder")
     parser.add_argument("--bug", choices=BUGS, default="none")
     given = parser.parse_args()
-    found = 0
-    with local_place() as local, s3_place() as served:
+    began, ended, found = time.monotonic(), 0, 0
+    with local_place() as local, s3_place(conditional=given.bug != UNCONDITIONAL) as served:
         remote = served if given.s3 is None else Place(given.s3.rstrip("/"), {})
+        places = [remote] if given.bug == UNCONDITIONAL else [local, remote]
+        planned = [(place, mode) for mode in BUGS.get(given.bug, MODES) for place in places]
         for seed in range(given.seed, given.seed + given.races):
-            for wrong in race(remote if seed % 4 < 2 else local, seed, given.bug):
-                found += 1
-                print(wrong, flush=True)
-    print(f"{given.races} races, {found} differences")
-    return 1 if found else 0
+            for place, mode in planned:
+                if time.monotonic() - began > given.minutes * 60:
+                    continue
+                for wrong in race(place, mode, seed, given.bug):
+                    found += 1
+                    print(wrong, flush=True)
+                ended += 1
+    expected = given.races * len(planned)
+    print(f"{ended} of {expected} races in {time.monotonic() - began:.0f} s, {found} differences")
+    return 1 if found or ended < expected else 0
 
 
 if __name__ == "__main__":

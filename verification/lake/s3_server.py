@@ -27,6 +27,8 @@ from xml.sax.saxutils import escape
 __all__ = ["Fault", "S3Server"]
 
 BUCKET = "lake"
+FIRST_COMMIT_S, SECOND_COMMIT_S = 0.2, 1.0
+"""How long a server without conditions waits before it stores a commit of a table, and another one of the same version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +225,25 @@ def _xml_error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
 
 
+def _overtaken() -> Callable[[str, str], Fault | None]:
+    """Two commits of one version meet, and the second one arrives when later versions are there."""
+    begun: set[str] = set()
+
+    def fault(method: str, key: str) -> Fault | None:
+        if method != "PUT" or not key.endswith(".json"):
+            return None
+        delay_s = SECOND_COMMIT_S if key in begun else FIRST_COMMIT_S
+        begun.add(key)
+        return Fault(200, "", delay_s=delay_s)
+
+    return fault
+
+
 def main() -> int:
-    """Serves until standard input ends. Prints the storage options first."""
-    with S3Server() as server:
+    """Serves until standard input ends. Prints the storage options first. With the argument `unconditional`, it ignores conditions."""
+    with S3Server(conditional=sys.argv[1:] != ["unconditional"]) as server:
+        if not server.conditional:
+            server.fault = _overtaken()
         print(json.dumps(server.storage), flush=True)
         sys.stdin.read()
     return 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from verification.lake.driver import BUGS, MODES, UNCONDITIONAL
 from verification.lake.races import Place, local_place, race, s3_place
 
 
@@ -21,29 +22,41 @@ def remote() -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.parametrize(("gap", "fault"), [("written", "kill"), ("put", "pause")])
-def test_each_transaction_is_once_in_a_local_table(local: Place, gap: str, fault: str) -> None:
-    assert race(local, 2, gap=gap, fault=fault) == []
+@pytest.mark.parametrize(("mode", "gap", "fault"), [("append", "written", "kill"), ("upsert", "put", "pause")])
+def test_the_table_is_what_the_log_says_at_a_local_path(local: Place, mode: str, gap: str, fault: str) -> None:
+    assert race(local, mode, 2, gap=gap, fault=fault) == []
 
 
-@pytest.mark.parametrize(("gap", "fault"), [("put", "pause"), ("landed", "kill")])
-def test_each_transaction_is_once_in_a_table_on_s3(remote: Place, gap: str, fault: str) -> None:
-    assert race(remote, 2, gap=gap, fault=fault) == []
+@pytest.mark.parametrize(("mode", "gap", "fault"), [("append", "put", "pause"), ("upsert", "landed", "kill")])
+def test_the_table_is_what_the_log_says_on_s3(remote: Place, mode: str, gap: str, fault: str) -> None:
+    assert race(remote, mode, 2, gap=gap, fault=fault) == []
 
 
 def test_two_drivers_that_begin_together_land_each_transaction_once(local: Place) -> None:
-    assert race(local, 1) == []
+    assert race(local, "append", 1) == []
 
 
-BUGS = {
-    "mark not compared": ("written", "pause", "2 times: transaction_id="),
-    "marks in a second commit": ("put", "kill", "2 times: transaction_id="),
-    "both attempts of a task": ("read", "kill", "2 times: transaction_id="),
-    "wrong statistics": ("read", "kill", "not found by its value: transaction_id="),
+PLANTED = {
+    ("append", "mark not compared"): ("written", "pause", "2 times: transaction_id="),
+    ("append", "marks in a second commit"): ("put", "kill", "2 times: transaction_id="),
+    ("append", "both attempts of a task"): ("read", "kill", "2 times: transaction_id="),
+    ("append", "wrong statistics"): ("read", "kill", "not found by its value: transaction_id="),
+    ("upsert", "mark not compared"): ("written", "pause", "the mark goes back: "),
+    ("upsert", "marks in a second commit"): ("landed", "kill", "rows and mark disagree: "),
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_noticed(local: Place, bug: str) -> None:
-    gap, fault, expected = BUGS[bug]
-    assert expected in " ".join(race(local, 2, bug, gap=gap, fault=fault))
+def test_every_bug_is_planted_in_each_mode_that_can_have_it() -> None:
+    assert {*PLANTED, *((mode, UNCONDITIONAL) for mode in MODES)} == {(mode, bug) for bug, modes in BUGS.items() for mode in modes}
+
+
+@pytest.mark.parametrize(("mode", "bug"), PLANTED)
+def test_a_planted_bug_is_noticed(local: Place, mode: str, bug: str) -> None:
+    gap, fault, expected = PLANTED[mode, bug]
+    assert expected in " ".join(race(local, mode, 2, bug, gap=gap, fault=fault))
+
+
+def test_a_store_that_ignores_conditions_is_noticed() -> None:
+    with s3_place(conditional=False) as place:
+        found = race(place, "append", 1, UNCONDITIONAL)
+    assert any("rows and mark disagree: " in each for each in found)
