@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
+from itertools import pairwise
 from typing import Any, Final  # Any: pyarrow has no types
 
 import msgspec
@@ -27,6 +28,7 @@ __all__ = ["JsonColumns"]
 _VALUES_AT_ONCE: Final = 50_000
 _DOCUMENTS_AT_ONCE: Final = 2_048
 """Most values, and documents, that are turned into columns together: about as many as a processor's cache holds."""
+Document = bytes | memoryview
 _ARRAY, _OBJECT = b"[{"
 _ARRAY_OR_OBJECT: Final = np.uint8(_ARRAY ^ _OBJECT)
 """The one bit that distinguishes them."""
@@ -39,18 +41,18 @@ class JsonColumns:
         self._record = record_of(columns, arrow, settings, zone, fields=settings.names_in_data(columns.names))
         self._decode = msgspec.json.Decoder(self._record.made).decode
         self._nothing = self._record.made()
-        self._at_once = max(1, min(_DOCUMENTS_AT_ONCE, _VALUES_AT_ONCE // max(1, len(columns))))
+        self.rows_at_once = max(1, min(_DOCUMENTS_AT_ONCE, _VALUES_AT_ONCE // max(1, len(columns))))
 
     def decode(self, data: Any, problems: Problems) -> list[Any]:
         """One array for each declared field, from a binary array. A transaction with a problem has nulls or values that mean nothing."""
         if data.type != pa.binary():
             data = data.cast(pa.binary())
         with no_collections():
-            parts = [self._part(data.slice(at, self._at_once), at, problems) for at in range(0, max(1, len(data)), self._at_once)]
+            parts = [self._part(data.slice(at, self.rows_at_once), at, problems) for at in range(0, max(1, len(data)), self.rows_at_once)]
         return parts[0] if len(parts) == 1 else [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
 
     def _part(self, data: Any, first: int, problems: Problems) -> list[Any]:
-        documents = data.to_pylist()
+        documents = _documents(data)
         exact = _suspicious(data, documents)
         found: list[Any] = []
         if exact:
@@ -66,17 +68,17 @@ class JsonColumns:
                     found.append(self._exact(first + at, documents[at], problems))
         return self._record.columns(found, range(first, first + len(found)), problems)
 
-    def _either(self, row: int, document: bytes | None, problems: Problems) -> Any:
+    def _either(self, row: int, document: Document | None, problems: Problems) -> Any:
         try:
             return self._decode(document)  # type: ignore[arg-type]  # null raises TypeError
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return self._exact(row, document, problems)
 
-    def _exact(self, row: int, document: bytes | None, problems: Problems) -> Any:
+    def _exact(self, row: int, document: Document | None, problems: Problems) -> Any:
         try:
             if document is None:
                 raise Refused("no data")
-            return self._record.admit(parse(document))
+            return self._record.admit(parse(bytes(document)))
         except Refused as refused:
             problems.add(row, str(refused))
         except RecursionError:
@@ -84,17 +86,31 @@ class JsonColumns:
         return self._nothing
 
 
-def _suspicious(data: Any, documents: list[bytes | None]) -> set[int]:
+def _documents(data: Any) -> list[Document | None]:
+    """As `to_pylist`, without a copy of each."""
+    if data.null_count:
+        found: list[Document | None] = data.to_pylist()
+        return found
+    whole = memoryview(data.buffers()[2] or b"")
+    return [whole[start:end] for start, end in pairwise(_offsets(data).tolist())]
+
+
+def _offsets(data: Any) -> Any:
+    """Where each document begins in the array's buffer, and where the last one ends."""
+    return np.frombuffer(data.buffers()[1], dtype=np.int32)[data.offset : data.offset + len(data) + 1]
+
+
+def _suspicious(data: Any, documents: list[Document | None]) -> set[int]:
     """The documents that the fast decoder would accept, and that may break a rule that it does not have."""
     found: set[int] = set()
     try:
         data.cast(pa.string())
     except pa.ArrowInvalid:  # it ignores the bytes of fields that are not declared
         found |= {at for at, document in enumerate(documents) if document is not None and not _is_utf8(document)}
-    offsets = np.frombuffer(data.buffers()[1], dtype=np.int32)[data.offset : data.offset + len(data) + 1]
+    offsets = _offsets(data)
     if len(data) and np.diff(offsets).max() > 2 * DEPTH_MAX:
         text = np.frombuffer(data.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
-        found |= {at for at in _with_many_brackets(text, offsets - offsets[0]) if is_deep(documents[at] or b"")}
+        found |= {at for at in _with_many_brackets(text, offsets - offsets[0]) if is_deep(bytes(documents[at] or b""))}
     return found
 
 
@@ -109,9 +125,9 @@ def _with_many_brackets(text: Any, offsets: Any) -> list[int]:
     return [int(at) for at in np.flatnonzero(brackets > DEPTH_MAX)]
 
 
-def _is_utf8(document: bytes) -> bool:
+def _is_utf8(document: Document) -> bool:
     try:
-        document.decode("utf-8")
+        bytes(document).decode("utf-8")
     except UnicodeDecodeError:
         return False
     return True

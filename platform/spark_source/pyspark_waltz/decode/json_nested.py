@@ -57,7 +57,7 @@ class Listing(JsonKind):
             raise self.is_not(value)
         return [_admitted(self.element, each) for each in value]
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return list_column(self, self.element, values, rows, problems)
 
 
@@ -76,7 +76,7 @@ class Mapping(JsonKind):
             raise self.is_not(value)
         return {name: _admitted(self.value, each) for name, each in value.items()}
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return map_column(self, texts, self.value, values, rows, problems)
 
 
@@ -97,7 +97,7 @@ class Record(JsonKind):
             raise self.is_not(value)
         return self.made(*[_admitted(field, value.get(name)) for name, field in zip(self.names, self.fields, strict=True)])
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return struct_column(self, self.made(), self.columns, values, rows, problems)
 
     def columns(self, values: Sequence[Any], rows: Rows, problems: Problems) -> list[Any]:

@@ -9,6 +9,7 @@ import decimal
 import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Final  # Any: JSON values, and pyarrow has no types
@@ -84,7 +85,7 @@ class Text(JsonScalar):
 
     __slots__ = ()
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         return texts(values)
 
     @property
@@ -130,7 +131,7 @@ class Whole(JsonScalar):
         number = Annotated[int, msgspec.Meta(ge=-(1 << (self.bits - 1)), le=(1 << (self.bits - 1)) - 1)]
         return number | str if self.lossless else number
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         return numbers(values, _WHOLE_LETTERS[self.bits], self.arrow)
 
     def admit(self, value: Any) -> Any:
@@ -172,7 +173,7 @@ class Floating(JsonScalar):
                 raise Refused(f"{self.path} is the string {shown(value)}: {LOSSLESS_ADVICE}")
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         found = numbers(values, "f" if self.arrow == pa.float32() else "d", self.arrow)
         return None if self.arrow == pa.float32() and pc.any(pc.is_inf(found)).as_py() else found
 
@@ -204,17 +205,17 @@ class DecimalNumber(JsonScalar):
             return msgspec.json.encode(value)
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
-        texts = pa.array([None if value is None else bytes(value) for value in values], pa.binary()).cast(pa.string())
-        texts = pc.if_else(pc.equal(texts, "null"), None, texts)
-        if pc.any(pc.match_substring_regex(texts, r"[^0-9.-]")).as_py():
+    def convert(self, values: Sequence[Any]) -> Any:
+        found = pa.array([None if value is None else bytes(value) for value in values], pa.binary()).cast(pa.string())
+        found = pc.if_else(pc.equal(found, "null"), None, found)
+        if pc.any(pc.match_substring_regex(found, r"[^0-9.-]")).as_py():
             return None  # an exponent, a string, or no number
-        if pc.any(pc.match_substring_regex(texts, self._too_long)).as_py():
+        if pc.any(pc.match_substring_regex(found, self._too_long)).as_py():
             return None
         try:
-            return texts.cast(self.arrow)
+            return found.cast(self.arrow)
         except pa.ArrowInvalid:  # more digits after the point than the scale
-            wide = texts.cast(pa.decimal256(76, 38))
+            wide = found.cast(pa.decimal256(76, 38))
             return pc.round(wide, ndigits=self.scale, round_mode="half_towards_infinity").cast(self.arrow)
 
     def one(self, value: Any) -> Any:
@@ -267,7 +268,7 @@ class Day(JsonScalar):
             return value
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         found = texts(values)
         if common_shape(found) != times.DAY_SHAPE and pc.all(pc.match_substring_regex(found, times.DAY)).as_py() is False:
             return None
@@ -303,7 +304,7 @@ class Moment(JsonScalar):
             return int(value.text)
         raise self.is_not(value)
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         try:
             found = texts(values)
         except (pa.ArrowInvalid, TypeError):
@@ -317,27 +318,27 @@ class Moment(JsonScalar):
         moments = found.cast(self.arrow) if self.zone is None else self._zoned(found, shape)
         return None if moments is None else self._bounded(moments)
 
-    def _counted(self, values: list[Any]) -> Any:
+    def _counted(self, values: Sequence[Any]) -> Any:
         unit = self.settings.unit_of(self.path)
         if unit is None:
             return None
         counts = pc.multiply_checked(pa.array(values, pa.int64()), times.MICROSECONDS[unit])
         return self._bounded(counts.cast(self.arrow))
 
-    def _zoned(self, texts: Any, shape: str | None) -> Any:
+    def _zoned(self, strings: Any, shape: str | None) -> Any:
         if shape is not None:
-            return texts.cast(self.arrow) if re.search(times.OFFSET, shape) else self._local(texts)
-        with_offset = pc.match_substring_regex(texts, times.OFFSET)
+            return strings.cast(self.arrow) if re.search(times.OFFSET, shape) else self._local(strings)
+        with_offset = pc.match_substring_regex(strings, times.OFFSET)
         if pc.all(with_offset).as_py() in (True, None):
-            return texts.cast(self.arrow)
+            return strings.cast(self.arrow)
         if pc.any(with_offset).as_py():
-            local = self._local(pc.if_else(with_offset, None, texts))
-            apart = texts.filter(with_offset).cast(self.arrow)
+            local = self._local(pc.if_else(with_offset, None, strings))
+            apart = strings.filter(with_offset).cast(self.arrow)
             return None if local is None else pc.replace_with_mask(local, pc.fill_null(with_offset, False), apart)
-        return self._local(texts)
+        return self._local(strings)
 
-    def _local(self, texts: Any) -> Any:
-        plain = texts.cast(pa.timestamp("us"))
+    def _local(self, strings: Any) -> Any:
+        plain = strings.cast(pa.timestamp("us"))
         if self.zone is UTC:
             return plain.cast(self.arrow)
         span = pc.min_max(plain.cast(pa.int64())).as_py()
@@ -401,7 +402,7 @@ class Variant(JsonScalar):
     def admit(self, value: Any) -> Any:
         return compact(value, str).encode()
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         return None
 
     def one(self, value: Any) -> Any:

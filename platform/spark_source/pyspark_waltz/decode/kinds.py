@@ -43,7 +43,7 @@ class Kind(ABC):
     arrow: Any
 
     @abstractmethod
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         """An array of `arrow`; null where a value is None or a problem."""
 
     def mismatch(self, value: str) -> Refused:
@@ -54,7 +54,7 @@ class Kind(ABC):
 class Scalar(Kind, ABC):
     __slots__ = ()
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         try:
             found = self.convert(values)
         except (pa.ArrowException, OverflowError, TypeError, Refused):
@@ -66,7 +66,7 @@ class Scalar(Kind, ABC):
             return pa.concat_arrays([self.column(values[at : at + _JUDGED_AT_ONCE], rows[at : at + _JUDGED_AT_ONCE], problems) for at in starts])
         return self._one_by_one(values, rows, problems)
 
-    def _one_by_one(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def _one_by_one(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         kept = []
         for row, value in zip(rows, values, strict=True):
             try:
@@ -79,7 +79,7 @@ class Scalar(Kind, ABC):
     def array(self, kept: list[Any]) -> Any:
         return pa.array(kept, self.arrow)
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         """All values at once; None, `Refused` or one of Arrow's errors, if they must be judged one by one."""
         return pa.array(values, self.arrow)
 

@@ -4,7 +4,7 @@ transaction that holds it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any  # values of any format, and pyarrow has no types
 
 import numpy as np
@@ -16,14 +16,14 @@ from pyspark_waltz.decode.problems import Problems
 __all__ = ["fields_of", "list_column", "map_column", "struct_column"]
 
 
-def list_column(kind: Kind, element: Kind, values: list[Any], rows: Rows, problems: Problems) -> Any:
+def list_column(kind: Kind, element: Kind, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
     """`values`: lists or None."""
     offsets, owners = _offsets(values, rows)
     elements = element.column(list(chain.from_iterable(filter(None, values))), owners, problems)
     return pa.ListArray.from_arrays(offsets, elements, type=kind.arrow)
 
 
-def map_column(kind: Kind, keys: Callable[[list[Any]], Any], item: Kind, values: list[Any], rows: Rows, problems: Problems) -> Any:
+def map_column(kind: Kind, keys: Callable[[Sequence[Any]], Any], item: Kind, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
     """`values`: dictionaries or None. `keys`: makes the array of the keys, of which none can be a problem."""
     offsets, owners = _offsets(values, rows)
     given = list(filter(None, values))
@@ -32,7 +32,7 @@ def map_column(kind: Kind, keys: Callable[[list[Any]], Any], item: Kind, values:
 
 
 def struct_column(
-    kind: Kind, nothing: Any, columns: Callable[[Sequence[Any], Rows, Problems], list[Any]], values: list[Any], rows: Rows, problems: Problems
+    kind: Kind, nothing: Any, columns: Callable[[Sequence[Any], Rows, Problems], list[Any]], values: Sequence[Any], rows: Rows, problems: Problems
 ) -> Any:
     """`columns`: makes the arrays of the fields from values of which none is None. `nothing`: a value with None in each field."""
     absent = np.fromiter((value is None for value in values), dtype=bool, count=len(values))
@@ -43,8 +43,8 @@ def struct_column(
 
 def fields_of(fields: Sequence[Kind], values: Iterable[Sequence[Any]], rows: Rows, problems: Problems) -> list[Any]:
     """One array for each field, from the values of all fields of each row."""
-    flat, width = list(chain.from_iterable(values)), len(fields)
-    return [field.column(flat[n::width], rows, problems) for n, field in enumerate(fields)]
+    columns: Iterable[Sequence[Any]] = zip(*values, strict=True) if rows else repeat((), len(fields))
+    return [field.column(column, rows, problems) for field, column in zip(fields, columns, strict=True)]
 
 
 def _offsets(values: Iterable[Any], rows: Rows) -> tuple[Any, Rows]:

@@ -46,7 +46,7 @@ class Messages(Kind):
     made: type[Message]
     fields: tuple[Field, ...]
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return struct_column(self, self.made(), self.columns, values, rows, problems)
 
     def columns(self, values: Sequence[Any], rows: Rows, problems: Problems) -> list[Any]:

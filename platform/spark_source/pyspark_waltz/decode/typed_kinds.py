@@ -37,7 +37,7 @@ class Texts(Scalar):
 
     __slots__ = ()
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         return texts(values)
 
     def one(self, value: Any) -> Any:
@@ -52,7 +52,7 @@ class Numbers(Scalar):
 
     letter: str
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         return numbers(values, self.letter, self.arrow)
 
     def one(self, value: Any) -> Any:
@@ -70,7 +70,7 @@ class Symbols(Scalar):
     enum: str
     names: Mapping[int, str]
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         try:
             return texts(list(map(self.names.__getitem__, values)))
         except KeyError:  # a number without a name, or None
@@ -92,7 +92,7 @@ class Days(Scalar):
 
     __slots__ = ()
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         given = [value for value in values if value is not None]
         if given and not (min(given) >= _FIRST_DAY and max(given) <= _LAST_DAY):
             return None
@@ -114,7 +114,7 @@ class Instant(Scalar):
     settings: DecodeSettings
     per_second: int
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         micros = [None if value is None else self.micros(value) for value in values]
         given = [each for each in micros if each is not None]
         if given and not (self._earliest <= min(given) and max(given) <= self._latest):
@@ -157,7 +157,7 @@ class Unscaled(Scalar):
     precision: int
     scale: int
 
-    def convert(self, values: list[Any]) -> Any:
+    def convert(self, values: Sequence[Any]) -> Any:
         limit = 10**self.precision
         if any(value is not None and not -limit < value < limit for value in values):
             return None
@@ -178,7 +178,7 @@ class Unscaled(Scalar):
 class Repeated(Kind):
     element: Kind
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return list_column(self, self.element, values, rows, problems)
 
 
@@ -189,7 +189,7 @@ class Dictionary(Kind):
     key: Scalar
     item: Kind
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return map_column(self, self.key.convert, self.item, values, rows, problems)
 
 
@@ -199,7 +199,7 @@ class Fields(Kind):
 
     fields: tuple[Kind, ...]
 
-    def column(self, values: list[Any], rows: Rows, problems: Problems) -> Any:
+    def column(self, values: Sequence[Any], rows: Rows, problems: Problems) -> Any:
         return struct_column(self, self.nothing, self.columns, values, rows, problems)
 
     def columns(self, values: Sequence[Any], rows: Rows, problems: Problems) -> list[Any]:

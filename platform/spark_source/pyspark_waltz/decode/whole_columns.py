@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final  # Any: JSON values, and pyarrow has no types
 
@@ -21,7 +21,7 @@ _OFFSET_MAX: Final = (1 << 31) - 1
 _SHAPES: Final = bytes.maketrans(b"123456789", b"000000000")
 
 
-def numbers(values: list[Any], letter: str, arrow: Any) -> Any:
+def numbers(values: Sequence[Any], letter: str, arrow: Any) -> Any:
     """`letter`: of `struct`, for the same number of bits as `arrow`."""
     try:
         packed = struct.pack(f"{len(values)}{letter}", *values)
@@ -30,7 +30,7 @@ def numbers(values: list[Any], letter: str, arrow: Any) -> Any:
     return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(packed)], null_count=0)
 
 
-def texts(values: list[Any]) -> Any:
+def texts(values: Sequence[Any]) -> Any:
     """Strings, as `pyarrow.string()`."""
     try:
         whole = "".join(values)
