@@ -8,6 +8,7 @@
     peers         the platform compared with Kafka and UmaDB (`make bench-kafka`, `make bench-umadb`)
     scaling       many partitions, what a transaction costs by role, models of both (`make bench-scale`, `make bench-costs`)
     append  feed  spark  delta    the benchmarks, by the name for `--only`
+    documents     JSON for the benchmarks that decode: `decode`, `json`
     spark_session the part of `spark` that runs inside a Spark driver
 
 On a shared machine, a figure varies by 30 %. Compare within one run, by `ratio`. Compare across runs only together with the conditions.

@@ -20,12 +20,16 @@ from benchmarks import (
     bootstrap,
     catch_up,
     console,
+    decode,
     delta_table,
+    demo_lag,
     durability,
     failover,
     feed,
     idle,
     journal,
+    json_tables,
+    lake,
     metrics,
     outbox,
     refill,
@@ -62,17 +66,23 @@ BENCHMARKS = (
     "access",
     "console",
     "visible",
+    "decode",
+    "json",
+    "lake",
+    "demo",
     "feed",
     "spark",
     "delta",
 )
+FIGURES_OF_DELTA = {"delta.visible": "visible", "delta.append_json": "json", "delta.merge_json": "json"}
+"""Figures that benchmarks with other names measure."""
 
 
 def chosen(only: str | None) -> tuple[str, ...]:
     """The benchmarks that `--only` names, by their own name or by the name of one of their figures; all benchmarks if it names none."""
     if only is None:
         return BENCHMARKS
-    name = "visible" if only.startswith("delta.visible") else only.partition(".")[0]
+    name = next((room for figure, room in FIGURES_OF_DELTA.items() if only.startswith(figure)), only.partition(".")[0])
     if name not in BENCHMARKS:
         raise InvalidSetting.unknown(only, BENCHMARKS, what="benchmark")
     return (name,)
@@ -112,6 +122,14 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from console.run(directory, workload, conditions)
     if "visible" in names:
         yield from visible.run(directory, conditions, quick=quick)
+    if "decode" in names:
+        yield from decode.run(conditions, quick=quick)
+    if "json" in names:
+        yield from json_tables.run(directory, workload, conditions)
+    if "lake" in names:
+        yield from lake.run(directory, conditions, quick=quick)
+    if "demo" in names:
+        yield from demo_lag.run(directory, conditions, quick=quick)
     if "feed" in names:
         yield from feed.run_ten(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):

@@ -22,6 +22,7 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from waltz_delta import DeltaAppend, DeltaUpsert
@@ -39,7 +40,11 @@ def run_query(spark: SparkSession, options: dict[str, str], folder: Path, sink: 
     """Rows landed, and seconds of the triggers."""
     rows = spark.readStream.format("waltz").options(**options).load()
     writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", str(folder / "checkpoint"))
-    query = sink(writer, folder / "table").start()
+    return timed(sink(writer, folder / "table").start())
+
+
+def timed(query: StreamingQuery) -> tuple[int, float]:
+    """Rows and seconds of the triggers of a query, when it has ended."""
     query.awaitTermination()
     progress = query.recentProgress
     return sum(each.numInputRows for each in progress), sum(each.durationMs["triggerExecution"] for each in progress) / 1000
@@ -63,13 +68,13 @@ def appends(spark: SparkSession, cluster: str, key: str, latest: str, folder: Pa
     return {"took_s": took_s, "rows": rows}
 
 
-def own_merge(table: Path) -> Callable[[DataFrame], None]:
+def own_merge(table: Path, key: str) -> Callable[[DataFrame], None]:
     """As a user writes it with Delta alone, without protection against repeated batches."""
 
     def merge(rows: DataFrame) -> None:
-        newest = rows.groupBy("key").agg(f.max_by(f.struct(*rows.columns), "transaction_id").alias("newest")).select("newest.*")
+        newest = rows.groupBy(key).agg(f.max_by(f.struct(*rows.columns), "transaction_id").alias("newest")).select("newest.*")
         known = DeltaTable.forPath(rows.sparkSession, str(table)).alias("t")
-        matched = known.merge(newest.alias("s"), "t.key = s.key").whenMatchedUpdateAll("s.transaction_id > t.transaction_id")
+        matched = known.merge(newest.alias("s"), f"t.{key} = s.{key}").whenMatchedUpdateAll("s.transaction_id > t.transaction_id")
         matched.whenNotMatchedInsertAll().execute()
 
     return merge
@@ -120,7 +125,7 @@ def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions
         return rows.selectExpr("partition", "transaction_id", f"{number} * {partitions} + partition AS key", "data")
 
     first = spark.read.format("waltz").options(cluster=cluster, **bounds(starting=0, ending=each)).load()
-    sink, own = DeltaUpsert(str(folder / "ours"), key, ["key"]), own_merge(folder / "own")
+    sink, own = DeltaUpsert(str(folder / "ours"), key, ["key"]), own_merge(folder / "own", "key")
     sink.write(keyed(first, "transaction_id"))
     keyed(first, "transaction_id").write.format("delta").save(str(folder / "own"))
     pairs = [("own", "ours") if number % 2 else ("ours", "own") for number in range(count + 1)]

@@ -1,10 +1,13 @@
-"""`python -m benchmarks.json_decoding [--rows N] [--turns N]`: JSON into columns, beside Spark's `from_json`.
+"""`python -m benchmarks.json_decoding [--rows N] [--turns N]`: JSON into columns, beside Spark's `from_json`. `make bench ONLY=decode` runs it.
 
 - `decode.json`: documents of the demo's 14 columns, in one Python process: rows/s of one core.
 - `decode.json_spark` and `decode.json_100`: 14 and 100 columns from a log (of stubs, so that only reading and decoding count) to no sink: the source
-  with `columns`, and `from_json` over the source's `data`, in turns. The ratio counts. `from_json` refuses less than this decoder does. `in_workers`:
-  rows that were read before, as pipelines with several outputs decode them.
+  with `columns` and `undecodable=fail`, and `from_json` over the source's `data`, in turns. The ratio counts. `from_json` refuses less than this
+  decoder does. `filtered`: with `undecodable=keep`, and a filter. `in_workers`: rows that were read before, as pipelines with several outputs decode
+  them.
 - `batch.plan_ms_100_columns`: what the driver needs to plan a batch of 100 columns, 10 of them required.
+
+The last line of output is the answer as JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from benchmarks.documents import FLIGHT, REQUIRED_WIDE, WIDE, flight, wide
 from pyspark_waltz.decode.json_columns import JsonColumns
 from pyspark_waltz.decode.problems import Problems
 from pyspark_waltz.decode.required import nullable
@@ -39,25 +41,6 @@ __all__ = ["main"]
 
 TURNS = 5
 ROWS = 200_000
-FLIGHT = (
-    "tail STRING, carrier STRING, origin STRING, dest STRING, flight STRING, leg INT, dep_delay INT, arr_delay INT, distance INT, air_time INT, "
-    "hour INT, minute INT, day DATE, at TIMESTAMP"
-)
-_KINDS = (("s", "STRING", 40), ("i", "INT", 40), ("d", "DOUBLE", 18))
-WIDE = ", ".join([*(f"{letter}{n} {kind}" for letter, kind, count in _KINDS for n in range(count)), "day DATE", "at TIMESTAMP"])
-REQUIRED_WIDE = WIDE.replace(" STRING", " STRING NOT NULL", 10)
-
-
-def flight(n: int) -> bytes:
-    when = {"day": f"2013-01-{n % 28 + 1:02}", "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z"}
-    numbers = {"leg": n % 9, "dep_delay": n % 60, "arr_delay": n % 60 - 20, "distance": 2475, "air_time": n % 400, "hour": n % 24, "minute": n % 60}
-    return json.dumps({"tail": f"N{n % 4000}", "carrier": "UA", "origin": "EWR", "dest": "LAX", "flight": f"UA{n}", **numbers, **when}).encode()
-
-
-def wide(n: int) -> bytes:
-    values: dict[str, Any] = {f"s{at}": f"value {n + at}" for at in range(40)}
-    values |= {f"i{at}": n + at for at in range(40)} | {f"d{at}": (n + at) / 7 for at in range(18)}
-    return json.dumps(values | {"day": f"2013-01-{n % 28 + 1:02}", "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z"}).encode()
 
 
 def alone(spark: SparkSession, columns: str, documents: list[bytes]) -> float:
@@ -98,25 +81,25 @@ def spark_alone(rows: DataFrame, columns: str) -> DataFrame:
     )
 
 
-def decoded_by_source(spark: SparkSession, cluster: str, columns: str) -> DataFrame:
-    return (
-        spark.read.format("waltz_stub").option("cluster", cluster).option("columns", columns).load().where("problem IS NULL").drop("data", "problem")
-    )
+def decoded_by_source(spark: SparkSession, cluster: str, columns: str, undecodable: str) -> DataFrame:
+    rows = spark.read.format("waltz_stub").options(cluster=cluster, columns=columns, undecodable=undecodable).load()
+    return rows.where("problem IS NULL").drop("data", "problem") if undecodable == "keep" else rows
 
 
 def in_turns(spark: SparkSession, cluster: str, columns: str, turns: int) -> dict[str, float]:
-    """The median of the turns for each way, in seconds; the first turn warms up."""
+    """The median of the turns for each way, in seconds; the first turn warms up. As in a stream, each way plans its read once."""
     rows = spark.read.format("waltz_stub").option("cluster", cluster).load()
-    ways: dict[str, Callable[[], DataFrame]] = {
-        "from_json": lambda: spark_alone(rows, columns),
-        "source": lambda: decoded_by_source(spark, cluster, columns),
-        "in_workers": lambda: ours(rows, columns),
+    ways = {
+        "from_json": spark_alone(rows, columns),
+        "source": decoded_by_source(spark, cluster, columns, "fail"),
+        "filtered": decoded_by_source(spark, cluster, columns, "keep"),
+        "in_workers": ours(rows, columns),
     }
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns + 1):
         for name, way in ways.items():
             began = time.perf_counter()
-            way().write.format("noop").mode("overwrite").save()
+            way.write.format("noop").mode("overwrite").save()
             if turn:
                 spent[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in spent.items()}
@@ -140,16 +123,19 @@ def main() -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).config("spark.driver.host", "127.0.0.1")
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    print(f"decode.json {alone(spark, FLIGHT, [flight(n) for n in range(min(found.rows, 100_000))]):,.0f} rows/s and core")
+    answer: dict[str, dict[str, float]] = {"decode.json": {"alone": alone(spark, FLIGHT, [flight(n) for n in range(min(found.rows, 100_000))])}}
+    print(f"decode.json {answer['decode.json']['alone']:,.0f} rows/s and core")
     spark.dataSource.register(StubSource)
     with tempfile.TemporaryDirectory() as made:
         for name, columns, document, count in (("decode.json_spark", FLIGHT, flight, found.rows), ("decode.json_100", WIDE, wide, found.rows // 5)):
             cluster = in_log(Path(made), [document(n) for n in range(count)])
             spent = in_turns(spark, cluster.address, columns, found.turns)
-            shown = ", ".join(f"{way} {count / seconds:,.0f} rows/s" for way, seconds in spent.items())
+            answer[name] = {way: count / seconds for way, seconds in spent.items()}
+            shown = ", ".join(f"{way} {rate:,.0f} rows/s" for way, rate in answer[name].items())
             print(f"{name} ratio {spent['from_json'] / spent['source']:.2f} ({shown})")
         rows = spark.read.format("waltz_stub").option("cluster", cluster.address).load()
         print(f"batch.plan_ms_100_columns {planning_ms(rows, REQUIRED_WIDE):.0f}")
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -35,7 +35,7 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.processes import launch
 from waltz_log.processes.local_cluster import LocalCluster
 
-__all__ = ["run"]
+__all__ = ["TRIGGER", "Marks", "driver", "latencies", "run"]
 
 TRIGGER = "1 second"
 PAUSES_S = (0.1, 0.7)
@@ -58,8 +58,14 @@ SUBMIT = [
 ]
 
 
-class _Table:
+class Marks(Protocol):
     """The marks of a table that another process writes."""
+
+    def mark(self, partition: int) -> int: ...
+
+
+class _Table:
+    """`Marks` of a table on this machine."""
 
     def __init__(self, path: Path, cluster_key: str) -> None:
         self._path, self._key, self._log = path, cluster_key, path / "_delta_log"
@@ -125,24 +131,24 @@ def _measure(cluster: str, folder: Path, appends: int, restarts: int) -> tuple[l
     table = _Table(folder / "table", key)
     with SyncWaltzClient(cluster) as client:
         client.append(0, b"the first makes the table")
-        with _driver(_ingest(cluster, folder), folder) as driver:
-            table.wait(0, 0, driver, folder)
-            latencies_s = _latencies(client, table, WARM_UP + appends)[WARM_UP:]
+        with driver(_ingest(cluster, folder), folder) as running:
+            table.wait(0, 0, running, folder)
+            latencies_s = latencies(client, table, WARM_UP + appends)[WARM_UP:]
             checkpoints = table.checkpoints()
         own, commits = folder / "own", 0
         first_rows_s, own_first_rows_s = list[float](), list[float]()
         for number in range(restarts + 1):  # the first start of Spark's own stream makes its table
             start_s = time.perf_counter()
-            with _driver(_own_stream(own), folder) as driver:
-                _wait_for_commit(own / "table", commits, driver, folder)
+            with driver(_own_stream(own), folder) as running:
+                _wait_for_commit(own / "table", commits, running, folder)
                 own_first_rows_s += [time.perf_counter() - start_s] if number else []
             commits = len(list((own / "table" / "_delta_log").glob("*.json")))
             if not number:
                 continue
             receipt = client.append(0, b"appended while no driver runs")
             start_s = time.perf_counter()
-            with _driver(_ingest(cluster, folder), folder) as driver:
-                table.wait(0, receipt.transaction_id, driver, folder)
+            with driver(_ingest(cluster, folder), folder) as running:
+                table.wait(0, receipt.transaction_id, running, folder)
                 first_rows_s.append(time.perf_counter() - start_s)
     return latencies_s, checkpoints, first_rows_s, own_first_rows_s
 
@@ -157,21 +163,22 @@ def _wait_for_commit(table: Path, version: int, driver: subprocess.Popen[bytes],
 
 
 @contextmanager
-def _driver(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def driver(command: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver of Spark, with these environment variables too, until the end of the block."""
     with (folder / "driver.log").open("ab") as output:
-        driver = subprocess.Popen([*SUBMIT, *command], cwd=_HERE.parent, env=_environment(), stdout=output, stderr=output)
+        running = subprocess.Popen([*SUBMIT, *command], cwd=_HERE.parent, env={**_environment(), **(variables or {})}, stdout=output, stderr=output)
         try:
-            yield driver
+            yield running
         finally:
-            driver.terminate()
+            running.terminate()
             try:
-                driver.wait(30)
+                running.wait(30)
             except subprocess.TimeoutExpired:
-                driver.kill()
-                driver.wait()
+                running.kill()
+                running.wait()
 
 
-def _latencies(client: SyncWaltzClient, table: _Table, appends: int) -> list[float]:
+def latencies(client: SyncWaltzClient, table: Marks, appends: int) -> list[float]:
     """In the order of the appends. A separate thread appends, so that checking the table delays no append."""
     pending: dict[tuple[int, int], float] = {}
     found: dict[float, float] = {}

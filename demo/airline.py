@@ -5,6 +5,7 @@ Decides only when each part starts and stops. The applications, the jobs and the
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -41,6 +42,8 @@ YEAR_S = 75.0
 cores, so that one can watch the tables follow. Without a pace the log uses twice as much, and the tables follow later."""
 
 MARKER = ".waltz-demo"
+BEHIND = "behind.json"
+"""How far each table was behind the log, for programs; beside the tables."""
 
 TABLES = (FLIGHT_LEGS, AIRCRAFT)
 
@@ -210,7 +213,9 @@ def _conclude(options: Options, console: Console, flights: list[Flight], watch: 
     for query, columns, rows in ask(options.tables):
         show_answer(console, query, columns, rows)
     took_s = time.monotonic() - started_s
-    behind = ", ".join(f"{table} {watch.behind_p95_s(table):.1f} s" for table in TABLES)
+    behind_s = {table: round(watch.behind_p95_s(table), 2) for table in TABLES}
+    (options.directory / BEHIND).write_text(json.dumps({"flights": len(flights), "dispatched_s": round(dispatched_s, 1), "behind_p95_s": behind_s}))
+    behind = ", ".join(f"{table} {seconds:.1f} s" for table, seconds in behind_s.items())
     console.print(
         f"\nWhile flights were appended, the tables were behind the log by at most (95 % of the time): {behind}.", highlight=False, soft_wrap=True
     )

@@ -1,7 +1,8 @@
 """Reads that decode JSON where they receive it, in the executor's Python: the option `columns`.
 
 A row has the columns of the log without `data`, the declared columns, then `data` and `problem`, which are null unless the transaction does not
-decode. So undecoded bytes cross to the JVM only for those. Nothing is dropped and nothing fails: the query decides what a problem means.
+decode. So undecoded bytes cross to the JVM only for those. Nothing is dropped and nothing fails: the query decides what a problem means. With
+`undecodable=fail` the read itself fails, and the last two columns do not exist: Spark then copies no row to remove them.
 
 Spark parses the declaration, because the source runs in processes without a JVM. To Spark every declared column may be null, as it is where a
 transaction has a problem; NOT NULL makes a missing one a problem."""
@@ -37,6 +38,8 @@ class Decoding:
     columns: StructType
     settings: DecodeSettings
     zone: str
+    keep: bool = True
+    """Whether rows say what does not decode. Otherwise the read fails at it."""
 
     def check(self) -> None:
         """Raises `InvalidSetting` if a setting names a column that is not declared, or if JSON cannot hold a type."""
@@ -52,25 +55,28 @@ class Decoding:
     def _decoder(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         from pyspark_waltz.decode.read_batches import ReadDecoder
 
-        return ReadDecoder(self.columns, self.settings, self.zone).decode
+        return ReadDecoder(self.columns, self.settings, self.zone, keep=self.keep).decode
 
 
-def decoded_schema(log: StructType, columns: str) -> StructType | str:
-    """The schema of such a read. `log`: the source's own columns. `columns`: as SQL, which Spark will parse, or as the JSON of a Spark schema."""
+def decoded_schema(log: StructType, columns: str, *, keep: bool = True) -> StructType | str:
+    """The schema of such a read. `log`: the source's own columns. `columns`: as SQL, which Spark will parse, or as the JSON of a Spark schema.
+    `keep`: as in `Decoding`."""
     own = [field for field in log.fields if field.name != DATA]
     if columns.lstrip().startswith("{"):
         found = [StructField(field.name, nullable(field.dataType), metadata=field.metadata) for field in _of_json(columns).fields]
-        return StructType([*own, *found, StructField(DATA, BinaryType()), StructField(PROBLEM, StringType())])
-    return ", ".join([*(f"{field.name} {field.dataType.simpleString()}" for field in own), _parts(columns)[0], f"{DATA} BINARY, {PROBLEM} STRING"])
+        return StructType([*own, *found, *([StructField(DATA, BinaryType()), StructField(PROBLEM, StringType())] if keep else [])])
+    names = [f"{field.name} {field.dataType.simpleString()}" for field in own]
+    return ", ".join([*names, _parts(columns)[0], *([f"{DATA} BINARY", f"{PROBLEM} STRING"] if keep else [])])
 
 
-def declared(schema: StructType, log: StructType, columns: str) -> StructType:
-    """The declared columns of a read, as Spark parsed its schema. Raises `InvalidSetting` for a column with the name of another one."""
+def declared(schema: StructType, log: StructType, columns: str, *, keep: bool = True) -> StructType:
+    """The declared columns of a read, as Spark parsed its schema. `keep`: as in `Decoding`. Raises `InvalidSetting` for a column with the name
+    of another one."""
     if columns.lstrip().startswith("{"):
         found = _of_json(columns)
     else:
         required = _parts(columns)[1]
-        fields = schema.fields[len(log.fields) - 1 : -2]
+        fields = schema.fields[len(log.fields) - 1 : -2 if keep else None]
         found = StructType([StructField(field.name, field.dataType, field.name.lower() not in required, field.metadata) for field in fields])
     reserved = {*map(str.lower, log.names), PROBLEM}
     for name in found.names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from waltz_log.errors import WaltzError
 from waltz_log.exit_codes import FAILED, UNAVAILABLE
 
-__all__ = ["DataLost", "RangeUnreadable"]
+__all__ = ["DataLost", "DoesNotDecode", "RangeUnreadable"]
 
 
 class DataLost(WaltzError):
@@ -39,3 +39,16 @@ class RangeUnreadable(WaltzError):
     last: int
     waited_ms: int
     attempts: str
+
+
+class DoesNotDecode(WaltzError):
+    """With `undecodable=fail`, a transaction does not decode to the declared columns. Nothing is lost.
+
+    To do: correct `columns` or `decode`, or set `undecodable` to `keep` and decide in the query."""
+
+    text = "the transaction does not decode"
+    advice = "option undecodable=keep reads on"
+    exit_code = FAILED
+    partition: int
+    transaction_id: int
+    reason: str

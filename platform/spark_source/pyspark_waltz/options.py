@@ -70,6 +70,12 @@ OPTIONS: Final = (
     Option("includeMetadata", "`false`", _DATA, "adds the columns `client_id`, `generation`, `sequence`, `checksum`"),
     Option("columns", "none", _DATA, "decodes JSON to these columns, as SQL; `data` and `problem` are then of what does not decode (see Decoding)"),
     Option("decode", "none", _DATA, 'further settings of decoding, as in a pipeline: JSON `{"timestamp_unit": "ms"}`'),
+    Option(
+        "undecodable",
+        "`keep`",
+        _DATA,
+        "with `columns`: `fail` ends the query at data that does not decode, and omits `data` and `problem`",
+    ),
     Option("timeZone", "`UTC`", _DATA, "with `columns`: the time zone of times without an offset"),
     Option("startingTransactionIds", "`earliest`", _DATA, 'where to start: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}`'),
     Option("startingTimestamp", "none", _DATA, "starts at the first transaction that was appended then or later"),
@@ -148,6 +154,7 @@ class SourceOptions:
     principal: str = ""
     metadata_mode: bool = False
     decode: DecodeSettings | None = None
+    keep_undecodable: bool = True
     time_zone: str = "UTC"
     named: frozenset[str] = frozenset()
 
@@ -187,6 +194,7 @@ class SourceOptions:
             principal=check_principal(values["principal"].strip()) if "principal" in values else "",
             metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
             decode=_decoding(values),
+            keep_undecodable=_word(values, "undecodable", ("keep", "fail")) == "keep",
             time_zone=values.get("timeZone", "UTC").strip(),
             named=frozenset(values),
         )
@@ -211,7 +219,7 @@ class SourceOptions:
 
     def _check_decoding(self) -> None:
         if self.decode is None:
-            for name in ("decode", "timeZone"):
+            for name in ("decode", "undecodable", "timeZone"):
                 if name in self.named:
                     raise InvalidSetting(name=name, reason="does nothing without columns", nearest=None)
             return
@@ -313,7 +321,8 @@ def _decoding(values: Mapping[str, str]) -> DecodeSettings | None:
         raise InvalidSetting(name="decode", reason='must be JSON of decode settings, such as {"timestamp_unit": "ms"}', nearest=None)
     for name in ("format", "columns", "undecodable"):
         if name in given:
-            raise InvalidSetting(name="decode", reason=f"cannot set {name}: the source decodes JSON to the option columns", nearest=None)
+            reason = "is an option of the source" if name == "undecodable" else "the source decodes JSON to the option columns"
+            raise InvalidSetting(name="decode", reason=f"cannot set {name}: {reason}", nearest=None)
     try:
         return DecodeSettings(format="json", columns=values["columns"], **given)
     except InvalidSetting as error:

@@ -80,7 +80,9 @@ class DefaultSource(DataSource):
             if self.parsed.decode is not None:
                 raise InvalidSetting(name="columns", reason="cannot be an option of a table: create a view over a read with columns", nearest=None)
             return catalog_tables.remember(log, self._given)
-        return log if self.parsed.decode is None else decoded_schema(log, self.parsed.decode.columns or "")
+        if self.parsed.decode is None:
+            return log
+        return decoded_schema(log, self.parsed.decode.columns or "", keep=self.parsed.keep_undecodable)
 
     def log_columns(self) -> StructType:
         """The columns of the log, or of the metadata, without decoding."""
@@ -93,7 +95,9 @@ class DefaultSource(DataSource):
         self._parsed = self._parse(catalog_tables.options_of(schema, self._given))
         settings = self._parsed.decode
         if settings is not None:
-            self.decoding = Decoding(declared(schema, self.log_columns(), settings.columns or ""), settings, self._parsed.time_zone)
+            keep = self._parsed.keep_undecodable
+            columns = declared(schema, self.log_columns(), settings.columns or "", keep=keep)
+            self.decoding = Decoding(columns, settings, self._parsed.time_zone, keep)
             self.decoding.check()
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from pyspark_waltz.decoded_reads import Decoding, declared, decoded_schema
+from pyspark_waltz.errors import DoesNotDecode
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.record_batches import ARROW_SCHEMA
 from pyspark_waltz.schema import SCHEMA
@@ -45,6 +46,9 @@ def test_the_json_of_a_schema_keeps_what_is_required_at_any_depth() -> None:
     [
         ({"decode": "{}"}, "decode", "does nothing without columns"),
         ({"timeZone": "UTC"}, "timeZone", "does nothing without columns"),
+        ({"undecodable": "fail"}, "undecodable", "does nothing without columns"),
+        ({"columns": "k INT", "undecodable": "skip"}, "undecodable", "keep"),
+        ({"columns": "k INT", "decode": '{"undecodable": "fail"}'}, "decode", "is an option of the source"),
         ({"columns": "k INT", "decode": "ms"}, "decode", "must be JSON of decode settings"),
         ({"columns": "k INT", "decode": '{"format": "avro"}'}, "decode", "cannot set format"),
         ({"columns": "k INT", "decode": '{"timestamp_units": {"k": "h"}}'}, "decode.timestamp_units.k", "ms"),
@@ -97,3 +101,26 @@ def test_a_batch_has_the_data_of_what_does_not_decode_alone() -> None:
         (data[1], "k is missing or null"),
         (data[2], "is not one JSON object: Expecting value at character 1"),
     ]
+
+
+def test_a_read_that_fails_at_what_does_not_decode_has_no_columns_for_it_and_names_the_first() -> None:
+    columns = StructType([StructField("k", StringType(), nullable=False)])
+    options = {**CLUSTER, "columns": columns.json(), "undecodable": "fail"}
+    schema = DefaultSource(options).schema()
+    assert isinstance(schema, StructType)
+    assert schema.names == ["partition", "transaction_id", "timestamp", "header", "k"]
+    assert DefaultSource({**CLUSTER, "columns": "k STRING NOT NULL", "undecodable": "fail"}).schema() == f"{LOG}, k STRING"
+    source = DefaultSource(options)
+    source.streamReader(schema)
+    assert source.decoding is not None
+
+    def decoded(data: list[bytes]) -> list[Any]:
+        count = len(data)
+        log = {"partition": [3] * count, "transaction_id": list(range(7, 7 + count)), "timestamp": [0] * count, "header": [0] * count, "data": data}
+        return list(source.decoding.decoded(iter([pa.RecordBatch.from_pydict(log, schema=ARROW_SCHEMA)])))
+
+    (found,) = decoded([b'{"k": "a"}', b'{"k": "b"}'])
+    assert (found.schema.names, found.column("k").to_pylist()) == (schema.names, ["a", "b"])
+    with pytest.raises(DoesNotDecode) as failed:
+        decoded([b'{"k": "a"}', b"{}", b"no JSON"])
+    assert (failed.value.partition, failed.value.transaction_id, failed.value.reason) == (3, 8, "k is missing or null")

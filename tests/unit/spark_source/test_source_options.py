@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_waltz.errors import DataLost, RangeUnreadable
+from pyspark_waltz.errors import DataLost, DoesNotDecode, RangeUnreadable
 from pyspark_waltz.log_view import CONNECT_TIMEOUT_S, inspect_cluster
 from pyspark_waltz.options import EARLIEST, LATEST, OPTIONS, Limits, Positions, SourceOptions
 from waltz_log.client.inspection import inspect
@@ -268,6 +268,7 @@ def test_options_and_errors_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
     for error in (
         DataLost(partition=1, first=2, last=3, reason="trimmed"),
+        DoesNotDecode(partition=1, transaction_id=2, reason="k is not INT: x"),
         RangeUnreadable(partition=1, first=2, last=3, waited_ms=4, attempts="a: b"),
     ):
         again = pickle.loads(pickle.dumps(error))
