@@ -76,7 +76,7 @@ def land(table: ArrowTable, mode: str, length: int, seed: int, gap: Gap) -> None
 
 def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
     """Makes this process one with the bug."""
-    put, add, merge = arrow_transaction._put, FileStatistics.add, ArrowTransaction.merge
+    put, add, merge_alone = arrow_transaction._put, FileStatistics.add, ArrowTransaction.merge
     if bug == "mark not compared":
         version = ArrowTransaction.version
 
@@ -93,9 +93,9 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
             opened.handle.update_incremental()
             put(opened, None, versions, info)
 
-        def merged_before(self: ArrowTransaction, made: ArrowMerge, versions: Mapping[str, int], **told: Any) -> int:
-            merge(self, made, {}, **told)
-            return ArrowTransaction(self._table).mark(versions, **told)
+        def merged_before(self: ArrowTransaction, merge: ArrowMerge, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+            merge_alone(self, merge, {}, query=query, batch=batch, metadata=metadata)
+            return ArrowTransaction(self._table).mark(versions, query=query, batch=batch, metadata=metadata)
 
         arrow_transaction._put = twice
         ArrowTransaction.merge = merged_before  # type: ignore[method-assign]

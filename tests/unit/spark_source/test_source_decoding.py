@@ -112,12 +112,13 @@ def test_a_read_that_fails_at_what_does_not_decode_has_no_columns_for_it_and_nam
     assert DefaultSource({**CLUSTER, "columns": "k STRING NOT NULL", "undecodable": "fail"}).schema() == f"{LOG}, k STRING"
     source = DefaultSource(options)
     source.streamReader(schema)
-    assert source.decoding is not None
+    decoding = source.decoding
+    assert decoding is not None
 
     def decoded(data: list[bytes]) -> list[Any]:
         count = len(data)
         log = {"partition": [3] * count, "transaction_id": list(range(7, 7 + count)), "timestamp": [0] * count, "header": [0] * count, "data": data}
-        return list(source.decoding.decoded(iter([pa.RecordBatch.from_pydict(log, schema=ARROW_SCHEMA)])))
+        return list(decoding.decoded(iter([pa.RecordBatch.from_pydict(log, schema=ARROW_SCHEMA)])))
 
     (found,) = decoded([b'{"k": "a"}', b'{"k": "b"}'])
     assert (found.schema.names, found.column("k").to_pylist()) == (schema.names, ["a", "b"])

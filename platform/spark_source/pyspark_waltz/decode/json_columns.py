@@ -7,7 +7,7 @@ allows it; nesting deeper than `DEPTH_MAX`. A STRING accepts any value as its te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from itertools import pairwise
 from typing import Any, Final  # Any: pyarrow has no types
@@ -39,7 +39,7 @@ class JsonColumns:
 
     def __init__(self, columns: StructType, arrow: Sequence[Any], settings: DecodeSettings, zone: tzinfo) -> None:
         self._record = record_of(columns, arrow, settings, zone, fields=settings.names_in_data(columns.names))
-        self._decode = msgspec.json.Decoder(self._record.made).decode
+        self._decode: Callable[[Any], Any] = msgspec.json.Decoder(self._record.made).decode
         self._nothing = self._record.made()
         self.rows_at_once = max(1, min(_DOCUMENTS_AT_ONCE, _VALUES_AT_ONCE // max(1, len(columns))))
 
@@ -70,7 +70,7 @@ class JsonColumns:
 
     def _either(self, row: int, document: Document | None, problems: Problems) -> Any:
         try:
-            return self._decode(document)  # type: ignore[arg-type]  # null raises TypeError
+            return self._decode(document)  # null raises TypeError
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return self._exact(row, document, problems)
 

@@ -282,7 +282,7 @@ class Day(JsonScalar):
             raise self.is_not(value)
         return days
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         return pa.array(kept, pa.int32()).cast(self.arrow)
 
 
@@ -386,7 +386,7 @@ class Moment(JsonScalar):
             raise Refused(f"{self.path} is the number {shown(text)}: {reason}")
         return micros
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         return pa.array(kept, pa.int64()).cast(self.arrow)
 
 

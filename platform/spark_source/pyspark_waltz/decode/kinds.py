@@ -76,7 +76,7 @@ class Scalar(Kind, ABC):
                 kept.append(None)
         return self.array(kept)
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         return pa.array(kept, self.arrow)
 
     def convert(self, values: Sequence[Any]) -> Any:

@@ -103,7 +103,7 @@ class Days(Scalar):
             return value
         raise Refused(f"{self.path} is the number {value}: as days from 1970, not a date from {EARLIEST.date()} to {LATEST.date()}")
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         return numbers(kept, "i", pa.int32()).cast(self.arrow)
 
 
@@ -138,7 +138,7 @@ class Instant(Scalar):
         reason = f"out of bounds: its producer may count in another unit than it says: {bounds_text(self.settings)}"
         raise Refused(f"{self.path} is the number {micros}: as microseconds from 1970, {reason}")
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         return numbers(kept, "q", pa.int64()).cast(self.arrow)
 
     @property
@@ -168,7 +168,7 @@ class Unscaled(Scalar):
             return value
         raise self.mismatch(f"{decimal.Decimal(value).scaleb(-self.scale):f}" if abs(value) < _SHOWN_BELOW else "a number of more digits")
 
-    def array(self, kept: list[Any]) -> Any:
+    def array(self, kept: Sequence[Any]) -> Any:
         data = b"".join([(0 if value is None else value).to_bytes(_DECIMAL_BYTES, "little", signed=True) for value in kept])
         there = pa.array([value is not None for value in kept], pa.bool_())
         return pa.Array.from_buffers(self.arrow, len(kept), [there.buffers()[1], pa.py_buffer(data)])
