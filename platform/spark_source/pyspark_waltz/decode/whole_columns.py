@@ -38,9 +38,12 @@ def texts(values: Sequence[Any]) -> Any:
         return pa.array(values, pa.string())
     if not whole.isascii() or len(whole) > _OFFSET_MAX:
         return pa.array(values, pa.string())
-    sizes = struct.pack(f"{len(values)}i", *map(len, values))
+    try:
+        sizes = np.frombuffer(bytes(map(len, values)), dtype=np.uint8)
+    except ValueError:  # one of more than 255 letters
+        sizes = np.frombuffer(struct.pack(f"{len(values)}i", *map(len, values)), dtype=np.int32)
     offsets = np.zeros(len(values) + 1, dtype=np.int32)
-    np.add.accumulate(np.frombuffer(sizes, dtype=np.int32), dtype=np.int32, out=offsets[1:])
+    np.add.accumulate(sizes, dtype=np.int32, out=offsets[1:])
     return pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(whole.encode())], null_count=0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType, TimestampType
 
@@ -21,6 +21,7 @@ from pyspark_waltz.decode.whole_columns import common_shape, extremes, no_collec
 
 
 @given(st.lists(st.one_of(st.none(), st.text(), st.text("abc"))))
+@example(["x" * 255, "", "y" * 256])
 def test_texts_are_what_arrow_makes_of_them(values: list[str | None]) -> None:
     found = texts(values)
     found.validate(full=True)
