@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -67,7 +68,9 @@ class Image:
     """The built image: its configuration, and its files below `root`."""
 
     def __init__(self, folder: Path) -> None:
-        self._podman = ["podman", f"--root={folder / 'store'}", f"--runroot={folder / 'run'}", "--storage-driver=vfs"]
+        # Podman accepts no path of more than 50 characters here, and a worker's folder for temporary files has more.
+        self._run = tempfile.mkdtemp(prefix="waltz-", dir="/tmp")
+        self._podman = ["podman", f"--root={folder / 'store'}", f"--runroot={self._run}", "--storage-driver=vfs"]
         base = folder / "base.tar"
         self._call(["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,ca-certificates", "bookworm", str(base)])
         self._call([*self._podman, "import", str(base), "localhost/waltz-base"])
@@ -84,6 +87,7 @@ class Image:
 
     def close(self) -> None:
         self._call([*self._podman, "image", "unmount", "--force", "localhost/waltz"])
+        shutil.rmtree(self._run, ignore_errors=True)
 
     @staticmethod
     def _call(command: list[str]) -> str:
