@@ -147,4 +147,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # of processes that merged, `deltalake` 1.6.6 ends one in 30 with SIGSEGV while it exits, after the last frame of Python

@@ -26,6 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from deltalake.exceptions import TableNotFoundError
+
 from verification.lake import merge_table
 from verification.lake.driver import BUGS, FAULTS, GAPS, MODES, UNCONDITIONAL
 from verification.lake.log_table import MARK
@@ -72,13 +74,19 @@ def race(place: Place, mode: str, seed: int, bug: str = "none", *, gap: str | No
             again = start()
             _release(again, *((other,) if apart else ()))
             wrong = _until_done(again, other, False)
-    found = (*wrong, *_of_versions(table, place.storage, mode), *_of_the_last_version(table, place.storage, mode))
+    found = list(wrong)
+    try:
+        found += [*_of_versions(table, place.storage, mode), *_of_the_last_version(table, place.storage, mode)]
+    except TableNotFoundError:
+        found.append("there is no table")
     return [f"{mode} seed={seed} gap={gap} fault={fault}: {each}" for each in found]
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-m", "verification.lake.driver", *arguments], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-m", "verification.lake.driver", *arguments], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe
+    )
 
 
 def _release(*drivers: subprocess.Popen[bytes]) -> None:
@@ -125,7 +133,7 @@ def _until_done(faulty: subprocess.Popen[bytes], other: subprocess.Popen[bytes],
 
 def _failure(driver: subprocess.Popen[bytes]) -> str:
     assert driver.stderr is not None
-    return f"a driver failed: {driver.stderr.read().decode(errors='replace').strip().splitlines()[-1:]}"
+    return f"a driver failed: code={driver.returncode} {driver.stderr.read().decode(errors='replace').strip().splitlines()[-1:]}"
 
 
 def _of_versions(location: str, storage: Mapping[str, str], mode: str) -> Iterator[str]:
