@@ -250,3 +250,8 @@ def test_executors_decode_what_they_read(spark: Any, stub: Stub, tmp_path: Path)
     ended = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert ended.awaitTermination(60)
     assert sorted(row.k for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "c"]
+    failing = spark.read.format("waltz_stub").options(**options, undecodable="fail", endingTransactionIds='{"0": 1}').load()
+    assert [(row.transaction_id, row.k, row.n) for row in failing.collect()] == [(0, "a", 1)]
+    assert failing.columns == ["partition", "transaction_id", "timestamp", "header", "k", "n", "at"]
+    with pytest.raises(Exception, match=r"the transaction does not decode: is not one JSON object: .*: partition=0 transaction_id=1 "):
+        spark.read.format("waltz_stub").options(**options, undecodable="fail").load().collect()
