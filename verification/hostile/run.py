@@ -20,6 +20,7 @@ from verification.hostile.target import Target
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
+from waltz_log.server.base.settings import ServerSettings
 
 __all__ = ["FOREIGN", "GROWTH_BYTES_MAX", "SLOWER_MAX", "Attacked", "attack", "compare", "grant"]
 
@@ -39,6 +40,13 @@ of ZooKeeper, which keeps its last 500 requests that write, within the heap that
 
 STEADY_S: Final = 300.0
 """A shorter attack ends before the allocator has what the attacks use, and says nothing of growth."""
+
+FILLED: Final = 2
+"""The log partition whose records fill a server's caches before a long attack. The honest client alone fills them in the course of it."""
+
+FILL_BYTES: Final = sum(ServerSettings.model_fields[name].default for name in ("transaction_cache_bytes", "feed_cache_bytes"))
+FILL_RECORD_BYTES: Final = 1024
+FILL_ROWS: Final = 8192
 
 SAMPLE_S: Final = 1.0
 ZOOKEEPER: Final = "zookeeper"
@@ -94,6 +102,8 @@ def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) 
     """Appends at a steady rate, alone first and then under attack for the rest of the time."""
     outcomes_file = cluster.directory / "honest.json"
     certificates = {name: cluster.certificate("application", name).model_dump(mode="json", include=FILES) for name in ("honest", "hostile")}
+    if seconds >= STEADY_S:
+        _fill_caches(cluster)
     nodes = {name: psutil.Process(pid) for name, pid in cluster.processes.items()}
     plan = Honest(cluster.cluster, certificates["honest"], appends, appends / seconds, str(outcomes_file))
     with _child("honest") as honest:
@@ -132,6 +142,19 @@ def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) 
         memory_mib={name: _mib(before[name], [each[name] for each in samples], third) for name in nodes},
         ended=sorted(cluster.ended),
     )
+
+
+def _fill_caches(cluster: LocalCluster) -> None:
+    """What a server holds with full caches is no growth."""
+    data = bytes(FILL_RECORD_BYTES)
+    with SyncWaltzClient(cluster.cluster, ClientSettings(tls=cluster.certificate("application", "honest"))) as client:
+        for _ in range(-(-FILL_BYTES // (FILL_ROWS * FILL_RECORD_BYTES))):
+            receipt = client.append_bulk(FILLED, [data] * FILL_ROWS)
+            receipt.raise_failed()
+        last = receipt.transaction_id(FILL_ROWS - 1)
+        for transaction in client.feed(FILLED, after=-1):
+            if transaction.transaction_id == last:
+                break
 
 
 def _mib(before: int, among: Sequence[int], third: int) -> list[int]:
