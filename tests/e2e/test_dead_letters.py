@@ -123,6 +123,22 @@ def test_letters_in_the_table_are_not_reported_again_and_count_once_even_after_a
     assert table(spark, tmp_path / "all", "transaction_id", "n") == [(0, "1"), (1, "two")]
 
 
+def test_letters_of_a_driver_that_died_before_the_table_passed_them_are_not_counted_again_in_a_larger_batch(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
+    with monkeypatch.context() as patched:
+        one_commit_each(patched)
+        with pytest.raises(Died):
+            Landing(settings, KEY).write(raw(spark, ROWS[:2]))
+    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT: two")]
+    again = Landing(settings, KEY)
+    again.write(raw(spark, ROWS[:4]))
+    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT: two"), ("all", 0, 3, "n is not INT: three")]
+    assert again.statistics().dead_letters == 1
+    assert table(spark, tmp_path / "all", "transaction_id") == [(0,)]
+
+
 @pytest.mark.slow
 def test_letters_are_reported_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
     """As after all tables were set back to yesterday: the log comes again, and nothing else remembers its letters."""

@@ -7,19 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 
 from tests.e2e.committing import replace_commits
 from tests.e2e.letters import raw
-from waltz_delta import Landing, Undecodable
+from waltz_delta import Landing, Undecodable, dead_letters_replay
+from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import TIME_ZONE
 from waltz_delta.dead_letters_replay import replay
-from waltz_delta.jobs.audit import _Expected
+from waltz_delta.jobs.audit import _Expected, _Letters
 from waltz_delta.jobs.audit_compare import PieceOfLog, compare_appended
 from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.settings import LandingSettings
+from waltz_log.errors import InvalidSetting
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
 PLACE = "partition INT, transaction_id BIGINT"
@@ -130,18 +133,57 @@ def test_a_row_that_violates_a_constraint_only_until_its_letter_is_written_is_no
     assert (at, reason.replace(" ", "")) == (1, "violatesCHECKhere(n=current_timezone())"), "Delta adds spaces"
 
 
+def test_a_row_that_is_a_delete_by_a_condition_only_until_its_letter_is_written_or_replayed_is_not_lost(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete needs no `n`. As a row whose condition asks for the time; here the time zone changes, for which no test need wait."""
+    declared = settings(tmp_path, "keyed", columns="k STRING NOT NULL, n STRING NOT NULL").model_dump()
+    declared["outputs"][0]["target"]["deletes"] = {"where": "n IS NULL AND current_timezone() = 'Asia/Tokyo'"}
+    known = LandingSettings.model_validate(declared)
+    landing = Landing(known, KEY)
+
+    def in_tokyo(function: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any) -> Any:
+            spark.conf.set(TIME_ZONE, "Asia/Tokyo")
+            return function(*arguments)
+
+        return changed
+
+    lacking = [("keyed", 0, b'{"k": "a"}', "n is missing or null")]
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(DeadLetters, "write", in_tokyo(DeadLetters.write))
+            landing.write(raw(spark, [(0, 0, 1, b'{"k": "a"}'), (0, 1, 1, b'{"k": "b", "n": "1"}')]))
+        assert letters(spark, tmp_path) == lacking
+        spark.conf.set(TIME_ZONE, "UTC")
+        landing.write(raw(spark, [(0, 2, 1, b"{")]))
+        with monkeypatch.context() as patched:
+            patched.setattr(dead_letters_replay, "_done", in_tokyo(dead_letters_replay._done))
+            replay(spark, known)
+    finally:
+        spark.conf.set(TIME_ZONE, "UTC")
+    waiting = spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NULL")
+    assert sorted(row.transaction_id for row in waiting.collect()) == [0, 2], "neither landed"
+    assert held(spark, tmp_path / "keyed") == [("b", "1")]
+
+
 def test_every_kind_of_constraint_of_a_users_table_is_named_whichever_engine_writes_it(spark: Any, tmp_path: Path) -> None:
     table = DeltaTable.create(spark).location(str(tmp_path / "user")).addColumns(spark.createDataFrame([], PLACE).schema)
-    table = table.addColumn("k", "VARCHAR(3)").addColumn("n", "BIGINT", nullable=False).addColumn("s", "STRUCT<x: INT NOT NULL>")
+    table = table.addColumn("k", "VARCHAR(3)").addColumn("n", "BIGINT", nullable=False)
+    table = table.addColumn("s", "STRUCT<x: INT NOT NULL, l: ARRAY<STRUCT<c: CHAR(2)>>>").addColumn("part", "DOUBLE", generatedAlwaysAs="12 / n")
     table.addColumn("twice", "BIGINT", generatedAlwaysAs="n * 2").execute()
     constrain(spark, tmp_path / "user", "small", "twice < 10")
-    spark.sql(f"CREATE TABLE delta.`{tmp_path / 'arrow'}` ({PLACE}, k STRING, n INT NOT NULL, s STRUCT<x: INT>) USING delta")
-    found = settings(tmp_path, "user", "arrow", columns="k STRING, n INT, s STRUCT<x: INT>", projection={"select": "k, n, s"}).model_dump()
+    constrain(spark, tmp_path / "user", "ratio", "12 / n + 12 / n > 1 AND CAST(coalesce(s.l[0].c, '7') AS INT) = 7")
+    constrain(spark, tmp_path / "user", "parts", "part > 2")
+    nested = "s STRUCT<x: INT, l: ARRAY<STRUCT<c: STRING>>>"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 'arrow'}` ({PLACE}, k STRING, n INT NOT NULL, {nested}) USING delta")
+    found = settings(tmp_path, "user", "arrow", columns=f"k STRING, n INT, {nested}", projection={"select": "k, n, s"}).model_dump()
     found["outputs"][1]["target"]["engine"] = "arrow"
     landing = Landing(LandingSettings.model_validate(found), KEY)
     data = [
         *('{"k": "ab ", "n": 4, "s": {"x": 0}}', '{"k": "abc", "n": 1, "s": {"x": 1}}', '{"k": "ab  ", "n": 1, "s": {"x": 1}}'),
         *('{"k": "a"}', '{"n": 1, "s": {}}', '{"n": 5, "s": {"x": 2}}', '{"n": 2, "s": {"x": 3}}', '{"n": 2}'),
+        *('{"n": 0, "s": {"x": 4}}', '{"n": 2, "s": {"x": 4, "l": [{"c": "no"}]}}', '{"n": 2, "s": {"x": 4, "l": [{}, {"c": "abc"}]}}'),
     ]
     landing.write(raw(spark, [(0, at, 1, text.encode()) for at, text in enumerate(data)]))
     assert [(target, at, reason) for target, at, _, reason in letters(spark, tmp_path)] == [
@@ -151,22 +193,65 @@ def test_every_kind_of_constraint_of_a_users_table_is_named_whichever_engine_wri
         ("user", 4, "violates NOT NULL of s.x"),
         ("user", 5, "violates CHECK small (twice < 10)"),
         ("user", 7, "violates NOT NULL of s.x"),
+        ("user", 8, "violates CHECK parts (part > 2)"),
+        ("user", 9, "violates CHECK ratio (12 / n + 12 / n > 1 AND CAST ( coalesce ( s . l [ 0 ] . c , '7' ) AS INT ) = 7)"),
+        ("user", 10, "violates CHAR(2) of s.l.element.c"),
     ]
     user = spark.read.format("delta").load(str(tmp_path / "user")).orderBy("transaction_id")
     assert [(row.transaction_id, row.twice) for row in user.collect()] == [(0, 8), (1, 2), (6, 4)]
-    assert spark.read.format("delta").load(str(tmp_path / "arrow")).count() == 7
+    assert spark.read.format("delta").load(str(tmp_path / "arrow")).count() == 10
+
+
+def test_the_first_batch_of_a_table_that_it_creates_with_constraints_is_judged_too(spark: Any, tmp_path: Path) -> None:
+    declared = settings(tmp_path, "all").model_dump()
+    declared["outputs"][0]["target"]["properties"] = {"delta.constraints.few": "n < 5"}
+    landing = Landing(LandingSettings.model_validate(declared), KEY)
+    assert landing.decoding_options(spark) == {}, "a letter needs the data"
+    landing.write(rows(spark, 0, ("a", 1), ("b", 9)))
+    assert held(spark, tmp_path / "all") == [("a", 1)]
+    assert letters(spark, tmp_path) == [("all", 1, b'{"k": "b", "n": 9}', FEW)]
+    assert landing.statistics().dead_letters == 1
+    declared["outputs"][0]["target"] |= {"table": str(tmp_path / "arrow"), "engine": "arrow"}
+    with pytest.raises(InvalidSetting, match="has the CHECK constraint few, which the Arrow engine does not evaluate"):
+        Landing(LandingSettings.model_validate(declared), KEY).write(rows(spark, 0, ("a", 1)))
+
+
+def packed(*values: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"k": pa.array(list(map(str, values))), "n": pa.array(values, pa.int32())})
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def test_a_delete_whose_transaction_is_refused_before_the_merge_leaves_no_tombstone(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The constraint comes after the rows were judged. With the tombstone, older rows of the key would be dropped, and no delete is in the table."""
+    declared = settings(tmp_path, "keyed").model_dump()
+    declared["outputs"][0]["decode"] = {"format": "arrow", "columns": "k STRING, n INT"}
+    declared["outputs"][0]["target"]["deletes"] = {"where": "n < 0"}
+    landing = Landing(LandingSettings.model_validate(declared), KEY)
+    landing.write(raw(spark, [(0, 0, 1, packed(1, 2))]))
+
+    def constraining(original: Callable[..., int]) -> Callable[..., int]:
+        def commit(*arguments: Any, **named: Any) -> int:
+            version = original(*arguments, **named)
+            if named["query"] == "waltz dead letters" and version == 1:
+                constrain(spark, tmp_path / "keyed", "few", "n < 5")
+            return version
+
+        return commit
+
+    replace_commits(monkeypatch, constraining)
+    landing.write(raw(spark, [(0, 1, 1, packed(-7, 9)), (0, 2, 1, b"no stream"), (0, 3, 1, packed(-8))]))
+    assert [each[1:2] + each[3:] for each in letters(spark, tmp_path)][:1] == [(1, FEW)]
+    tombstones = spark.read.format("delta").load(str(tmp_path / "keyed_tombstones"))
+    assert [(row.k, row.transaction_id) for row in tombstones.collect()] == [("-8", 3)]
+    assert held(spark, tmp_path / "keyed") == [("1", 1), ("2", 2)]
 
 
 def test_all_rows_of_a_transaction_go_with_the_one_that_violates(spark: Any, tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    def packed(*values: int) -> bytes:
-        sink = pa.BufferOutputStream()
-        batch = pa.record_batch({"k": pa.array(list(map(str, values))), "n": pa.array(values, pa.int32())})
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        return bytes(sink.getvalue())
-
     outputs = settings(tmp_path, "all").model_dump()
     outputs["outputs"][0]["decode"] = {"format": "arrow", "columns": "k STRING, n INT"}
     landing = Landing(LandingSettings.model_validate(outputs), KEY)
@@ -200,9 +285,11 @@ def test_an_audit_misses_what_has_no_letter_and_nothing_that_has_one(spark: Any,
     constrain(spark, tmp_path / "all", "few", "n < 5")
     landing.write(log.where("transaction_id > 0"))
 
-    def differences() -> list[str]:
-        table = spark.read.format("delta").load(str(tmp_path / "all"))
-        expected = _Expected(spark, declared, declared.outputs[0], KEY, table).rows(log)
+    def differences(meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+        before = _Letters(spark, declared)
+        table = spark.read.format("delta").option("versionAsOf", internal.table_version(spark, str(tmp_path / "all"))).load(str(tmp_path / "all"))
+        meanwhile()
+        expected = _Expected(spark, declared, declared.outputs[0], KEY, table, before).rows(log)
         return [str(each) for each in compare_appended(expected, table, PieceOfLog({0: 0}, {0: 4}), 20)[1]]
 
     assert differences() == []
@@ -212,6 +299,10 @@ def test_an_audit_misses_what_has_no_letter_and_nothing_that_has_one(spark: Any,
     skipping["outputs"][0]["decode"]["undecodable"] = "skip"
     declared = LandingSettings.model_validate(skipping)
     assert differences() == []
+    declared = settings(tmp_path, "all")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / 'all'}` DROP CONSTRAINT few")
+    assert differences(lambda: replay(spark, declared)) == ["missing: partition=0 transaction_id=2"], "the letter was replayed into a later version"
+    assert differences() == ["missing: partition=0 transaction_id=2"]
 
 
 @pytest.mark.parametrize(

@@ -126,22 +126,25 @@ class _Try:
         self._decoder = decoder
         self._filler, self._takeovers = _since(spark, table, cluster)
         self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, table, cluster))
-        self._judged = ConstrainedOutput(decoder).judged(decoder.good(self.ready), sink.begin(spark))
+        self._settled = decoder.settled(self.ready)
+        self._judged = ConstrainedOutput(decoder).judged(decoder.good(self._settled), sink.begin(spark))
         self.bad = reduce(DataFrame.unionByName, [frame.select(*PLACE, PROBLEM) for frame in self._bad()])
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
 
     def _bad(self) -> Iterator[DataFrame]:
-        yield self._decoder.bad(self.ready)
+        yield self._decoder.bad(self._settled)
         if self._judged is not None:
             yield self._judged.bad(self.ready)
 
     def release(self) -> None:
         if self._judged is not None:
             self._judged.release()
+        if self._settled is not self.ready:
+            internal.release_held_rows(self._settled)
 
     def land(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
         """Lands those that decode, by the sink of the cluster that fills the table now, among the rows of their own cluster."""
-        rows = self._decoder.good(self.ready) if self._judged is None else self._judged.good()
+        rows = self._decoder.good(self._settled) if self._judged is None else self._judged.good()
         if self._takeovers:
             sink = sink_for(self._decoder.output, self._filler, dead_letters=True)
             rows = rows.withColumn(TRANSACTION_ID, f.col(TRANSACTION_ID) - self._takeovers * EPOCH_IDS)

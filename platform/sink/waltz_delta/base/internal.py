@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any  # py4j's objects have no types
 
 from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from waltz_delta.base.checkpoint_pace import checkpoint_pace, with_interval
@@ -29,10 +29,12 @@ __all__ = [
     "DELTA_VERSION",
     "TableTransaction",
     "absolute_path",
+    "attempted",
     "batch_offsets",
     "check_versions",
     "checkpoint_of",
     "cloned_session",
+    "counted",
     "hadoop_configuration",
     "is_conflict",
     "lost_held_rows",
@@ -378,6 +380,17 @@ def observed(observation: Observation) -> dict[str, int] | None:
     return {name: int(value) for name, value in observation.get.items()}
 
 
+def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """The rows; and a function that returns how many they were, after a job over them."""
+    observation = Observation()
+
+    def count() -> int:
+        found = observed(observation)
+        return rows.count() if found is None else found["count"]
+
+    return rows.observe(observation, f.count("*").alias("count")), count
+
+
 def _future_of(observation: Any) -> Any:
     """The future of an `Observation`'s counts, in the JVM; None if no plan uses it. `Any`: py4j's objects have no types."""
     return None if observation._jo is None else observation._jo.future()
@@ -388,6 +401,14 @@ def varies(rows: Any) -> bool:
     plan = rows._jdf.queryExecution().analyzed()
     pattern = _Java(rows.sparkSession)("org.apache.spark.sql.catalyst.trees.TreePattern").CURRENT_LIKE()
     return bool(plan.containsPattern(pattern)) or not plan.deterministic()
+
+
+def attempted(spark: SparkSession, value: Any) -> Column:
+    """The value of a column, or NULL for a row for which its evaluation fails. Spark evaluates what an expression has twice ahead of it, where the
+    failure would not be caught; within a lambda function it does not. `Any`: a `Column`."""
+    java = _Java(spark)
+    columns = java("org.apache.spark.sql.classic.ExpressionUtils")
+    return Column(columns.column(java("org.apache.spark.sql.catalyst.expressions.TryEval")(columns.expression(value._jc))))
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_waltz.log_view import inspect_cluster
@@ -111,6 +111,7 @@ def audit_pipeline(
     log_reads = _LogReads(spark, settings, source)
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
+        letters = _Letters(spark, settings)  # before the table's version
         try:
             log = TableLog(output.target.table)
         except NotADeltaTable:
@@ -141,7 +142,7 @@ def audit_pipeline(
             audited.notes.append(f"{TIME_ZONE} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
-            expected = _Expected(spark, settings, output, cluster_key, table)
+            expected = _Expected(spark, settings, output, cluster_key, table, letters)
             _audit_output(log_reads, expected, output, table, todo, audited, bar, whole=not any(starts.values()))
         yield audited
 
@@ -194,20 +195,48 @@ def _audit_output(
         audited.notes.append("nothing of the log is in this table yet")
 
 
+class _Letters:
+    """The dead letters as of one version of a table that is read later. A replay lands rows, then marks their letters: those that were marked before
+    the table's version was chosen have their rows in it, those that are marked later may have not. A landing commits letters before the table passes
+    them, so all that the table has passed exist afterwards."""
+
+    def __init__(self, spark: SparkSession, settings: LandingSettings) -> None:
+        self._spark = spark
+        self._path = settings.dead_letters.table if settings.dead_letters is not None else None
+        self._before = self._version()
+
+    def _version(self) -> int:
+        exists = self._path is not None and is_table(self._spark, self._path)
+        return internal.table_version(self._spark, self._path) if exists and self._path is not None else -1
+
+    def pending(self, own: Column) -> DataFrame | None:
+        """The place of each letter that `own` selects and that was not replayed; None without a table of letters. To be called after the version of
+        the table was chosen."""
+        now = self._version()
+        if now < 0:
+            return None
+        pending = self._at(now, own)
+        return pending if self._before < 0 else pending.join(self._at(self._before, own & f.col("replayed_at").isNotNull()), PLACE, "left_anti")
+
+    def _at(self, version: int, own: Column) -> DataFrame:
+        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path).where(own).select(*PLACE)
+
+
 class _Expected:
     """The rows that one output derives from the log, without transactions that violate a constraint of its table: those have a dead letter that was
     not replayed, or are skipped as declared. A letter of a row that the table has is no excuse: it came before the constraint was dropped."""
 
-    def __init__(self, spark: SparkSession, settings: LandingSettings, output: OutputSettings, cluster_key: str, table: DataFrame) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: LandingSettings, output: OutputSettings, cluster_key: str, table: DataFrame, letters: _Letters
+    ) -> None:
         self._decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
         self._skips = ConstrainedOutput(self._decoder) if self._decoder.undecodable == "skip" else None
         self._spark, self._path = spark, output.target.table
-        self._excused: DataFrame | None = None
-        if settings.dead_letters is not None and is_table(spark, settings.dead_letters.table):
-            letters = spark.read.format("delta").load(settings.dead_letters.table).where("replayed_at IS NULL")
-            own = letters.where((f.col("cluster") == cluster_key) & (f.col("target") == output.target.table) & f.col("reason").startswith(VIOLATES))
-            excused = own.select(*PLACE).join(table.select(*PLACE), PLACE, "left_anti")
-            self._excused = None if excused.isEmpty() else excused
+        own = (f.col("cluster") == cluster_key) & (f.col("target") == output.target.table) & f.col("reason").startswith(VIOLATES)
+        excused = letters.pending(own)
+        if excused is not None:
+            excused = excused.join(table.select(*PLACE), PLACE, "left_anti")
+        self._excused = None if excused is None or excused.isEmpty() else excused
 
     def rows(self, raw: DataFrame) -> DataFrame:
         rows = self._decoder.good(raw)

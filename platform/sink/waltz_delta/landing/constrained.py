@@ -52,8 +52,8 @@ class ConstrainedOutput:
         self._known: tuple[str, Mapping[str, str], tuple[Constraint, ...]] = ("", {}, ())
 
     def rules(self, table: TableTransaction) -> tuple[Constraint, ...]:
-        """All constraints of the table, as the transaction sees it."""
-        text, properties = table.schema_text(), table.properties()
+        """All constraints of the table as the transaction sees it, or of the table that the first batch creates."""
+        text, properties = table.schema_text(), table.properties() if table.exists else self._decoder.output.target.properties
         if self._known[:2] != (text, properties):
             self._known = (text, properties, constraints_of(text, properties))
         return self._known[2]
@@ -71,7 +71,7 @@ class ConstrainedOutput:
             return None
         found = _judged(rows, self._rules)
         # A second run for the letters could judge otherwise, for example at another time, and lose the row.
-        varies = self._decoder.undecodable == "dead_letter" and internal.varies(found)
+        varies = self._decoder.undecodable != "fail" and internal.varies(found)
         return Judged(hold(found) if varies else found, self._decoder.undecodable, varies)
 
 
@@ -108,20 +108,24 @@ _GIVEN = "_waltz_given"
 """The row as it came: the table may get a column or a field of it only when the row is written."""
 
 
+_ALONE = "array(true), _waltz_alone -> "
+"""Of a function that evaluates an expression once, as a lambda function: see `internal.attempted`."""
+
+
 def _rules(spark: SparkSession, text: str, demanded: Sequence[Constraint], given: StructType) -> _Rules:
-    held = held_schema(text)
+    held = held_schema(text) if text else given
     names = {field.name.lower() for field in given.fields}
     generated = {each.name: each.metadata[GENERATED] for each in held.fields if GENERATED in each.metadata and each.name.lower() not in names}
     empty = spark.createDataFrame([], given)
-    usable = {name: expression for name, expression in generated.items() if _resolves(_stored(empty, held), f"({expression})")}
+    usable = {name: expression for name, expression in generated.items() if _resolves(_stored(empty, held), _generated(spark, expression))}
     whole = _completed(empty, held, usable)
-    applied = tuple(each for each in demanded if _resolves(whole, f"({each.condition})"))
+    applied = tuple(each for each in demanded if _resolves(whole, _holds(spark, each)))
     return _Rules(text, tuple(demanded), given, held, usable, applied)
 
 
-def _resolves(rows: DataFrame, expression: str) -> bool:
+def _resolves(rows: DataFrame, expression: Column) -> bool:
     try:
-        rows.select(f.expr(expression))
+        rows.select(expression)
     except AnalysisException:
         return False  # of a column that the rows do not have
     return True
@@ -142,11 +146,17 @@ def _differs(held: DataType, given: DataType) -> bool:
 def _completed(rows: DataFrame, held: StructType, generated: dict[str, str]) -> DataFrame:
     kinds = {field.name: field.dataType for field in held.fields}
     stored = _stored(rows, held)
-    return stored.withColumns({name: f.expr(f"({text})").cast(kinds[name]) for name, text in generated.items()}) if generated else stored
+    made = {name: _generated(rows.sparkSession, text).cast(kinds[name]) for name, text in generated.items()}
+    return stored.withColumns(made) if made else stored
+
+
+def _generated(spark: SparkSession, text: str) -> Column:
+    """The value of a generated column; NULL where its expression fails. Delta cannot write such a row."""
+    return internal.attempted(spark, f.expr(f"transform({_ALONE}({text}))")).getItem(0)
 
 
 def _judged(rows: DataFrame, rules: _Rules) -> DataFrame:
-    problem = f.coalesce(*map(_violated, rules.applied))
+    problem = f.coalesce(*(_violated(rows.sparkSession, each) for each in rules.applied))
     if DELETED in rows.columns:
         problem = f.when(~f.col(DELETED), problem)
     found = _completed(rows.withColumn(_GIVEN, f.struct("*")), rules.held, rules.generated).select(f"{_GIVEN}.*", problem.alias(PROBLEM))
@@ -157,6 +167,12 @@ def _judged(rows: DataFrame, rules: _Rules) -> DataFrame:
     return found.withColumns(whole)
 
 
-def _violated(constraint: Constraint) -> Column:
-    holds = f.coalesce(f.expr(f"({constraint.condition})"), f.lit(False))
-    return f.when(~holds, VIOLATES + constraint.name)
+def _violated(spark: SparkSession, constraint: Constraint) -> Column:
+    return f.when(~f.coalesce(_holds(spark, constraint), f.lit(False)), VIOLATES + constraint.name)
+
+
+def _holds(spark: SparkSession, constraint: Constraint) -> Column:
+    """NULL where the evaluation fails: Delta cannot write such a row either."""
+    if not constraint.raises:
+        return f.expr(f"({constraint.condition})")
+    return internal.attempted(spark, f.expr(f"exists({_ALONE}({constraint.condition}))"))

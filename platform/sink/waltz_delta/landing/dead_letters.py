@@ -82,9 +82,9 @@ class DeadLetters:
     def app_id(self, target: str, partition: int) -> str:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
-    def write(self, spark: SparkSession, covered: BatchRange, letters: Mapping[str, Letters], batch_id: int | None) -> tuple[set[str], int]:
+    def write(self, spark: SparkSession, covered: BatchRange, letters: Mapping[str, Letters], batch_id: int | None) -> int:
         """Writes the dead letters of each target above its marks, in one commit with the marks at the end of the batch; below them those that the
-        table lacks. Returns the targets whose marks advanced, and the number of letters below marks.
+        table lacks. Returns how many it wrote.
 
         Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of dead letters, the marks that belong to them are
         wrong."""
@@ -94,7 +94,7 @@ class DeadLetters:
             seen = transaction.read_version
             self._watch.check(spark, transaction, None)
             versions: dict[str, int] = {}
-            frames: dict[str, DataFrame] = {}
+            frames: list[DataFrame] = []
             late: list[DataFrame] = []
             for target, rows in sorted(letters.items()):
                 names = {partition: self._names(target, partition) for partition in sorted(ends)}
@@ -103,16 +103,17 @@ class DeadLetters:
                 ahead = {name: end for p, end in ends.items() if end > marks.get(p, -1) for name in names[p]}
                 if ahead:
                     versions |= ahead
-                    frames[target] = self._rows(rows(marks), target)
+                    frames.append(self._rows(rows(marks), target))
                 if passed := overlap(covered, marks):
                     late.append(self._late(spark, rows, target, passed, seen))
             added = sum(frame.count() for frame in late)
             if added:
                 versions[self._late_id] = (transaction.version(self._late_id) or 0) + 1
             if not versions:
-                return set(), 0
+                return 0
+            counted, count = internal.counted(reduce(DataFrame.unionByName, [*frames, *late]))
             try:
-                written = transaction.write(reduce(DataFrame.unionByName, [*frames.values(), *late]), partition_by=(), properties={})
+                written = transaction.write(counted, partition_by=(), properties={})
                 committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=commit_metadata(self.cluster_key))
             except Exception as error:
                 if not transaction.lost_to_another(error):
@@ -120,7 +121,7 @@ class DeadLetters:
             else:
                 if committed > seen + 1:
                     self._watch.check_overtaken(internal.TableTransaction(spark, self.path), seen, committed)
-                return set(frames), added
+                return count()
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
 
     @property

@@ -73,12 +73,13 @@ class LandingStatistics:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A batch staged for one table. `raw`: the undecoded rows that the table lacks; the dead letters of the other rows were written before. `bad`:
-    how many of `raw` do not decode, None if that is not known. `violated`: how many decode, and violate a constraint of the table. `judged`: the
-    decoded rows, if a constraint applies to them."""
+    """A batch staged for one table. `raw`: the undecoded rows that the table lacks; the dead letters of the other rows were written before.
+    `settled`: the same rows by `OutputDecoder.settled`. `bad`: how many do not decode, None if that is not known. `violated`: how many decode, and
+    violate a constraint of the table. `judged`: the decoded rows, if a constraint applies to them."""
 
     staged: Staged
     raw: DataFrame
+    settled: DataFrame
     judged: Judged | None
     bad: int | None
     violated: int | None
@@ -215,17 +216,21 @@ class Landing:
         """The first output also counts the rows that no route accepts, because it reads every row. `held` releases what is held."""
         decoder, sink = self._decoders[number], self._sinks[number]
         counts, violations, unrouted_counts = Observation(), Observation(), Observation()
-        lacking = batch
+        lacking = settled = batch
         judged: Judged | None = None
         counted = decoder.output.decode.format != "bytes"
         routed = number == 0 and self._unrouted is not None
 
         def rows(marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
-            nonlocal lacking, judged
-            raw = lacking = above(batch, marks)
+            nonlocal lacking, settled, judged
+            raw = lacking = settled = above(batch, marks)
             if routed:
                 raw = self._watched(raw).observe(unrouted_counts, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
-            good = decoder.good(raw, counts if counted else None)
+            decoded = decoder.settled(raw)
+            if decoded is not raw:
+                settled = decoded
+                held.callback(internal.release_held_rows, settled)
+            good = decoder.good(decoded, counts if counted else None)
             judged = self._constrained[number].judged(good, table)
             if judged is None:
                 return good
@@ -242,7 +247,7 @@ class Landing:
             return None
         held.callback(staged.release)
         violated = 0 if judged is None else _count(violations)
-        return _Prepared(staged, lacking, judged, _count(counts) if counted else 0, violated, _count(unrouted_counts) if routed else 0)
+        return _Prepared(staged, lacking, settled, judged, _count(counts) if counted else 0, violated, _count(unrouted_counts) if routed else 0)
 
     def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
@@ -254,20 +259,18 @@ class Landing:
         if self._dead_letters is None:
             return
         letters: dict[str, Letters] = {}
-        counts: dict[str, int] = {}
         for number, found in ready.items():
             decoder = self._decoders[number]
             if decoder.undecodable == "dead_letter" and (found.bad, found.violated) != (0, 0):
                 target = self._sinks[number].path
                 if found.violated != 0 and is_decoded(found.raw, decoder.output.decode):
                     raise RuntimeError(_DATA_DROPPED.format(path=target))
-                letters[target], counts[target] = _letters(decoder, found), (found.bad or 0) + (found.violated or 0)
+                letters[target] = _letters(decoder, found)
             if number == 0 and self.settings.unrouted == "dead_letter" and found.unrouted != 0:
-                letters[NO_TARGET], counts[NO_TARGET] = self._unrouted_letters(found.raw), found.unrouted or 0
+                letters[NO_TARGET] = self._unrouted_letters(found.raw)
         if letters:
-            written, added = self._dead_letters.write(spark, covered, letters, batch_id)
-            count = sum(counts[target] for target in written) + added
-            self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
+            written = self._dead_letters.write(spark, covered, letters, batch_id)
+            self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + written)
 
     def _unrouted_letters(self, batch: DataFrame) -> Letters:
         return lambda marks: self._watched(above(batch, marks)).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
@@ -275,9 +278,10 @@ class Landing:
 
 def _letters(decoder: OutputDecoder, found: _Prepared) -> Letters:
     def rows(marks: Mapping[int, int]) -> DataFrame:
-        raw = above(found.raw, marks)
-        undecoded = decoder.bad(raw)
-        return undecoded if found.judged is None or found.violated == 0 else undecoded.unionByName(found.judged.bad(raw))
+        undecoded = decoder.bad(above(found.settled, marks))
+        if found.judged is None or found.violated == 0:
+            return undecoded
+        return undecoded.unionByName(found.judged.bad(above(found.raw, marks)))
 
     return rows
 

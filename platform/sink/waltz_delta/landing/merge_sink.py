@@ -27,7 +27,7 @@ from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
 from waltz_delta.landing.merge_source import DELETED, HIDDEN, hold, mark_deletes
 from waltz_delta.landing.takeover import inherit_table
-from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, merge_app_id, merged_app_id, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.settings import DeleteSettings
@@ -325,11 +325,14 @@ class _StagedMerge:
 
     def commit(self) -> None:
         """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
-        another driver, or one that died, had written some under the same number."""
+        another driver, or one that died, had written some under the same number. None for a transaction that a constraint refuses since the rows
+        were judged: its delete would not follow."""
 
         def build() -> DeltaMergeBuilder:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
+        if ROW in self.source.columns and self.sink.rule.tombstones is not None and self._has_other_constraints():
+            raise LostRace
         try:
             self.sink.rule.remember(self.spark, self.source)
             committed = self.sink._table.merge(self.spark, self.state, self.new, build, copied=self.sink.rule.merges_held_rows)

@@ -2,6 +2,9 @@
 
 Rows that do not decode are counted while the good rows are read (`Observation`), so a batch without dead letters is decoded once. The sink also
 relies on a side effect of the count: Spark moves no filter below it, which would decode every row twice.
+
+What a condition for deletes needs is less than what a row needs. If it asks for the time, a second run for the letters could count as a row what was
+a delete before, and the other way round; a transaction would then be neither in the table nor a letter. So such rows are decoded once and held.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
+from waltz_delta.base import internal
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse
 from waltz_delta.decode.decoded_source import as_decoded, is_decoded
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks, partitioned_keys
 from waltz_delta.landing.key_values import unstored_key
-from waltz_delta.landing.merge_source import AT, DELETED
+from waltz_delta.landing.merge_source import AT, DELETED, hold
 from waltz_delta.landing.routing import routed
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.settings import OutputSettings
@@ -32,24 +36,34 @@ class OutputDecoder:
         self.output = output
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
-    def good(self, raw: DataFrame, observation: Observation | None = None) -> DataFrame:
-        """The rows to land. `observation` counts those that do not decode."""
-        rows = self._decoded(raw)
-        if self.undecodable == "fail":
-            rows = refuse(rows)
-        if observation is not None:
-            rows = rows.observe(observation, f.count(PROBLEM).alias(BAD))
-        rows = rows.where(f.col(PROBLEM).isNull()).drop(DATA, PROBLEM)
-        return self._projected(rows)
+    def settled(self, raw: DataFrame) -> DataFrame:
+        """The rows to give to `good` and `bad`: decoded and held, if a second run could decode otherwise. Then this runs a job, and the caller
+        releases them. Otherwise the raw rows themselves."""
+        deletes = self.output.target.deletes
+        if deletes is None or deletes.where is None or self.undecodable == "fail":
+            return raw
+        decoded = self._decoded(raw)
+        return hold(decoded) if internal.varies(decoded) else raw
 
-    def bad(self, raw: DataFrame) -> DataFrame:
+    def good(self, rows: DataFrame, observation: Observation | None = None) -> DataFrame:
+        """The rows to land. `observation` counts those that do not decode."""
+        decoded = self._decoded(rows)
+        if self.undecodable == "fail":
+            decoded = refuse(decoded)
+        if observation is not None:
+            decoded = decoded.observe(observation, f.count(PROBLEM).alias(BAD))
+        return self._projected(decoded.where(f.col(PROBLEM).isNull()).drop(DATA, PROBLEM))
+
+    def bad(self, rows: DataFrame) -> DataFrame:
         """The rows that do not decode: position, timestamp and header, data and reason; each transaction once, however many rows it would have
         been."""
-        rows = self._decoded(raw).where(f.col(PROBLEM).isNotNull())
+        decoded = self._decoded(rows).where(f.col(PROBLEM).isNotNull())
         first = [f.first(name).alias(name) for name in ("timestamp", "header", DATA, PROBLEM)]
-        return rows.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
+        return decoded.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
 
     def _decoded(self, raw: DataFrame) -> DataFrame:
+        if PROBLEM in raw.columns:
+            return raw  # settled
         if is_decoded(raw, self.output.decode):
             return as_decoded(raw)
         target, deletes = self.output.target, self.output.target.deletes
