@@ -109,7 +109,7 @@ _GIVEN = "_waltz_given"
 
 
 _ALONE = "array(true), _waltz_alone -> "
-"""Of a function that evaluates an expression once, as a lambda function: see `internal.attempted`."""
+"""The start of a function that evaluates an expression once, as a lambda function: see `internal.attempted`."""
 
 
 def _rules(spark: SparkSession, text: str, demanded: Sequence[Constraint], given: StructType) -> _Rules:
