@@ -209,12 +209,13 @@ class _Letters:
         exists = self._path is not None and is_table(self._spark, self._path)
         return internal.table_version(self._spark, self._path) if exists and self._path is not None else -1
 
-    def pending(self, own: Column) -> DataFrame | None:
-        """The place of each letter that `own` selects and that was not replayed; None without a table of letters. To be called after the version of
-        the table was chosen."""
+    def pending(self, cluster_key: str, target: str) -> DataFrame | None:
+        """The place of each letter of this table that names a constraint and was not replayed; None without a table of letters. To be called after
+        the version of the table was chosen."""
         now = self._version()
         if now < 0:
             return None
+        own = (f.col("cluster") == cluster_key) & (f.col("target") == target) & f.col("reason").startswith(VIOLATES)
         pending = self._at(now, own)
         return pending if self._before < 0 else pending.join(self._at(self._before, own & f.col("replayed_at").isNotNull()), PLACE, "left_anti")
 
@@ -232,8 +233,7 @@ class _Expected:
         self._decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
         self._skips = ConstrainedOutput(self._decoder) if self._decoder.undecodable == "skip" else None
         self._spark, self._path = spark, output.target.table
-        own = (f.col("cluster") == cluster_key) & (f.col("target") == output.target.table) & f.col("reason").startswith(VIOLATES)
-        excused = letters.pending(own)
+        excused = letters.pending(cluster_key, output.target.table)
         if excused is not None:
             excused = excused.join(table.select(*PLACE), PLACE, "left_anti")
         self._excused = None if excused is None or excused.isEmpty() else excused

@@ -302,7 +302,7 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
     monkeypatch.setattr("waltz_delta.landing.merge.one_committer", lambda *_: nullcontext())
     rule = SimpleNamespace(remember=lambda *_: None, merge=merge, merges_held_rows=True)
     sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
-    source: Any = None
+    source: Any = SimpleNamespace(columns=[])
     judged_by: Any = table
     staged = _StagedMerge(sink, spark, state, {0: 9}, source, [], judged_by)
     if overtaken:
