@@ -100,16 +100,19 @@ def test_the_smallest_share_is_one_that_a_worker_accepts(tmp_path: Path) -> None
     assert ServerSettings(**server.share_of(caches).model_dump(mode="json")) == caches
 
 
-def test_folders_of_killed_supervisors_are_removed_and_those_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_folders_of_killed_supervisors_are_removed_and_those_in_use_are_not(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = tmp_path_factory.mktemp("s")  # not `tmp_path`: the path of a socket is short
+    monkeypatch.setattr(tempfile, "tempdir", str(parent))
     in_use = SocketFolder()
-    young, left, other = (tmp_path / name for name in ("waltz-sockets-young", "waltz-sockets-left", "other"))
+    young, left, other = (parent / name for name in ("waltz-sockets-young", "waltz-sockets-left", "other"))
     for folder in (young, left, other):
         folder.mkdir()
         (folder / "0").touch()
     for folder in (in_use.path, left, other):
         os.utime(folder, (0, 0))
     SocketFolder().close()
-    assert sorted(tmp_path.iterdir()) == sorted([in_use.path, young, other])
+    assert sorted(parent.iterdir()) == sorted([in_use.path, young, other])
     in_use.close()
     assert not in_use.path.exists()

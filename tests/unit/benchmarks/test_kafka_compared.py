@@ -306,17 +306,24 @@ def test_the_window_bounds_what_is_in_flight() -> None:
 
 def test_batches_keep_to_the_window_and_go_to_partitions_in_turns() -> None:
     producer = Producer()
-    load = ConfluentLoads(producer, "t").batched(4_500, window=2_000, partitions=2, data=b"12345")
-    assert (load.count, producer.in_flight_max) == (4_500, 2_000)
-    assert producer.batches == [1_000] * 4 + [500]
-    assert [producer.sent.count(("t", partition, 5)) for partition in range(2)] == [2_500, 2_000]
+    load = ConfluentLoads(producer, "t").batched(20_500, window=8_000, partitions=2, data=b"12345")
+    assert (load.count, producer.in_flight_max) == (20_500, 8_000)
+    assert producer.batches == [1_000] * 20 + [500]
+    assert [producer.sent.count(("t", partition, 5)) for partition in range(2)] == [10_500, 10_000]
 
 
 def test_a_batch_that_is_not_queued_whole_spoils_the_figure() -> None:
     producer = Producer()
     producer.full = True
     with pytest.raises(RuntimeError, match="queued 4 of 5 records"):
-        ConfluentLoads(producer, "t").batched(5, window=10)
+        ConfluentLoads(producer, "t").batched(5, window=40)
+
+
+def test_a_batch_of_large_records_is_a_part_of_the_window() -> None:
+    producer = Producer()
+    load = ConfluentLoads(producer, "t").batched(100, window=40, data=b"12345")
+    assert (load.count, producer.in_flight_max) == (100, 40)
+    assert producer.batches == [5] * 20
 
 
 def test_one_at_a_time_means_one_in_flight_and_a_second_load_counts_from_zero() -> None:

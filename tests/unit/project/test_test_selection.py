@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 FIRST = ROOT / "tests" / "first_modules.txt"
 
+CALLERS = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ALL", "SKIPS_LISTED"}
+"""What make hands on to its commands: `make test ALL=1` runs these tests."""
+
 
 def expressions(*words: str) -> list[str]:
     """The expression of marks of each pytest that make would run, with the files that it names."""
-    done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    own = {name: value for name, value in os.environ.items() if name not in CALLERS}
+    done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True, env=own)
     return [match[1] + match[2] for match in re.finditer(r'bin/pytest -q -m ("[^"]*"|\w+)(?: -\S+(?: \w+)?)*((?: tests/\S+)*)', done.stdout)]
 
 

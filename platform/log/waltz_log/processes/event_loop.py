@@ -20,9 +20,9 @@ GRPC_READER: Final = "PollerCompletionQueue"
 
 class NodeLoop(uvloop.Loop):
     """gRPC's thread writes one byte to a socket for each of its events. The loop calls gRPC's reader once in a pass; the reader processes all
-    events, but takes one byte. With more events than passes the socket is soon full, and gRPC's thread waits until it can write. From then on a
+    events, but reads one byte. With more events than passes the socket is soon full, and gRPC's thread waits until it can write. From then on a
     pass processes one event, and the thread serves no connection meanwhile: a node that commits at full speed seems to be gone. In this loop a pass
-    takes all bytes."""
+    reads all bytes."""
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]  # the same, without type variables
         if isinstance(fd, socket.socket) and _is_grpc(callback):
@@ -36,7 +36,7 @@ def _is_grpc(callback: Callable[..., object]) -> bool:
 
 
 def _read_all(wakeups: socket.socket, reader: Callable[..., object], *args: Any) -> None:
-    """Leaves the one byte that the reader itself takes."""
+    """Leaves the one byte that the reader itself reads."""
     (waiting,) = struct.unpack("i", fcntl.ioctl(wakeups, termios.FIONREAD, bytes(4)))
     if waiting > 1:
         wakeups.recv(waiting - 1)

@@ -183,8 +183,8 @@ def grouped(offered: Iterable[Served], run: Callable[[AnyMethod, Handler], Calla
 
 def register(server: grpc.aio.Server, services: GrpcServices) -> None:
     """Each procedure has a queue of its own: of calls that wait in one queue gRPC accepts one in four passes of the event loop, four in a second on
-    a machine that is short of processor time. With one queue for all, nobody could connect or ask for the status of a node that appends at full
-    speed while its clients resolve outcomes (decision 197)."""
+    a machine that is short of processor time. With one queue for all, new clients and queries of status waited for minutes at a node that appended at
+    full speed while its clients resolved outcomes (decision 197)."""
     for service, handlers in services.items():
         server.add_registered_method_handlers(service, dict(handlers))  # type: ignore[attr-defined]  # newer than its types
 

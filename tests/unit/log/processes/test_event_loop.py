@@ -28,7 +28,7 @@ LIMIT_S = 60.0
 
 
 def _ask(pipe: Connection) -> None:
-    """Reads the streams and makes the calls, one after the other; sends what their answers took."""
+    """Reads the streams and makes the calls, one after the other; sends the seconds until the last answer."""
 
     async def read(channel: grpc.aio.Channel) -> None:
         async for _ in channel.unary_stream("/busy/Feed", None, None)(b""):
@@ -76,7 +76,7 @@ def _serve(make_loop: Callable[[], asyncio.AbstractEventLoop], pipe: Connection)
 
 
 def _answered_s(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> float:
-    """How long the calls took."""
+    """Seconds from the first call to the last answer."""
     context = multiprocessing.get_context("spawn")
     to_server, of_server = context.Pipe()
     to_caller, of_caller = context.Pipe()
@@ -98,7 +98,7 @@ def _answered_s(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> float:
 
 
 def test_calls_are_answered_sooner_beside_streams_than_in_the_loop_of_libuv_alone() -> None:
-    """If this fails because both take as long, gRPC takes all bytes itself, and `NodeLoop` can go."""
+    """If this fails because both need as long, gRPC reads all bytes itself, and `NodeLoop` can go."""
     assert 3 * _answered_s(NodeLoop) < _answered_s(uvloop.new_event_loop)
 
 
@@ -122,7 +122,7 @@ async def _read_other() -> None:
 
 
 @pytest.mark.asyncio
-async def test_grpc_has_the_reader_that_the_loop_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grpc_has_the_reader_that_the_loop_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     class Recording(uvloop.Loop):
