@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.project.mount_namespaces import needs
 from tools.image import prepare
 from waltz_log.coordination import embedded
 from waltz_log.processes.children import Processes
@@ -37,18 +38,10 @@ USER = 10001
 TIMEOUT_S = 120.0
 
 
-def _confined() -> bool:
-    """Whether this machine refuses mount namespaces, as some containers do."""
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0
-
-
-MISSING = [name for name in ("podman", "mmdebstrap", "unshare") if shutil.which(name) is None]
 pytestmark = [
     pytest.mark.image,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(os.geteuid() != 0, reason="the image is built and run by root only; run make image-test as root"),
-    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} (Debian: apt-get install podman mmdebstrap)"),
-    pytest.mark.skipif(os.geteuid() == 0 and not MISSING and _confined(), reason="this machine allows root no mount namespaces"),
+    *needs(["podman", "mmdebstrap"], "the image is built and run by root only; run make image-test as root"),
 ]
 
 RUN = """

@@ -5,29 +5,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.integration.project.mount_namespaces import needs
 from tools.versions import PROMISED
 
 ROOT = Path(__file__).resolve().parents[3]
-MISSING = [name for name in ("mmdebstrap", "unshare") if shutil.which(name) is None]
-
-
-def _confined() -> bool:
-    """Whether this machine refuses mount namespaces, as some containers do."""
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0
-
-
 pytestmark = [
     pytest.mark.install,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root"),
-    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} (Debian: apt-get install mmdebstrap)"),
-    pytest.mark.skipif(os.geteuid() == 0 and not MISSING and _confined(), reason="this machine allows root no mount namespaces"),
+    *needs(["mmdebstrap"], "a mount namespace needs root"),
 ]
 
 

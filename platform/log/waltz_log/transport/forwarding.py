@@ -56,7 +56,6 @@ from waltz_log.transport.served_calls import (
     decoded,
     grouped,
     in_time,
-    register,
 )
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
@@ -124,10 +123,7 @@ class WorkerNetwork(GrpcNetwork):
         direct = DirectListener(self._addresses[0], self._direct_port, service, self._gate, self._limits)
         offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._limits.streams, self._gate)
-        services = calls.grouped()
-        register(server, services)
-        if self._beside is not None:
-            register(server, self._beside(tuple(services)))
+        self._offer(server, calls.grouped())
         for each in self._addresses:
             try:
                 bound = add_port(server, each, self._certificates)

@@ -211,6 +211,11 @@ class GrpcNetwork:
         from the cluster (`core.node_address`)."""
         return _GrpcChannel(address, self._certificates)
 
+    def _offer(self, server: grpc.aio.Server, services: GrpcServices) -> None:
+        register(server, services)
+        if self._beside is not None:
+            register(server, self._beside(tuple(services)))
+
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` if the address cannot be bound."""
         expect_usable()
@@ -218,9 +223,7 @@ class GrpcNetwork:
         direct = DirectListener(address, self._direct_port, service, self._gate, self._limits)
         arrivals = Arrivals()
         services = grouped((*service, *direct.service), lambda method, handler: _served(self._gate, method, handler, arrivals))
-        register(server, services)
-        if self._beside is not None:
-            register(server, self._beside(tuple(services)))
+        self._offer(server, services)
         host, _, wanted = address.rpartition(":")
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)
