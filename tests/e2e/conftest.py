@@ -20,6 +20,9 @@ LOGGING = ROOT / "conf" / "log4j2.properties"
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """For drivers that end before the optimizing compiler has paid for itself: for a few commits they need four tenths less processor time."""
 
+INTERPRETED: dict[str, Any] = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For plans of a few rows: a compiled class for each is a fifth of these tests. Jobs, the demo and chaos run as users run them."""
+
 
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
@@ -47,6 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.codegen.cache.maxEntries", "1000")
         .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # VACUUM lists with this many tasks
+        .config(map=INTERPRETED)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.memory", "1g")
