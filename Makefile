@@ -116,7 +116,7 @@ tls-scan: setup $(SSLYZE) ## sslyze and testssl.sh against each port of a secure
 	@.ci/install-packages verification/tls_scan/packages
 	$(BIN)/python -m verification.tls_scan $(if $(PLANT),--plant $(PLANT)) $(if $(ONLY),--only $(ONLY))
 
-machines: setup ## the first minutes on machines that are not empty, 47 conditions, twenty minutes; SHORT=1 as CI, ONLY='a colon' a part of a name, COMMAND='make demo' instead of the session; as root
+machines: setup ## the first minutes on machines that are not empty, 48 conditions, twenty minutes; SHORT=1 as CI, ONLY='a colon' a part of a name, COMMAND='make demo' instead of the session; as root
 	$(BIN)/python -m verification.machines $(if $(filter-out 0,$(SHORT)),--short) $(if $(COMMAND),--command '$(COMMAND)') $(if $(ONLY),'$(ONLY)')
 
 rotations: setup ## a hundred rotations of all certificates and keys of a cluster, under appends and a feed

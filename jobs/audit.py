@@ -8,6 +8,7 @@ from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
     expect_spark("audit")
+    from waltz_delta.base.ending import end_process
     from waltz_delta.jobs.audit import audit
 
-    sys.exit(audit(sys.argv[1:]))
+    end_process(audit(sys.argv[1:]))

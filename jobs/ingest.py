@@ -8,6 +8,7 @@ from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
     expect_spark("ingest")
+    from waltz_delta.base.ending import end_process
     from waltz_delta.jobs.job import ingest
 
-    sys.exit(ingest(sys.argv[1:]))
+    end_process(ingest(sys.argv[1:]))

@@ -8,6 +8,7 @@ from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
     expect_spark("maintain")
+    from waltz_delta.base.ending import end_process
     from waltz_delta.jobs.maintain import maintain
 
-    sys.exit(maintain(sys.argv[1:]))
+    end_process(maintain(sys.argv[1:]))

@@ -8,6 +8,7 @@ from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
     expect_spark("replay_dead_letters")
+    from waltz_delta.base.ending import end_process
     from waltz_delta.dead_letters_replay import replay_dead_letters
 
-    sys.exit(replay_dead_letters(sys.argv[1:]))
+    end_process(replay_dead_letters(sys.argv[1:]))

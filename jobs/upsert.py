@@ -8,6 +8,7 @@ from waltz_delta.spark_version import expect_spark
 
 if __name__ == "__main__":
     expect_spark("upsert")
+    from waltz_delta.base.ending import end_process
     from waltz_delta.jobs.job import upsert
 
-    sys.exit(upsert(sys.argv[1:]))
+    end_process(upsert(sys.argv[1:]))

@@ -99,6 +99,7 @@ CONDITIONS = (
         inside=HOSTNAME,
         short=True,
     ),
+    Condition("a space and an umlaut, another Spark, half a Maven cache and no Java at once", made.of_a_spark_user),
     _made_again("a copied clone", made.copied, r"setup: making .venv \(it was made for .*clone\)", short=True),
     _made_again("a moved clone", made.moved, r"setup: making .venv \(it was made for .*clone\)"),
     _made_again("another Python since", made.changed("interpreter", "/usr/bin/python3 3.9.1"), "its Python has changed to"),

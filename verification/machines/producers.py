@@ -26,6 +26,7 @@ __all__ = [
     "java_without_a_module",
     "long_tmpdir",
     "moved",
+    "of_a_spark_user",
     "of_an_ordinary_user",
     "old_python",
     "other_code",
@@ -205,6 +206,16 @@ def installing(settings: str, name: str = "clone", **variables: str) -> Callable
 
 def own_java(machine: Machine) -> Path:
     clone = without_java(machine)
+    bring_java(clone, Path(sys.executable))
+    return clone
+
+
+def of_a_spark_user(machine: Machine) -> Path:
+    """What other work with Spark left behind, and no Java but the one that set-up brings."""
+    for make in (another_spark, half_a_maven_cache, without_java):
+        shutil.rmtree(make(machine))
+    clone = clone_of(machine, "Büro für Plätze")
+    shutil.rmtree(clone / DELTA_JARS)
     bring_java(clone, Path(sys.executable))
     return clone
 
