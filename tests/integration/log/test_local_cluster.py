@@ -133,6 +133,7 @@ def test_partitions_move_when_a_server_is_killed(cluster: LocalCluster) -> None:
     assert any(each["generation"] > before[each["partition"]] for each in found["partitions"])
     cluster.start("server-0")
     cluster.wait_ready()
+    assert len(_status(cluster.coordinator)["servers"]) == 2, "the server that came back is registered"
 
 
 def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluster) -> None:

@@ -252,7 +252,19 @@ class LocalCluster:
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when every partition accepts appends and, if all processes run, all of them answer. Raises `ClusterUnavailable` after `timeout_s`,
         or as soon as a process has ended by itself."""
+        until_s = time.monotonic() + timeout_s
         gone = self.ended
+        while True:
+            output = self._wait_status(max(0.0, until_s - time.monotonic()), gone)
+            servers = len(json.loads(output)["servers"])
+            if gone or servers >= len(self.server_names):
+                return
+            if time.monotonic() >= until_s:
+                raise ClusterUnavailable(address=self.coordinator, reason=f"not ready within {timeout_s:g} s, servers registered: {servers}")
+            time.sleep(0.1)  # a server that has just started is not registered yet, and the others have its partitions meanwhile
+
+    def _wait_status(self, timeout_s: float, gone: Mapping[str, int]) -> str:
+        """The survey of a cluster that accepts appends and, if no process is `gone`, whose registered nodes all answer."""
         command = [*WALTZ, "cluster", "status", self.coordinator, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
         environment = self.environment("operator")
         with subprocess.Popen(
@@ -276,6 +288,7 @@ class LocalCluster:
             for name in (*self.server_names, *self.storage_names):  # the directory, and the logs in it, may be gone when the error is read
                 error.add_note(f"---- end of the log of {name}\n{self._processes.log_tail(name)}")
             raise error
+        return output
 
     def close(self) -> None:
         """Stops servers, then storage nodes, then ZooKeeper; kills a process that does not stop. Does nothing if none runs."""
