@@ -37,6 +37,9 @@ _KEYS: Final = frozenset({"binary", "boolean", "byte", "date", "integer", "long"
 """Types whose equal values are equal for Spark, pyarrow and `deltalake`. Floats are not: -0.0, NaN."""
 
 
+_PLACE: Final = frozenset({PARTITION, TRANSACTION_ID, ROW})
+
+
 def refusal_of_merge(shape: TableShape, keys: Sequence[str]) -> str | None:
     """Why the Arrow engine does not merge into this table; None if it does. `allowed` has accepted it."""
     if shape.partition_by:
@@ -46,6 +49,8 @@ def refusal_of_merge(shape: TableShape, keys: Sequence[str]) -> str | None:
     wanted = {key.lower() for key in keys}
     for field in shape.schema["fields"]:
         kind = field["type"]
+        if field["name"] not in _PLACE and field["name"].lower() in _PLACE:
+            return f"the Arrow engine merges by the column {field['name'].lower()} of the log, which the table calls {field['name']}"
         if field["name"].lower() in wanted and kind not in _KEYS:
             return f"the Arrow engine does not merge by {field['name']}, a key of another type than text, whole numbers, dates and times"
         if not field["nullable"]:
@@ -70,16 +75,19 @@ def newest_rows(rows: Any, keys: Sequence[str], path: str) -> Any:
     if not rows.num_rows:
         return rows
     order = [TRANSACTION_ID, *(name for name in (ROW,) if name in rows.column_names)]
-    ordered = rows.sort_by([(name, "ascending") for name in order]).append_column("_waltz_at", pa.array(np.arange(rows.num_rows)))
-    groups = ordered.group_by(list(keys), use_threads=False).aggregate([("_waltz_at", "max"), (PARTITION, "min"), (PARTITION, "max")])
-    lowest, highest = groups[f"{PARTITION}_min"].to_numpy(), groups[f"{PARTITION}_max"].to_numpy()
-    newest = groups["_waltz_at_max"].to_numpy()
+    ordered = rows.sort_by([(name, "ascending") for name in order])
+    # By names of our own: pyarrow reads ".a" and "[a" as paths into a struct, and a key can be called like a result.
+    named = {f"key {place}": ordered[key] for place, key in enumerate(keys)}
+    facts = pa.table({**named, "at": pa.array(np.arange(ordered.num_rows)), "place": ordered[PARTITION]})
+    groups = facts.group_by(list(named), use_threads=False).aggregate([("at", "max"), ("place", "min"), ("place", "max")])
+    lowest, highest = groups["place_min"].to_numpy(), groups["place_max"].to_numpy()
+    newest = groups["at_max"].to_numpy()
     apart = np.flatnonzero(lowest != highest)
     if len(apart):
         at = int(apart[0])
         moved = ordered[TRANSACTION_ID][int(newest[at])].as_py()
         raise KeyMoved(path=path, reason=f"partitions {lowest[at]} and {highest[at]} {TRANSACTION_ID} {moved}")
-    return ordered.take(np.sort(newest)).drop_columns(["_waltz_at"])
+    return ordered.take(np.sort(newest))
 
 
 @dataclass(frozen=True, slots=True)

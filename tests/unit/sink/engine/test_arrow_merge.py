@@ -102,6 +102,36 @@ def test_keys_of_any_text_are_found_again(tmp_path: Path) -> None:
     assert {key: value[2] for key, value in held(tmp_path).items()} == dict.fromkeys(keys, 2)
 
 
+ODD_NAMES = (
+    ("a.b", "e`f", "ü"),
+    (".a", "[b]", "t.k"),
+    ("a[0]", "$.a", "@x"),
+    ('q"uote', "it's", "s.x"),
+    ("partition_min", "place_max", "key 0"),
+    ("\\", "%2F", "select"),
+    ("K.", "Tail", "transaction_id.x"),
+)
+
+
+@pytest.mark.parametrize("names", ODD_NAMES)
+def test_odd_names_of_columns_are_merged(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """pyarrow reads some names as paths, and DataFusion's SQL reads dots and quotes."""
+    columns = pa.schema([*(SCHEMA.field(at) for at in range(2)), *((name, pa.string()) for name in names)])
+    write_deltalake(str(tmp_path), columns.empty_table())
+    for turn in range(2):
+        given = [
+            {"partition": 0, "transaction_id": 10 * turn + at, names[0]: key, names[1]: None, names[2]: f"{turn}{at}", DELETES: key == "gone"}
+            for at, key in enumerate(("x", "y", "x", None, "gone"))
+        ]
+        rows = pa.Table.from_pylist(given, schema=columns.append(pa.field(DELETES, pa.bool_())))
+        transaction = ArrowTransaction(opened(tmp_path))
+        made = ArrowMerge(newest_rows(rows, [names[0]], "t"), [names[0]], columns.names)
+        transaction.merge(made, {MARK: 10 * turn + 4}, query="q", batch=turn, metadata="{}")
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
+    assert {row[names[0]]: (row[names[1]], row[names[2]]) for row in found} == {"x": (None, "12"), "y": (None, "11"), None: (None, "13")}
+    assert (len(found), high_water_marks(str(tmp_path), "key")) == (3, {0: 14})
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_table_is_what_a_dictionary_is_however_the_log_is_cut(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
@@ -202,6 +232,7 @@ def test_what_merge_does_not_do_exactly_is_left_to_spark() -> None:
         (shape(plain, **{"delta.enableChangeDataFeed": "true"}), ["k"], "change data feed"),
         (shape({"k": "double"}), ["k"], "merge by k"),
         (shape(plain), ["M"], "merge by m"),
+        (shape({**plain, "Partition": "integer"}), ["k"], "column partition of the log, which the table calls Partition"),
         (shape({**plain, "d": "double"}), ["k"], "statistics of d"),
         (shape({**plain, "d": "decimal(18,4)"}), ["k"], r"statistics of d .*decimal\(18,4\)"),
         (shape({**plain, "s": {"type": "struct", "fields": [{"name": "x", "type": "float", "nullable": True}]}}), ["k"], "statistics of s"),
