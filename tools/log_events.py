@@ -359,8 +359,8 @@ MEANINGS: dict[str, str] = {
         "The small table by which the sink asked an object store whether it honors conditions stays in the folder `place`. Delete the folder."
     ),
     "table engine chosen": (
-        "Which engine writes an append table from now on, `arrow` or `spark`, and why. Logged when a query starts, and when the table has changed so "
-        "that Spark's engine writes it."
+        "Which engine writes a table from now on, `arrow` or `spark`, and why. Logged when a query starts, and when the table, or the size of a "
+        "batch, needs the other engine."
     ),
     "table checkpoint not written": "Delta's checkpoint of the table's log failed. The table is complete; the next checkpoint includes everything.",
     "table locked by another process": (

@@ -42,6 +42,7 @@ __all__ = [
     "read_text",
     "refuse_damaged_log",
     "release_held_rows",
+    "require_jvm",
     "table_version",
     "transaction_versions",
     "varies",
@@ -73,11 +74,17 @@ _CONFLICTS = (
 )
 
 
-def check_versions(spark: SparkSession) -> None:
-    """`UnsupportedDelta` unless the session runs the Delta that this module was verified with."""
+def require_jvm(spark: SparkSession) -> Any:
+    """The session's JVM. Raises `UnsupportedDelta` for a session without one."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise UnsupportedDelta(expected=DELTA_VERSION, got="a Spark Connect session, which has no JVM to reach")
+    return jvm
+
+
+def check_versions(spark: SparkSession) -> None:
+    """`UnsupportedDelta` unless the session runs the Delta that this module was verified with."""
+    jvm = require_jvm(spark)
     try:
         got = str(jvm.io.delta.package.VERSION())
     except TypeError:

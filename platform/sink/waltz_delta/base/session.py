@@ -8,12 +8,13 @@ from typing import Any, Final  # py4j's objects have no types
 
 from pyspark.sql import SparkSession
 
-from waltz_delta.base.internal import check_versions
+from waltz_delta.base.internal import check_versions, require_jvm
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["TIME_ZONE", "damaged_argument", "open_session", "session_zone"]
+__all__ = ["TIME_ZONE", "damaged_argument", "open_session", "session_properties", "session_zone"]
 
 TIME_ZONE: Final = "spark.sql.session.timeZone"
+_DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
 
 
 def session_zone(spark: Any) -> str:
@@ -21,12 +22,19 @@ def session_zone(spark: Any) -> str:
     return str(spark.conf.get(TIME_ZONE))
 
 
-def open_session(name: str) -> SparkSession:
-    """Raises `UnsupportedDelta` without Delta's jars, and `InvalidRequest` if the JVM has lost letters of the job's arguments."""
+def session_properties(spark: Any) -> dict[str, str]:
+    """The properties that Delta gives to every table that the session creates, unless the table's own say otherwise."""
+    return {f"delta.{name[len(_DEFAULTS) :]}": str(value) for name, value in spark.conf.getAll.items() if name.startswith(_DEFAULTS)}
+
+
+def open_session(name: str, *, delta: bool = True) -> SparkSession:
+    """`delta`: whether the job cannot do without Delta in Spark. If it can, a sink that chooses Spark's engine checks the version then. Raises
+    `UnsupportedDelta` for another Delta than the tested one, and `InvalidRequest` if the JVM has lost letters of the job's arguments."""
     spark = SparkSession.builder.appName(name).getOrCreate()
     try:
-        check_versions(spark)
-        jvm: Any = spark._jvm
+        if delta:
+            check_versions(spark)
+        jvm = require_jvm(spark)
         encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
         damaged = damaged_argument(sys.argv[1:], encoding)
         if damaged is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final  # Any: JSON values
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Protocol",
     "TableShape",
     "refusal",
+    "refusal_of_created",
     "refusal_of_new",
     "refusal_of_path",
 ]
@@ -44,6 +45,8 @@ FEATURES: Final = frozenset(
     }
 )
 
+_CASES: Final = {name.lower(): name for name in FEATURES}
+
 COMPRESSION: Final = "delta.parquet.compression.codec"
 COMPRESSIONS: Final[Mapping[str, str]] = {
     "none": "none",
@@ -60,6 +63,8 @@ _S3: Final = frozenset({"s3", "s3a", "s3n"})
 _ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 _CONSTRAINT: Final = "delta.constraints."
+_FEATURE: Final = "delta.feature."
+_OF_CLUSTERED: Final = frozenset({"clustering", "domainMetadata"})
 _OFF: Final = frozenset({"false", "none"})
 
 PROPERTIES: Final = frozenset(
@@ -137,11 +142,19 @@ def refusal_of_path(scheme: str, directory: str) -> str | None:
     return None
 
 
+def refusal_of_created(shape: TableShape, cluster_by: Sequence[str]) -> str | None:
+    """Why the Arrow engine does not write this table after Spark has created it; None if it does."""
+    asked = {name[len(_FEATURE) :] for name in shape.properties if name.lower().startswith(_FEATURE)}
+    features = {_CASES.get(name.lower(), name) for name in asked} | (_OF_CLUSTERED if cluster_by else frozenset())
+    kept = {name: value for name, value in shape.properties.items() if not name.lower().startswith(_FEATURE)}
+    return refusal(Protocol(READER_VERSION_MAX, WRITER_VERSION_MAX, frozenset(features)), replace(shape, properties=kept))
+
+
 def refusal_of_new(shape: TableShape, cluster_by: Sequence[str]) -> str | None:
     """Why the Arrow engine does not create this table; None if it does."""
     if cluster_by:
         return "the Arrow engine does not create clustered tables"
-    if asked := sorted(name for name in shape.properties if name.lower().startswith("delta.feature.")):
+    if asked := sorted(name for name in shape.properties if name.lower().startswith(_FEATURE)):
         return f"the Arrow engine does not turn on features: {', '.join(asked)}"
     if other := sorted(name for name in shape.properties if not name.lower().startswith("delta.") or name in NOT_OF_NEW):
         return f"deltalake creates no table with the property {', '.join(other)}"

@@ -17,7 +17,7 @@ from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 from urllib.parse import unquote
 
 from waltz_delta.base.table_directory import LOG, refuse_other_content
-from waltz_delta.engine.allowed import Protocol, TableShape, refusal
+from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -120,14 +120,6 @@ class ArrowTable:
         no directories; there the names of the files show it."""
         if is_local(self.location):
             (Path(self.location) / LOG).mkdir(parents=True, exist_ok=True)
-
-    def refusal(self, *, otherwise: str | None) -> str | None:
-        """Why the Arrow engine does not write this table; None if it does. `otherwise`: if there is no table."""
-        try:
-            opened = self.open()
-        except NotOpened as error:
-            return str(error)
-        return otherwise if opened is None else refusal(opened.protocol, opened.shape)
 
     def commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if its file does not exist."""

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
 from pyspark.sql import DataFrame
@@ -34,7 +35,7 @@ from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_r
 from waltz_delta.errors import StoreUnavailable
 from waltz_delta.marks.positions_log import TableLog
 
-__all__ = ["ArrowTransaction", "Overtaken", "new_shape"]
+__all__ = ["ArrowTransaction", "Overtaken", "new_shape", "with_defaults"]
 
 TURNS_MAX: Final = 20
 """How often a commit is tried while other commits come first that do not change what it was decided from."""
@@ -232,10 +233,18 @@ class ArrowTransaction:
         return TableLog(self._table.location, self._table.storage)
 
 
-def new_shape(schema: StructType, partition_by: Sequence[str], properties: Mapping[str, str]) -> TableShape:
-    """The shape of a table that is created for rows of this schema."""
+def new_shape(
+    schema: StructType, partition_by: Sequence[str], properties: Mapping[str, str], defaults: Mapping[str, str] = MappingProxyType({})
+) -> TableShape:
+    """The shape of a table that is created for rows of this schema. `defaults`: properties that the session gives to it, unless its own say
+    otherwise."""
     names = {name.lower(): name for name in schema.fieldNames()}
-    return TableShape(delta_schema(schema), tuple(names[name.lower()] for name in partition_by), with_interval(properties))
+    return TableShape(delta_schema(schema), tuple(names[name.lower()] for name in partition_by), with_defaults(with_interval(properties), defaults))
+
+
+def with_defaults(properties: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower() for name in properties}
+    return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **properties}
 
 
 def _put(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
-"""Chooses the engine that writes an append table: the Arrow engine where `allowed` accepts the table, otherwise Spark's, with the reason.
+"""Chooses the engine that writes a table: the Arrow engine where `allowed` accepts the table, otherwise Spark's, with the reason.
 
 It is chosen when a query starts, and again when a batch finds that the table has changed: a feature can be added to a table while its query runs.
-From Spark's engine a running query does not go back.
+From Spark's engine a running query does not go back, except after a batch or a table that was too large for the Arrow engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import LOCAL, located, one_committer, require_one_winner
 from waltz_delta.base.table_transaction import TableTransaction
-from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
+from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.store_probe import require_conditional_put
@@ -32,39 +32,68 @@ _ALLOWED: Final = "the table needs nothing that this engine does not write"
 
 
 class TableEngine:
-    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine. `refuses`: why the Arrow engine
-    does not write a table as it is needed here, although `allowed` accepts it."""
+    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine. `refuses`, `refuses_place`: why
+    the Arrow engine does not write a table of this shape, at a path of this scheme, as it is needed here, although `allowed` accepts it."""
 
     def __init__(
-        self, path: str, wanted: EngineChoice, storage: Mapping[str, str], refuses: Callable[[TableShape], str | None] = lambda _: None
+        self,
+        path: str,
+        wanted: EngineChoice,
+        storage: Mapping[str, str],
+        refuses: Callable[[TableShape], str | None] = lambda _: None,
+        refuses_place: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        self._refuses = refuses
+        self._refuses, self._refuses_place = refuses, refuses_place
+        self._reported: tuple[str, str] | None = None
+        self._is_tested = False
+        """Whether Delta in Spark is known to be the tested version."""
         self._path, self._wanted, self._storage = path, wanted, storage
         self._table: ArrowTable | None = None
         self._refused: str | None = "the setting engine is spark" if wanted == "spark" else None
         """Why it is Spark's engine."""
 
-    def choose(self, spark: SparkSession, new: TableShape, cluster_by: Sequence[str]) -> None:
-        """Before the first batch. `new`, `cluster_by`: the table that is created if there is none. Raises `InvalidSetting` if the table cannot be
-        written as configured."""
+    def refusal_of_place(self, scheme: str, location: str) -> str | None:
+        """Why the Arrow engine does not write the table at this place; None if it does."""
+        return refusal_of_path(scheme, location) or self._refuses_place(scheme)
+
+    def choose(self, spark: SparkSession, refusal_of_new: str | None) -> None:
+        """Before the first batch. `refusal_of_new`: why the Arrow engine does not write the table that is created if there is none. Raises
+        `InvalidSetting` if the table cannot be written as configured."""
         table = self.arrow(spark)
-        if table is not None and (reason := table.refusal(otherwise=refusal_of_new(new, cluster_by))):
+        if table is not None and (reason := self._refusal_of(table, refusal_of_new)):
             self._refuse(reason)
         if self._refused is None and table is not None:
             require_conditional_put(self._path, table.location, self._storage)
         self.report()
 
+    def _refusal_of(self, table: ArrowTable, refusal_of_new: str | None) -> str | None:
+        try:
+            opened = table.open()
+        except NotOpened as error:
+            return str(error)
+        if opened is None:
+            return refusal_of_new
+        return refusal(opened.protocol, opened.shape) or self._refuses(opened.shape)
+
     def report(self) -> None:
-        """Logs the engine, unless it is simply the default."""
-        if self._wanted != "spark":
-            engine, reason = ("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)
+        """Logs the engine if it or its reason is another than before, unless it is simply the default."""
+        self._report(*(("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)))
+
+    def leave_to_spark(self, reason: str) -> None:
+        """Spark's engine writes this batch, and perhaps not the next one. Raises `InvalidSetting` if it must not."""
+        self._forbid(reason)
+        self._report("spark", reason)
+
+    def _report(self, engine: str, reason: str) -> None:
+        if self._wanted != "spark" and self._reported != (engine, reason):
+            self._reported = engine, reason
             log.info("table engine chosen", table=self._path, engine=engine, reason=reason)
 
     def arrow(self, spark: SparkSession) -> ArrowTable | None:
         """The table by the Arrow engine; None if Spark's writes it."""
         if self._refused is None and self._table is None:
             scheme, location = located(spark, self._path)
-            if reason := refusal_of_path(scheme, location):
+            if reason := self.refusal_of_place(scheme, location):
                 self._refuse(reason)
             elif scheme == LOCAL:
                 require_one_winner(spark, self._path)
@@ -87,9 +116,16 @@ class TableEngine:
                     return transaction
                 self._refuse(reason)
             self.report()
+        if self._wanted == "auto" and not self._is_tested:  # a job that may need no Delta in Spark does not check it at its start
+            internal.check_versions(spark)
+            self._is_tested = True
         return internal.TableTransaction(spark, self._path)
 
     def _refuse(self, reason: str) -> None:
+        self._forbid(reason)
+        self._refused = reason
+
+    def _forbid(self, reason: str) -> None:
+        """Raises if Spark's engine must not write."""
         if self._wanted == "arrow":
             raise InvalidSetting(name="engine", reason=f"is arrow, and {reason}: table={self._path}", nearest=None)
-        self._refused = reason

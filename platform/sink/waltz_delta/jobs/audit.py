@@ -137,7 +137,7 @@ def audit_pipeline(
             if lowest > 0:
                 audited.notes.append(f"partition {partition}: ids below {lowest} were trimmed from the log and cannot be audited")
         table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
-        other = other_zone(internal.TableTransaction(spark, output.target.table).properties(), spark) if depends_on_zone(output) else None
+        other = other_zone(internal.TableTransaction(spark, output.target.table), spark) if depends_on_zone(output) else None
         if other is not None:
             audited.notes.append(f"{TIME_ZONE} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))

@@ -21,7 +21,7 @@ from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
-from waltz_delta.landing.landing import Landing
+from waltz_delta.landing.landing import Landing, needs_delta
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
@@ -109,7 +109,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
-    spark = open_session(f"waltz backfill {settings.name}")
+    spark = open_session(f"waltz backfill {settings.name}", delta=needs_delta(settings))
     try:
         stop = StopRequest(spark)
         landing = Landing(settings, key)

@@ -15,10 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.job_outcome import brief_errors
+from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.engine.allowed import refusal_of_new
 from waltz_delta.engine.arrow_columns import ArrowColumns
-from waltz_delta.engine.arrow_transaction import new_shape
+from waltz_delta.engine.arrow_transaction import new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
@@ -29,7 +32,7 @@ from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_sche
 from waltz_delta.tables.mode import check_declared, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
-from waltz_delta.tables.time_zone import with_zone
+from waltz_delta.tables.time_zone import with_zone, zone_app_id
 
 __all__ = ["ATTEMPTS", "DeltaAppend"]
 
@@ -67,7 +70,7 @@ class DeltaAppend:
         self._properties = dict(properties or {})
         self._evolution: Evolution = evolution
         self._attempts = attempts
-        self._engine = TableEngine(path, engine, storage or {})
+        self.engine = TableEngine(path, engine, storage or {})
         self._fitted: tuple[str, StructType, list[Column]] | None = None
         self._prepared = False
         self.watch = TableWatch(path)
@@ -76,8 +79,8 @@ class DeltaAppend:
         """Raises before the first batch if the sink can never work here: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
         require_columns(schema.fieldNames())
         check_layout(schema, self._partition_by, self._cluster_by)
-        self._engine.choose(spark, new_shape(schema, self._partition_by, self._properties), self._cluster_by)
-        table = self._engine.arrow(spark)
+        self.engine.choose(spark, self.engine_refusal(schema, session_properties(spark)))
+        table = self.engine.arrow(spark)
         if table is None:
             internal.check_versions(spark)
         if is_table(spark, self.path) if table is None else table.is_table():
@@ -96,13 +99,19 @@ class DeltaAppend:
                 reserve(spark, self.path)
         self._prepared = True
 
+    def engine_refusal(self, schema: StructType | None, defaults: Mapping[str, str]) -> str | None:
+        """Why Spark's engine, and not the Arrow engine, creates the table with these columns; None if the Arrow engine does. `schema`: None if it is
+        not known, and then only the rest is judged. `defaults`: properties of every table that the session creates."""
+        partition_by = self._partition_by if schema is not None else ()
+        return refusal_of_new(new_shape(schema or StructType(), partition_by, self._properties, defaults), self._cluster_by)
+
     def begin(self, spark: SparkSession) -> TableTransaction:
         """A transaction on the table, by the engine that writes it."""
-        return self._engine.begin(spark)
+        return self.engine.begin(spark)
 
     def count(self, spark: SparkSession) -> int:
         """The rows of the table, from its log's statistics."""
-        table = self._engine.arrow(spark)
+        table = self.engine.arrow(spark)
         return int(spark.read.format("delta").load(self.path).count()) if table is None else table.count()
 
     def table_schema(self, schema: StructType) -> StructType:
@@ -146,6 +155,8 @@ class DeltaAppend:
             if not transaction.lost_to_another(error):
                 raise
             raise LostRace from error
+        if not transaction.exists and self.engine.arrow(spark) is not None:
+            versions[zone_app_id(spark)] = 1
         batch = -1 if batch_id is None else batch_id
         return _StagedAppend(self, spark, transaction, written, versions, batch)
 
@@ -174,11 +185,13 @@ class DeltaAppend:
         return self._fitted[2]
 
     def _properties_of_new(self, spark: SparkSession) -> dict[str, str]:
-        """`deltalake` creates no table with a property of ours. Its marks show that its rows were appended."""
-        return with_zone(with_mode(self._properties, "append"), spark) if self._engine.arrow(spark) is None else self._properties
+        """`deltalake` creates no table with a property of ours. Its marks show that its rows were appended, and an identifier shows the zone."""
+        if self.engine.arrow(spark) is None:
+            return with_zone(with_mode(self._properties, "append"), spark)
+        return with_defaults(with_interval(self._properties), session_properties(spark))
 
     def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
-        table = self._engine.arrow(spark)
+        table = self.engine.arrow(spark)
         columns = SparkColumns(spark, self.path) if table is None else ArrowColumns(table)
         return fit(columns, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
 

@@ -46,7 +46,7 @@ from waltz_delta.tables.column_names import check_columns
 from waltz_delta.tables.time_zone import depends_on_zone, refuse_other_zone
 from waltz_log.statistics import Summed, snapshot
 
-__all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
+__all__ = ["Landing", "LandingStatistics", "needs_delta", "resulting_schemas", "sink_for"]
 
 _RAISED = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
@@ -118,7 +118,7 @@ class Landing:
             sink.prepare(spark, decoder.good(spark.createDataFrame([], schema)).schema)
             transaction = sink.begin(spark)
             if depends_on_zone(decoder.output):
-                refuse_other_zone(spark, sink.path, transaction.properties())
+                refuse_other_zone(spark, sink.path, transaction)
             if checkpoint is not None and transaction.exists:
                 sink.watch.check(spark, transaction, checkpoint)
         if self._dead_letters is not None:
@@ -305,6 +305,12 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
         found[output.target.table] = schema_of_table = sink.table_schema(rows.schema)
         check_columns(schema_of_table, output.target.properties, merged=output.target.mode != "append")
     return found
+
+
+def needs_delta(settings: LandingSettings) -> bool:
+    """Whether this needs Delta in Spark, whatever the tables are: for Spark's engine, MERGE's table, dead letters, or a takeover."""
+    chosen = any(output.target.mode != "append" or output.target.engine == "spark" for output in settings.outputs)
+    return chosen or settings.dead_letters is not None or bool(settings.former_clusters)
 
 
 def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool, former_clusters: Sequence[str] = ()) -> DeltaAppend | MergeSink:

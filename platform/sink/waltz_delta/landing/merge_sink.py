@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,13 +14,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.job_outcome import brief_errors
-from waltz_delta.base.log_store import LOCAL, located
+from waltz_delta.base.log_store import LOCAL
+from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
-from waltz_delta.engine.allowed import TableShape
+from waltz_delta.engine.allowed import TableShape, refusal_of_created
 from waltz_delta.engine.arrow_merge import DELETES, TABLE_BYTES_MAX, ArrowMerge, newest_rows, refusal_of_merge
 from waltz_delta.engine.arrow_schema import arrow_schema
-from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.engine.written_files import table_columns
 from waltz_delta.landing.append import ATTEMPTS
@@ -122,9 +125,9 @@ class MergeSink:
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
-        self._engine = TableEngine(path, engine, {}, self._refusal)
+        self.engine = TableEngine(path, engine, {}, self._refusal, self._refusal_of_place)
         self._fitted: tuple[str, StructType, list[str], dict[str, Column]] | None = None
-        self._prepared = self._local = False
+        self._prepared = False
         self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
@@ -141,8 +144,10 @@ class MergeSink:
                 raise InvalidRequest(reason=f"the rows have a column {name}, which the table needs for its own; rename one of them")
         internal.check_versions(spark)
         check_layout(made, **self._layout)
+        exists = is_table(spark, self.path)
+        self.engine.choose(spark, self.engine_refusal(made, session_properties(spark)))
         former: Sequence[str] = ()
-        if is_table(spark, self.path):
+        if exists:
             judged = follow_restore(spark, self.path, self.cluster_key)
             former = check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key, self._former_clusters)
         else:
@@ -154,14 +159,21 @@ class MergeSink:
         self._columns(spark, visible)
         inherit_table(spark, self.path, former, self.cluster_key, self.rule.id_columns(), self.rule.tombstones)
         self.rule.prepare(spark, visible)
-        self._local = located(spark, self.path)[0] == LOCAL
-        if isinstance(self._engine.begin(spark), ArrowTransaction):
-            self._engine.report()
         self._prepared = True
 
+    def engine_refusal(self, schema: StructType | None, defaults: Mapping[str, str]) -> str | None:
+        """Why Spark's engine, and not the Arrow engine, merges into the table that is created with these columns; None if the Arrow engine does.
+        `schema`, `defaults`: as in `DeltaAppend`."""
+        columns, properties = json.loads((schema or StructType()).json()), with_defaults(with_interval(self._properties), defaults)
+        typed = TableShape(columns, self._layout["partition_by"] if schema is not None else (), properties)
+        merged = TableShape(columns, self._layout["partition_by"], properties)
+        return refusal_of_created(typed, self._layout["cluster_by"]) or self._refusal(merged)
+
     def _refusal(self, shape: TableShape) -> str | None:
-        elsewhere = None if self._local else "the Arrow engine merges in directories of this machine only"
-        return self.rule.spark_only or elsewhere or refusal_of_merge(shape, self._keys)
+        return refusal_of_merge(shape, self._keys)
+
+    def _refusal_of_place(self, scheme: str) -> str | None:
+        return self.rule.spark_only or (None if scheme == LOCAL else "the Arrow engine merges in directories of this machine only")
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`."""
@@ -205,11 +217,13 @@ class MergeSink:
 
     def _arrow_transaction(self, spark: SparkSession, covered: BatchRange) -> ArrowTransaction | None:
         """None if Spark's engine merges this batch. Finishes the MERGE of a driver of Spark's engine that died."""
-        if sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
+        transaction = self.engine.begin(spark)
+        if not isinstance(transaction, ArrowTransaction):
             return None
-        transaction = self._engine.begin(spark)
-        if not isinstance(transaction, ArrowTransaction) or transaction.bytes > TABLE_BYTES_MAX:
+        if too_large := _too_large(transaction, covered):
+            self.engine.leave_to_spark(too_large)
             return None
+        self.engine.report()
         refuse_superseded(transaction, self.path, self.cluster_key)
         started, finished = (transaction.version(name) or 0 for name in self._numbers)
         if started <= finished:
@@ -238,12 +252,15 @@ class MergeSink:
         frame = frame.withColumns(converted) if converted else frame
         shape = transaction.shape
         assert shape is not None
-        held = StructType([field for field in StructType.fromJson(dict(shape.schema)).fields if field.name in columns])
+        written = {name.lower() for name in columns}
+        held = StructType([field for field in StructType.fromJson(dict(shape.schema)).fields if field.name.lower() in written])
+        names = {name.lower(): name for name in held.names}
+        keys = [names[key.lower()] for key in self._keys]
         flagged = mark_deletes(frame, self.rule.deletes)
         source = flagged.select(*table_columns(flagged.schema, held), f.col(DELETED).alias(DELETES)).toArrow()
         types = arrow_schema(shape.schema)
         typed = source.cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
-        merge = ArrowMerge(newest_rows(typed, self._keys, self.path), self._keys, held.names)
+        merge = ArrowMerge(newest_rows(typed, keys, self.path), keys, held.names)
         started, finished = self._numbers
         number = (transaction.version(finished) or 0) + 1  # none is started that is not finished
         return _StagedArrowMerge(self, spark, transaction, merge, {**new, started: number, finished: number}, -1 if batch_id is None else batch_id)
@@ -282,6 +299,16 @@ class MergeSink:
             converted = dict(zip(other, stored_columns(held, visible, other), strict=True))
             self._fitted = (text, visible, names, converted)
         return self._fitted[2:]
+
+
+def _too_large(table: ArrowTransaction, covered: BatchRange) -> str | None:
+    """Why the driver does not merge this batch into this table; None if it does."""
+    if sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
+        limit = "set maxTransactionsPerTrigger to at most that"
+        return f"a batch has more than {ARROW_ROWS_MAX:,} transactions, which the driver does not merge; {limit}"
+    if table.bytes > TABLE_BYTES_MAX:
+        return f"the table has more than {TABLE_BYTES_MAX:,} bytes, into which the driver does not merge"
+    return None
 
 
 def _visible(schema: StructType) -> StructType:

@@ -7,31 +7,43 @@ of a select list (`--spark`). Existing tables, clusters and checkpoints are not 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # JSON values
 from urllib.parse import urlsplit
 
+from pyspark.sql.types import StructType
+
 from pyspark_waltz.decode.formats import own_columns, read_schema
-from waltz_delta.engine.allowed import TableShape, refusal_of_new, refusal_of_path
-from waltz_delta.landing.upsert import UpsertRule
+from pyspark_waltz.schema import SCHEMA
+from waltz_delta.base.log_store import LOCAL
+from waltz_delta.landing.landing import sink_for
 from waltz_delta.launch import enter_environment
+from waltz_delta.pipelines.declared_types import declared_fields, declared_schema
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
-from waltz_delta.settings import LandingSettings, OutputSettings, TargetSettings
+from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_log.cli.printing import print_data
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
 from waltz_log.outside_text import printable
 
-__all__ = ["declared_columns", "declared_engine", "print_schema", "run"]
+__all__ = ["declared_columns", "declared_engine", "print_schema", "run", "table_schema"]
+
+BY_SPARK = "needs Spark: --spark"
 
 LOG_COLUMNS = (("partition", "INT"), ("transaction_id", "BIGINT"), ("timestamp", "TIMESTAMP"), ("header", "INT"))
 
-_FIELD = re.compile(r"`?(?P<name>[^\s`:]+)`?\s*:?\s*(?P<kind>.+?)(?:\s+NOT\s+NULL)?(?:\s+COMMENT\s.*)?", re.IGNORECASE | re.DOTALL)
-
 Columns = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of a table of a pipeline. `columns`: None if only Spark can derive them."""
+
+    columns: Columns | None
+    engine: str
 
 
 def run(files: list[Path], *, spark: bool, output: str) -> int:
@@ -41,7 +53,7 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
     pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
     problems = {path: list(wrong) for path, (_, wrong) in found.items()}
     _refuse_shared(pipelines, problems)
-    schemas = {}
+    schemas: dict[Path, dict[str, _Found]] = {}
     for path, settings in pipelines.items():
         try:
             schemas[path] = _declared(settings)
@@ -49,8 +61,7 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
             problems[path].append(Problem(1, f"decode.{error.name}", error.reason, error.nearest))
             schemas[path] = {}
     if spark and pipelines:
-        for path, columns in _asked_of_spark(pipelines, problems):
-            schemas[path] = dict(columns)
+        schemas |= _asked_of_spark(pipelines, problems)
     if output == "table":
         _print_table(pipelines, problems, schemas)
     else:
@@ -63,9 +74,16 @@ def print_schema() -> int:
     return OK
 
 
-def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
+def _declared(settings: PipelineSettings) -> dict[str, _Found]:
     plain = not settings.options.include_metadata and not settings.options.by_topic
-    return {output.target.table: declared_columns(output) if plain else None for output in settings.outputs}
+    return {
+        output.target.table: _Found(declared_columns(output) if plain else None, _engine(settings, output, table_schema(output)))
+        for output in settings.outputs
+    }
+
+
+def _engine(settings: LandingSettings, output: OutputSettings, schema: StructType | None) -> str:
+    return declared_engine(output, schema, dead_letters=settings.dead_letters is not None)
 
 
 def declared_columns(output: OutputSettings) -> Columns | None:
@@ -80,18 +98,7 @@ def declared_columns(output: OutputSettings) -> Columns | None:
         return [*LOG_COLUMNS, *((field.name, _shown(field.dataType.simpleString())) for field in own)]
     if output.decode.columns is None:
         return [*LOG_COLUMNS, ("data", "BINARY")]
-    return [*LOG_COLUMNS, *_fields(output.decode.columns)]
-
-
-def _fields(ddl: str) -> Iterator[tuple[str, str]]:
-    """Parses `a INT NOT NULL, b STRUCT<c: INT, d: STRING>` into pairs of name and type."""
-    depth, start = 0, 0
-    for at, letter in enumerate([*ddl, ","]):
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            if field := _FIELD.fullmatch(ddl[start:at].strip()):
-                yield field["name"], _shown(field["kind"])
-            start = at + 1
+    return [*LOG_COLUMNS, *((name, _shown(kind)) for name, kind in declared_fields(output.decode.columns))]
 
 
 def _shown(kind: str) -> str:
@@ -108,9 +115,7 @@ def _refuse_shared(pipelines: dict[Path, PipelineSettings], problems: dict[Path,
                 problems[path].append(Problem(1, what, f"{value} is that of {other} too; every pipeline has its own"))
 
 
-def _asked_of_spark(
-    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]
-) -> Iterator[tuple[Path, Iterator[tuple[str, Columns]]]]:
+def _asked_of_spark(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]) -> dict[Path, dict[str, _Found]]:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -121,6 +126,7 @@ def _asked_of_spark(
     builder = SparkSession.builder.appName("waltz pipeline check").master("local[1]").config("spark.ui.enabled", "false")
     session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    found: dict[Path, dict[str, _Found]] = {}
     try:
         for path, settings in pipelines.items():
             try:
@@ -129,48 +135,57 @@ def _asked_of_spark(
             except (PySparkException, InvalidSetting) as error:
                 problems[path].append(Problem(1, "outputs", str(error).strip().split("\n")[0]))
             else:
-                yield (
-                    path,
-                    ((table, [(field.name, field.dataType.simpleString().upper()) for field in schema]) for table, schema in schemas.items()),
-                )
+                outputs = {output.target.table: output for output in settings.outputs}
+                found[path] = {
+                    table: _Found(
+                        [(field.name, field.dataType.simpleString().upper()) for field in schema], _engine(settings, outputs[table], schema)
+                    )
+                    for table, schema in schemas.items()
+                }
     finally:
         session.stop()
+    return found
 
 
-def declared_engine(target: TargetSettings) -> str:
-    """The engine that writes a table, and why it is Spark's. A table that exists decides only when the pipeline starts."""
-    if target.mode == "history":
-        return "spark: mode history"
+def declared_engine(output: OutputSettings, schema: StructType | None, *, dead_letters: bool) -> str:
+    """The engine that writes a table, and why it is Spark's, as the job chooses it for a new table. A table that exists decides only when the
+    pipeline starts. `schema`: the columns of the table; None if only Spark can derive them."""
+    target = output.target
     if target.engine == "spark":
         return "spark"
-    if target.mode == "upsert" and (reason := _refusal_of_upsert(target)):
+    sink = sink_for(output, "", dead_letters=dead_letters)
+    place = urlsplit(target.table).scheme or LOCAL
+    reason = sink.engine.refusal_of_place(place, target.table) or sink.engine_refusal(schema, {})
+    if reason is not None:
         return f"spark: {reason}"
-    new = TableShape({"type": "struct", "fields": []}, (), target.properties)
-    scheme = urlsplit(target.table).scheme or "file"
-    reason = refusal_of_path(scheme, target.table) or refusal_of_new(new, target.layout.cluster_by)
-    return "arrow" if reason is None else f"spark: {reason}"
+    return "arrow" if schema is not None else f"arrow: if its columns allow it, {BY_SPARK}"
 
 
-def _refusal_of_upsert(target: TargetSettings) -> str | None:
-    if target.layout.partition_by:
-        return "the Arrow engine does not merge into partitioned tables"
-    if (urlsplit(target.table).scheme or "file") != "file":
-        return "the Arrow engine merges in directories of this machine only"
-    return UpsertRule(target.keys, target.sequence, target.deletes, None).spark_only
+def table_schema(output: OutputSettings) -> StructType | None:
+    """The columns of the table in types of Spark; None if only Spark can derive them. Raises `InvalidSetting` for a schema that cannot be read or is
+    none."""
+    schema = read_schema(output.decode)
+    if output.projection.select is not None:
+        return None
+    if schema is not None:
+        found: StructType | None = own_columns(output.decode, schema)
+    elif output.decode.columns is not None:
+        found = declared_schema(output.decode.columns)
+    else:
+        found = StructType([SCHEMA["data"]])
+    return None if found is None else StructType([*(field for field in SCHEMA.fields if field.name != "data"), *found.fields])
 
 
-def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str, str]]:
+def _rows(settings: LandingSettings, tables: dict[str, _Found]) -> Iterator[tuple[str, str, str, str]]:
     for output in settings.outputs:
-        columns = schemas.get(output.target.table)
-        shown = ", ".join(f"{name} {kind}" for name, kind in columns) if columns is not None else "needs Spark: --spark"
-        yield output.target.table, output.target.mode, declared_engine(output.target), shown
+        found = tables[output.target.table]
+        shown = ", ".join(f"{name} {kind}" for name, kind in found.columns) if found.columns is not None else BY_SPARK
+        yield output.target.table, output.target.mode, found.engine, shown
     if settings.dead_letters is not None:
         yield settings.dead_letters.table, "dead letters", "spark", ""
 
 
-def _print_table(
-    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]
-) -> None:
+def _print_table(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, _Found]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -187,7 +202,7 @@ def _print_table(
 
 
 def _as_data(
-    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]
+    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, _Found]]
 ) -> list[dict[str, Any]]:
     shown = []
     for path, wrong in problems.items():
@@ -197,8 +212,8 @@ def _as_data(
                 "file": str(path),
                 "problems": [{"line": p.line, "where": p.where, "reason": p.reason, "nearest": p.nearest} for p in wrong],
                 "pipeline": settings.name if settings is not None else None,
-                "tables": {name: columns and dict(columns) for name, columns in schemas.get(path, {}).items()},
-                "engines": {} if settings is None else {output.target.table: declared_engine(output.target) for output in settings.outputs},
+                "tables": {name: found.columns and dict(found.columns) for name, found in schemas.get(path, {}).items()},
+                "engines": {name: found.engine for name, found in schemas.get(path, {}).items()},
             }
         )
     return shown

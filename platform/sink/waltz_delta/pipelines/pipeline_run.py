@@ -28,7 +28,7 @@ from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import open_session
 from waltz_delta.base.stopping import StopRequest
 from waltz_delta.landing.batch_traces import BatchTraces, OwnersMemory
-from waltz_delta.landing.landing import Landing
+from waltz_delta.landing.landing import Landing, needs_delta
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
 from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.metrics import LiveLine, PrometheusMetrics
@@ -67,7 +67,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], metrics: Metr
     with ExitStack() as stack:
         if metrics.port is not None or metrics.file is not None:
             stack.enter_context(PrometheusMetrics(board, metrics))
-        spark = open_session(f"waltz {job}")
+        spark = open_session(f"waltz {job}", delta=any(map(needs_delta, pipelines)))
         stack.callback(spark.stop)
         stack.callback(CHECKPOINTS.settle, CHECKPOINTS_PATIENCE_S)
         stop = StopRequest(spark)

@@ -22,6 +22,7 @@ from waltz_delta import NotADeltaTable, high_water_marks
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.allowed import refusal_of_path
+from waltz_delta.engine.arrow_table import NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.errors import StoreUnavailable
 from waltz_delta.marks.restores import is_ours, restored_by
@@ -348,7 +349,8 @@ def test_a_table_that_deltalake_does_not_open_is_left_to_spark(tmp_path: Path, n
     table = opened(tmp_path)
     commit = "\n".join(json.dumps(action) for action in ({"protocol": protocol}, {"metaData": {**metadata, "configuration": {}}}))
     (tmp_path / "_delta_log" / f"{0:020d}.json").write_text(commit)
-    assert "deltalake does not open the table" in str(table.refusal(otherwise=None))
+    with pytest.raises(NotOpened, match="deltalake does not open the table"):
+        table.open()
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "é#1", "what?", "=,;"])

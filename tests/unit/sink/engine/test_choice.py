@@ -1,0 +1,61 @@
+"""What the engine of a table says of its choice, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waltz_delta.engine import choice
+from waltz_delta.engine.choice import EngineChoice, TableEngine
+from waltz_log.errors import InvalidSetting
+
+LARGE = "the table is too large"
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Engine and reason of each line."""
+    lines: list[tuple[str, str]] = []
+    monkeypatch.setattr(choice, "log", SimpleNamespace(info=lambda event, *, table, engine, reason: lines.append((engine, reason))))
+    return lines
+
+
+def engine(path: Path, wanted: EngineChoice) -> TableEngine:
+    return TableEngine(str(path), wanted, {})
+
+
+def test_a_batch_for_spark_is_logged_when_the_engine_changes_and_not_each_time(tmp_path: Path, logged: list[tuple[str, str]]) -> None:
+    made = engine(tmp_path, "auto")
+    for _ in range(2):
+        made.report()
+    for reason in (LARGE, LARGE, "the batch is too large", LARGE):
+        made.leave_to_spark(reason)
+    made.report()
+    engines = [line[0] for line in logged]
+    reasons = [line[1] for line in logged]
+    assert engines == ["arrow", "spark", "spark", "spark", "arrow"]
+    assert reasons[1:4] == [LARGE, "the batch is too large", LARGE]
+
+
+def test_the_engine_arrow_refuses_what_spark_would_have_to_write(tmp_path: Path, logged: list[tuple[str, str]]) -> None:
+    with pytest.raises(InvalidSetting, match=rf"engine is arrow, and {LARGE}: table="):
+        engine(tmp_path, "arrow").leave_to_spark(LARGE)
+    assert logged == []
+
+
+def test_the_default_is_not_logged(tmp_path: Path, logged: list[tuple[str, str]]) -> None:
+    engine(tmp_path, "spark").report()
+    assert logged == []
+
+
+def test_a_place_is_judged_by_the_rules_of_every_table_then_by_those_of_the_sink(tmp_path: Path) -> None:
+    def refuses(scheme: str) -> str | None:
+        return None if scheme == "file" else "elsewhere"
+
+    made: Any = TableEngine(str(tmp_path), "auto", {}, refuses_place=refuses)
+    assert made.refusal_of_place("file", "/lake/legs") is None
+    assert made.refusal_of_place("s3", "s3://lake/legs") == "elsewhere"
+    assert made.refusal_of_place("hdfs", "hdfs:/lake/legs") == "the Arrow engine does not write to hdfs: paths"
