@@ -4,6 +4,8 @@ of what the driver merges."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +108,25 @@ def test_the_check_of_a_file_judges_a_place_as_the_job_does(spark: Any, logged: 
     sink = sink_for(output, KEY, dead_letters=False)
     sink.engine.choose(spark, None)
     assert [(table, said)] == [(place, f"{engine}: {reason}") for place, engine, reason in logged]
+
+
+def test_spark_derives_the_columns_that_decide_for_a_select_list(tmp_path: Path, spark_environment: dict[str, str]) -> None:
+    """In a process of its own, because the command ends its session."""
+    targets = {name: f"{{table: {tmp_path / name}, engine: auto, mode: upsert, keys: [k]}}" for name in ("exact", "rounded")}
+    values = {"exact": "header AS n", "rounded": "CAST(header AS DOUBLE) AS d"}
+    outputs = "".join(f"  - {{target: {targets[name]}, projection: {{select: 'header AS k, {values[name]}'}}}}\n" for name in targets)
+    file = tmp_path / "legs.yaml"
+    file.write_text(f"name: legs\nsource: {{cluster: [localhost:1]}}\ncheckpoint: /c\noutputs:\n{outputs}")
+    command = [sys.executable, "-m", "waltz_log.cli", "pipeline", "check", str(file), "--output", "json"]
+    engines = []
+    for more in ([], ["--spark"]):
+        done = subprocess.run([*command, *more], env=spark_environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        engines.append({Path(table).name: engine for table, engine in json.loads(done.stdout)[0]["engines"].items()})
+    undecided = "arrow: if its columns allow it, needs Spark: --spark"
+    assert engines[0] == {"exact": undecided, "rounded": undecided}
+    assert engines[1]["exact"] == "arrow"
+    assert engines[1]["rounded"].startswith("spark: MERGE of deltalake would write statistics of d")
 
 
 @pytest.fixture
