@@ -13,7 +13,7 @@ __all__ = ["end_process"]
 
 def end_process(code: int) -> NoReturn:
     """Runs what is registered for the exit, writes what is buffered, and ends without the destructors of C libraries. Of the processes in which
-    `deltalake` 1.6.6 merged, one in 30 ends with SIGSEGV in them, and a job that committed everything would look failed to its supervisor."""
+    `deltalake` 1.6.6 merged, one in 30 ends with SIGSEGV in them, and a job that committed everything would count as failed."""
     try:
         atexit._run_exitfuncs()
         logging.shutdown()
