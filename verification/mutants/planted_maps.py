@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,8 +69,8 @@ def difference_lost_while_sending() -> None:
     """What changes while an answer is being sent to a slow follower counts as sent with it. The client does not notice that the next difference
     begins above what it knows."""
 
-    async def send(self: Followers, stream: Any, view: View, cursor: Mapping[str, int]) -> dict[str, int]:
-        await sent(self, stream, view, cursor)
+    async def send(self: Followers, stream: Any, view: View, *how: Any) -> dict[str, int]:
+        await sent(self, stream, view, *how)
         await asyncio.sleep(0.1)
         return self._directory.versions(view)
 

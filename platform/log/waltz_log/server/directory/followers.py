@@ -3,6 +3,9 @@
 Each follower has a cursor: the versions that were sent to it. A slow one gets the differences of several changes merged into one, and waits in its
 own task, so it delays no other and nothing queues up for it. Followers with the same rights and the same cursor share the bytes of an answer. A
 stream ends after a random time, so that followers spread again over the servers, and rights that were revoked while this server was cut off end.
+
+Followers that do not read keep no other from its first answer: places for first answers go to principals in turns, and become free after a second.
+What a follower has not read by then counts as unread of its principal (`transport.unread`), and a principal without room for more is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from waltz_log.core.ports import Sender
 from waltz_log.core.status.server_statistics import FollowerStatistics
 from waltz_log.errors import ClusterUnavailable, ConnectionLost, QuotaExceeded, Unavailable
 from waltz_log.security.callers import caller
+from waltz_log.server.base.fair_places import FairPlaces
 from waltz_log.server.directory.directory import Directory, View
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.unread import Room, Unread
 
 __all__ = ["Followers"]
 
@@ -40,7 +45,13 @@ LIFE_S: Final = (600.0, 1200.0)
 CHUNK_BYTES: Final = 256 * 1024
 
 SENDING_MAX: Final = 32
-"""Followers that are sent a first answer at once: the transport copies each answer, of up to megabytes. Others wait in line."""
+"""Followers that are sent a first answer at once: the transport copies each answer, of up to megabytes. Others wait, their principals in turns."""
+
+PLACE_S: Final = 1.0
+"""After which time a first answer is sent without a place, to a follower that reads slowly: shorter than clients wait for the first message."""
+
+ROOM_S: Final = 1.0
+"""For room for a first answer among what the principal does not read."""
 
 RETRY_S: Final = 5.0
 
@@ -52,15 +63,17 @@ SHARED_MAX: Final = 64
 
 
 class Followers:
-    """The followers of one process. `count_max`: how many it serves; one principal may be half of them."""
+    """The followers of one process. `count_max`: how many it serves; one principal may be half of them. `unread`: of followers alone. None: no
+    limit."""
 
-    def __init__(self, directory: Directory, key: bytes, count_max: int, rng: Random) -> None:
+    def __init__(self, directory: Directory, key: bytes, count_max: int, rng: Random, unread: Unread | None = None) -> None:
         self._directory = directory
         self._key = key
         self._count_max = count_max
         self._rng = rng
         self._principals: Counter[str] = Counter()
-        self._sending = asyncio.Semaphore(SENDING_MAX)
+        self._unread = unread or Unread(0)
+        self._first_answers = FairPlaces(SENDING_MAX, PLACE_S)
         self._shared: dict[tuple[View, tuple[tuple[str, int], ...]], list[bytes]] = {}
         self._shared_at = -1
         self._sent_bytes = 0
@@ -74,11 +87,12 @@ class Followers:
         return FollowerStatistics(self.count, self._sent_bytes, self._refused, round(self._directory.age_s, 3))
 
     async def follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
-        """Until the follower is gone, does not read any more, or the stream's time is over. Raises `QuotaExceeded` if there are too many,
-        `PermissionDenied` for one without any right, and `Unavailable` if this server knows an older state than the follower."""
+        """Until the follower is gone, does not read any more, or the stream's time is over. Raises `QuotaExceeded` if there are too many, or too much
+        is unread, `PermissionDenied` for one without any right, and `Unavailable` if this server knows an older state than the follower."""
         peer = caller()
         self._directory.expect_member()
-        with self._counted("" if peer is None else peer.principal):
+        principal = "" if peer is None else peer.principal
+        with self._counted(principal):
             stated = {each.source: each.version for each in request.versions}
             await self._catch_up(stated, request.epoch)
             epoch, view = self._directory.epoch, await self._directory.view(peer)
@@ -100,8 +114,8 @@ class Followers:
                         epoch, cursor = self._directory.epoch, {}
                     if is_first:
                         is_first = False
-                        async with self._sending:
-                            cursor = await self._send(stream, view, cursor)
+                        async with self._first_answers.place(principal):
+                            cursor = await self._send(stream, view, cursor, ROOM_S)
                     else:
                         cursor = await self._send(stream, view, cursor)
                 else:
@@ -145,13 +159,23 @@ class Followers:
 
     # ---- answers ---------------------------------------------------------------------------------------------------------------------------------
 
-    async def _send(self, stream: Sender[pb.FollowResponse], view: View, cursor: Mapping[str, int]) -> dict[str, int]:
-        """Returns the cursor after it."""
+    async def _send(self, stream: Sender[pb.FollowResponse], view: View, cursor: Mapping[str, int], room_s: float = SEND_S) -> dict[str, int]:
+        """Returns the cursor after it. `room_s`: how long to wait for room. The answer is in memory meanwhile, so a first one, which no other
+        follower may share, waits only as long as it has a place."""
         answers = self._answers(view, cursor)
         reached = self._directory.versions(view)
-        for at, answer in enumerate(answers, 1):
-            await self._send_message(stream, answer, more=at < len(answers))
+        async with await self._room(sum(map(len, answers)), room_s):
+            for at, answer in enumerate(answers, 1):
+                await self._send_message(stream, answer, more=at < len(answers))
         return reached
+
+    async def _room(self, size: int, timeout_s: float) -> Room:
+        peer = caller()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._unread.acquire(peer, size)
+        except TimeoutError:
+            raise self._unread.exceeded(None if peer is None else peer.principal) from None
 
     def _answers(self, view: View, cursor: Mapping[str, int]) -> list[bytes]:
         if self._shared_at != self._directory.revision:

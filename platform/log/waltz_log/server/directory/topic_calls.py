@@ -23,6 +23,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest, NoSuchTopic, Pe
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import acted
 from waltz_log.security.callers import caller
+from waltz_log.server.base.fair_places import FairPlaces
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -35,7 +36,7 @@ PROPERTIES_BYTES_MAX: Final = 4096
 """For one topic of a caller that may not administer: all topics are one value of the coordinator, of at most a megabyte."""
 
 CREATING_MAX: Final = 4
-"""Creations at once. Others wait."""
+"""Creations at once. Others wait, their principals in turns."""
 
 READ_S: Final = 1.0
 """For the coordinator to answer."""
@@ -53,7 +54,7 @@ class TopicCalls:
         self._network = network
         self._access = access
         self._clock = clock
-        self._creating = asyncio.Semaphore(CREATING_MAX)
+        self._creating = FairPlaces(CREATING_MAX)
 
     async def serve(self, request: pb.TopicsRequest) -> pb.TopicsResponse:
         """Raises `InvalidRequest`, `InvalidSetting`, `NoSuchTopic`, `PermissionDenied`, `Unavailable`."""
@@ -98,7 +99,8 @@ class TopicCalls:
         if not plan.discloses:
             self._expect_modest(plan, await read_catalogue(self._coordinator), len(await pool_of(self._coordinator)))
         contents: list[PartitionContents] = []
-        async with self._creating:
+        peer = caller()
+        async with self._creating.place("" if peer is None else peer.principal):
             about = (self._coordinator, self._network, plan)
             if request.dry_run:
                 topic, contents = await plan_topic(*about, now_ms=self._clock.now_ms, timeout_s=ASK_S)

@@ -16,6 +16,7 @@ from waltz_log.core.outbox_record import OUTBOXES_MAX, OUTBOXES_OF_PRINCIPAL_MAX
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import InvalidRequest, ProtocolViolation, Unavailable
 from waltz_log.security.access import AccessControl
+from waltz_log.server.base.fair_places import FairPlaces
 from waltz_log.server.identities.client_ids import ClientIds
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -33,7 +34,8 @@ class OutboxRecords:
         self._client_ids = client_ids
         self._principals: dict[str, str] = {}
         """For the records that were counted, by the name of their node."""
-        self._counting = asyncio.Lock()
+        self._counting = FairPlaces(1)
+        """One count at a time, of each principal in turn."""
 
     async def serve(self, request: pb.OutboxRequest, cluster: ClusterParameters) -> pb.OutboxResponse:
         """Raises `PermissionDenied` for the client id of another principal, in the same words as for one that was never given."""
@@ -102,7 +104,7 @@ class OutboxRecords:
 
     async def _expect_room(self) -> None:
         """Raises `Unavailable` if the cluster, or the caller's principal, has as many outboxes as it may. The intents of a refused one wait."""
-        async with self._counting:
+        async with self._counting.place(self._client_ids.principal):
             names = await self._coordinator.children(OUTBOXES)
             if len(names) >= OUTBOXES_MAX:
                 raise Unavailable(reason=f"the cluster has {OUTBOXES_MAX} outboxes, which is the limit")

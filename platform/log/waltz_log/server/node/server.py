@@ -58,6 +58,7 @@ from waltz_log.statistics import to_json
 from waltz_log.telemetry.tracer import Tracer
 from waltz_log.transport import methods, versions
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.unread import Unread
 from waltz_log.transport.versions import Versions, agreed
 
 __all__ = ["LogServer"]
@@ -157,7 +158,8 @@ class LogServer:
             await follower.read(latest=True)
         await self._directory.read()
         await self._cluster_calls.read()
-        self._followers = Followers(self._directory, self._cluster.key.bytes, self._settings.followers_max, Random(self._owner_secret))
+        unread = Unread(self._settings.unread_bytes_per_principal)
+        self._followers = Followers(self._directory, self._cluster.key.bytes, self._settings.followers_max, Random(self._owner_secret), unread)
         if self._membership is not None:
             self.server_id = await self._membership.register()
         self._listener = await self._network.serve(self._settings.listen, self.service())

@@ -170,6 +170,36 @@ async def test_only_the_own_subscribers_are_described(cluster: MemoryCluster) ->
             assert list(place["subscribers"]) == seen
 
 
+async def test_a_principal_with_many_creations_does_not_keep_another_from_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the owners of log partitions; here those of one principal wait for ever."""
+    waiting = 0
+
+    async def planned(coordinator: Any, network: Any, plan: Any, **more: Any) -> Any:
+        nonlocal waiting
+        if plan.name.namespace != "shop":
+            return await unchanged(coordinator, network, plan, **more)
+        waiting += 1
+        return await asyncio.get_running_loop().create_future()
+
+    unchanged = topic_calls.plan_topic
+    monkeypatch.setattr(topic_calls, "plan_topic", planned)
+    address = cluster.servers["server-0"][0].address
+
+    async def create(host: str, topic: str) -> pb.TopicsResponse:
+        request = pb.TopicsRequest(cluster_key=cluster.key.bytes, action=CREATE, topic=topic, plan=PLAN, dry_run=True)
+        return await cluster.network.host(host).connect(address).call(TOPICS, request, timeout_s=10)
+
+    many = [asyncio.ensure_future(create(MANAGER, f"shop/new{number}")) for number in range(20)]
+    async with asyncio.timeout(10):
+        while waiting < topic_calls.CREATING_MAX // 2:
+            await asyncio.sleep(0.001)
+    assert names(await create("client", "bank/new")) == ["bank/new"]
+    assert waiting == topic_calls.CREATING_MAX // 2
+    for each in many:
+        each.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
+
+
 async def test_the_list_is_answered_while_the_coordinator_is_away(cluster: MemoryCluster, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_calls, "READ_S", 0.05)
     for _, session in cluster.servers.values():
