@@ -2,6 +2,8 @@
 
 A stream that ends, that is silent, or whose server has been cut off from the coordinator for long is replaced by one at another server. The servers
 that the map names come first, then those that the application named, which are resolved again; after a round in which all failed, these come first.
+A client returns within `retry_base_s` after its stream has ended. If a server was too busy for it, it pauses longer, so that clients that return
+together do not keep the servers busy with connections that they have given up by then.
 The map outlives all streams: owners can be reached with it while no server answers. The cluster's key is configured, or pinned with the first answer.
 """
 
@@ -19,7 +21,16 @@ from waltz_log.client.owners.seeds import Seeds
 from waltz_log.core.cluster_address import SERVERS_EXAMPLE
 from waltz_log.core.cluster_map import ClusterMap, MapPart
 from waltz_log.core.ports import Network, Receiver
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, ConnectionLost, InvalidSetting, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.errors import (
+    ClusterKeyMismatch,
+    ClusterUnavailable,
+    ConnectionLost,
+    InvalidSetting,
+    ProtocolViolation,
+    QuotaExceeded,
+    Unavailable,
+    WaltzError,
+)
 from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import FOLLOW
@@ -29,7 +40,7 @@ __all__ = ["Following", "stated_versions"]
 log = get_logger(__name__)
 
 FIRST_ANSWER_S: Final = 2.0
-"""One server's time for its first answer, so that one that hangs leaves time for the others."""
+"""One server's time for each message of its first answer, so that one that hangs leaves time for the others. A large answer has several."""
 
 SILENCE_S: Final = 15.0
 """A server says something every 5 s."""
@@ -53,6 +64,8 @@ class Following:
         self._failed: dict[str, int] = {}
         """The addresses that failed, and in which order; they are tried last."""
         self._failures = 0
+        self._busy_s = 0.0
+        """How long to leave the servers alone, as they were in the last round: one was too busy to answer, or asked for a pause."""
         self._last: WaltzError | None = None
         self._seeds_first = True
         self._everything = False
@@ -119,7 +132,7 @@ class Following:
                         log.info("no log server can be followed, retrying", reason=str(error))
                     else:
                         log.warning("no log server answers yet, retrying", reason=str(error))
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(max(backoff.next_s(), self._busy_s))
 
     async def _final(self, error: WaltzError) -> WaltzError | None:
         """What makes no sense to retry before the first answer."""
@@ -136,12 +149,16 @@ class Following:
     async def _round(self, first: asyncio.Future[None], backoff: Backoff) -> None:
         """Follows at the first server that answers, until its stream ends. Raises the last error if none does."""
         last: WaltzError | None = None
+        self._busy_s = 0.0
+        loop = asyncio.get_running_loop()
         for address in await self._candidates():
             self.server = None
+            began_s = loop.time()
             try:
                 await self._follow(address, first, backoff)
                 return
             except WaltzError as error:
+                self._busy_s = max(self._busy_s, self._pause_s(error, loop.time() - began_s if self.server is None else 0.0))
                 self._failures += 1
                 self._failed[address] = self._failures
                 if not isinstance(error, ClusterKeyMismatch):
@@ -151,6 +168,12 @@ class Following:
                 if self.server is not None and isinstance(error, ConnectionLost):
                     return  # it was followed until then: the next round begins without a pause
         raise last or ClusterUnavailable(address=self._seeds.text, reason="there is no address")
+
+    def _pause_s(self, error: WaltzError, waited_s: float) -> float:
+        """Jitter over a longer time after an attempt that showed that a server is too busy. `waited_s`: for a first answer that did not come."""
+        if isinstance(error, QuotaExceeded):
+            return error.retry_after_s * (0.5 + self._rng.random())
+        return self._rng.random() * self._settings.retry_cap_s if waited_s >= FIRST_ANSWER_S else 0.0
 
     async def _candidates(self) -> list[str]:
         learned = sorted(self.map.assignment.addresses.values())
@@ -196,12 +219,8 @@ class Following:
             await channel.close()
 
     async def _receive_first(self, stream: Receiver[pb.FollowResponse], address: str) -> None:
-        try:
-            async with asyncio.timeout(FIRST_ANSWER_S):
-                if not await self._receive(stream, address, FIRST_ANSWER_S):
-                    raise ConnectionLost(address=address, reason="the stream ended without an answer")
-        except TimeoutError:
-            raise ConnectionLost(address=address, reason=f"no answer within {FIRST_ANSWER_S:g} s") from None
+        if not await self._receive(stream, address, FIRST_ANSWER_S):
+            raise ConnectionLost(address=address, reason="the stream ended without an answer")
 
     async def _receive(self, stream: Receiver[pb.FollowResponse], address: str, timeout_s: float) -> bool:
         """Applies one answer, of one message or several. False: the stream ended in order."""

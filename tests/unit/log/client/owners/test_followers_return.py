@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from waltz_log.client import ClientSettings
-from waltz_log.client.owners.following import Following
+from waltz_log.client.owners.following import FIRST_ANSWER_S, Following
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.cluster_map import assignment_items, parameters_items
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership
 from waltz_log.core.ports import Sender
-from waltz_log.errors import Unavailable
+from waltz_log.errors import QuotaExceeded, Unavailable
 from waltz_log.testing.cluster import CLUSTER_KEY
 from waltz_log.testing.known_servers import KnownServers
 from waltz_log.testing.network import MemoryNetwork
@@ -99,13 +99,15 @@ class Server:
         return pb.BoundResponse(bounds=[pb.Bound(partition=request.partitions[0], session=1, high_water_mark=0)])
 
 
+SLOW_RETRIES = ClientSettings(retry_base_s=PAUSE_S, retry_cap_s=PAUSE_S)
+
+
 @asynccontextmanager
-async def _followed() -> AsyncIterator[Server]:
+async def _followed(kind: type[Server] = Server, settings: ClientSettings = SLOW_RETRIES) -> AsyncIterator[Server]:
     """A server with `FOLLOWERS`."""
     network = MemoryNetwork()
-    server = Server(network)
+    server = kind(network)
     await server.listen()
-    settings = ClientSettings(retry_base_s=PAUSE_S, retry_cap_s=PAUSE_S)
     made = [Following(KnownServers(lambda: [ADDRESS]), network, settings, random.Random(seed), lambda _: None) for seed in range(FOLLOWERS)]
     for each in made:
         await each.open()
@@ -154,6 +156,48 @@ def test_followers_that_a_server_refuses_do_not_return_together() -> None:
     together = max(sum(at <= each < at + 0.05 for each in attempts) for at in attempts)
     assert len(attempts) > 3 * FOLLOWERS
     assert together < FOLLOWERS / 4, f"{together} of {FOLLOWERS} followers within 50 ms"
+
+
+def test_a_refused_follower_pauses_for_about_the_time_that_the_server_states() -> None:
+    class Full(Server):
+        async def _follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
+            if self.refuses:
+                self.followed_s.append(asyncio.get_running_loop().time())
+                raise QuotaExceeded(partition=-1, quota="followers_max", principal="", topic="", retry_after_s=5.0)
+            await super()._follow(request, stream)
+
+    async def main() -> list[float]:
+        async with _followed(Full, ClientSettings()) as server:
+            server.followed_s.clear()
+            server.refuses = True
+            server.end_streams()
+            await asyncio.sleep(60)
+        return server.followed_s
+
+    attempts = run_in_virtual_time(main())
+    assert 8 * FOLLOWERS < len(attempts) < 16 * FOLLOWERS
+    together = max(sum(at <= each < at + 0.05 for each in attempts) for at in attempts if at > attempts[0] + 1)
+    assert together < FOLLOWERS / 8, f"{together} of {FOLLOWERS} followers within 50 ms"
+
+
+def test_a_large_first_answer_over_a_slow_link_arrives_whole() -> None:
+    class Slow(Server):
+        async def _follow(self, request: pb.FollowRequest, stream: Sender[pb.FollowResponse]) -> None:
+            whole = self._answer()
+            for at, part in enumerate(whole.parts, 1):
+                await asyncio.sleep(0.75 * FIRST_ANSWER_S)
+                await stream.send(pb.FollowResponse(cluster_key=whole.cluster_key, parts=[part], more=at < len(whole.parts)))
+            await asyncio.sleep(60)
+
+    async def main() -> set[str]:
+        network = MemoryNetwork()
+        await Slow(network).listen()
+        following = Following(KnownServers(lambda: [ADDRESS]), network, ClientSettings(), random.Random(1), lambda _: None)
+        await following.open()
+        await following.close()
+        return set(following.map.versions)
+
+    assert run_in_virtual_time(main()) == {"assignment", "cluster"}
 
 
 def test_failures_of_every_partition_request_no_map() -> None:
