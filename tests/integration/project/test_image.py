@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "conf" / "deploy" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 CLUSTER = "zookeeper:2181/waltz/main"
-SERVERS = "server-0:5101,server-1:5101,server-2:5101"
+SERVERS = "waltz-server-0:5101,waltz-server-1:5101,waltz-server-2:5101"
 USER = 10001
 TIMEOUT_S = 120.0
 
@@ -89,6 +89,12 @@ class Image:
         return done.stdout
 
 
+def _aliases(name: str) -> list[str]:
+    """In all networks: here there is one."""
+    networks = SERVICES[name]["networks"]
+    return [alias for each in networks.values() for alias in each.get("aliases", ())] if isinstance(networks, dict) else []
+
+
 class Compose:
     """The services of compose.yaml, from the files of the image. `node` is the number of the loopback network that they share."""
 
@@ -100,7 +106,8 @@ class Compose:
         self.probe_ports = {name: first + number for number, name in enumerate(SERVICES)}
         """One each, because the services share the machine's own address too."""
         self._hosts = folder / "hosts"
-        self._hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in self.addresses.items()))
+        names = {name: " ".join([name, *_aliases(name)]) for name in SERVICES}
+        self._hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {names[name]}\n" for name, address in self.addresses.items()))
         self._hosts.chmod(0o644)
         self.processes = Processes(folder / "logs")
         self._starts: dict[str, int] = {}

@@ -74,12 +74,52 @@ def test_a_service_has_no_privileges_and_a_read_only_root(name: str) -> None:
 def test_the_settings_of_a_service_are_accepted_and_name_its_own_host(name: str) -> None:
     service = OURS[name]
     settings = load(service["command"], image_environment() | service["environment"])
-    assert settings.listen.partition(":")[0] == name == service["hostname"]
+    (alias,) = service["networks"]["waltz"]["aliases"]
+    assert settings.listen.partition(":")[0] == alias == f"waltz-{name}"
     assert settings.http.address == "0.0.0.0:9100"
     assert settings.coordinator.startswith("zookeeper:2181/")
     assert settings.direct_port == {"storage": 5002, "server": 5102}[service["command"]]
     if isinstance(settings, StorageSettings):
         assert (settings.name, str(settings.directory)) == (name, "/var/lib/waltz")
+
+
+def wrong_networks(compose: dict[str, Any]) -> list[str]:
+    """Services that reach ZooKeeper and need not, or cannot be reached by clients."""
+    found = [] if compose["networks"]["coordinator"] == {"internal": True} else ["coordinator is reached from outside"]
+    for name, service in compose["services"].items():
+        networks = set(service.get("networks", ["default"]))
+        if name in ("zookeeper", "create"):
+            wanted = {"coordinator"}
+        elif service.get("command") in SETTINGS or name == "waltz":
+            wanted = {"coordinator", "waltz"}
+        else:
+            wanted = {"waltz"}
+        if networks != wanted or service.get("ports"):
+            found.append(name)
+    return found
+
+
+def test_only_nodes_and_operators_share_a_network_with_zookeeper() -> None:
+    assert "client" in OURS
+    assert wrong_networks(COMPOSE) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "networks"),
+    [("client", ["coordinator", "waltz"]), ("application", ["coordinator"]), ("zookeeper", ["coordinator", "waltz"]), ("server-0", ["waltz"])],
+)
+def test_a_service_in_a_wrong_network_is_found(name: str, networks: list[str]) -> None:
+    wrong = deepcopy(COMPOSE)
+    wrong["services"].setdefault(name, {"image": "application"})["networks"] = networks
+    assert wrong_networks(wrong) == [name]
+
+
+def test_the_name_at_which_a_node_listens_is_in_one_network_alone() -> None:
+    """A name that both networks have is an address of either, and a node listens at one of them."""
+    for name, service in OURS.items():
+        if service.get("command") in SETTINGS:
+            assert "hostname" not in service, name
+            assert not service["networks"]["coordinator"]
 
 
 def test_the_cluster_is_created_for_the_storage_nodes_of_the_file() -> None:
