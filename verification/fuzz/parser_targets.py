@@ -27,7 +27,7 @@ from waltz_log.core.formats.record_layout import RECORD_OVERHEAD_BYTES, SEALED_H
 from waltz_log.core.formats.records import decode_record, encode_record, measure_records
 from waltz_log.core.formats.sealed_headers import seal_headers, verify_sealed_headers
 from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
-from waltz_log.core.hand_over import parse_reach
+from waltz_log.core.hand_over import parse_reach, parse_stranded
 from waltz_log.core.locks.lock_columns import unpack_i8
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, ServerEntry, StorageNodeEntry
 from waltz_log.core.retention import Retained
@@ -196,7 +196,7 @@ def error_detail(data: bytes) -> None:
 def metadata(data: bytes) -> None:
     """The coordinator's values. They are written by this code alone: a foreign one is refused by whatever it lacks."""
     kinds = (ClusterParameters, ReplicaAssignment, StorageNodeEntry, ServerEntry, Assignment, PartitionMetadata, Catalogue, Subscriber, Retained)
-    for parse in (*(kind.from_bytes for kind in kinds), parse_reach):
+    for parse in (*(kind.from_bytes for kind in kinds), parse_reach, parse_stranded):
         try:
             parse(data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, WaltzError):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final  # values of several types, distinguished where they are compared
 
 from waltz_log.coordination.access import rule_changes
+from waltz_log.coordination.entries import UNREADABLE
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
-from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.security.audit_log import acted
 from waltz_log.security.rules import ACCESS, AccessRules
@@ -45,7 +45,7 @@ class AdministrationAudit:
             data = None if node is None else node.data
             try:
                 actions = list(changes(path, self._seen[path], data)) if path in self._seen else []
-            except (ValueError, LookupError, TypeError, AttributeError, WaltzError) as error:
+            except UNREADABLE as error:
                 log.error("administrative action not recorded, the value cannot be read", path=path, reason=str(error))
             else:
                 for event, facts in actions:

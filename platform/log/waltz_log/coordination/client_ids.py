@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from waltz_log.coordination.entries import read_entry
+from waltz_log.coordination.entries import parsed, read_entry
 from waltz_log.core.client_ids import CLIENT_ID_MAX, format_counter, parse_counter
 from waltz_log.core.metadata import CLIENT_IDS, REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
@@ -56,7 +56,7 @@ async def keep_client_ids(coordinator: Coordinator, network: Network, cluster_ke
     """Keeps the end of a block on a majority of the storage nodes that hold replicas; returns the highest that they had. `last` 0 keeps nothing.
     Raises `Unavailable`."""
     node = await coordinator.get(REPLICAS)
-    held = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+    held = {} if node is None else parsed(REPLICAS, node, ReplicaAssignment.from_bytes).replicas
     names = sorted({name for replicas in held.values() for name in replicas})
     request = pb.KeepClientIdsRequest(cluster_key=cluster_key, last=last)
     answers = await asyncio.gather(*(_keep_on(coordinator, network, name, request) for name in names))

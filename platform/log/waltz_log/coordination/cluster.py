@@ -13,6 +13,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from waltz_log.coordination.client_ids import set_client_ids
+from waltz_log.coordination.entries import parsed, read_entry, readable
 from waltz_log.core.adoption import Adoption
 from waltz_log.core.client_ids import CLIENT_ID_MAX, format_counter, parse_counter
 from waltz_log.core.metadata import (
@@ -70,7 +71,7 @@ async def create_cluster(
     parameters = ClusterParameters(name, key, partitions)
     if not await coordinator.create(CLUSTER, parameters.to_bytes()):
         node = await coordinator.get(CLUSTER)
-        found = parameters if node is None else ClusterParameters.from_bytes(node.data)
+        found = parameters if node is None else parsed(CLUSTER, node, ClusterParameters.from_bytes)
         unfinished = await coordinator.get(REPLICAS) is None and (found.name, found.partitions) == (name, partitions)
         if found.key != key and not unfinished:
             raise InvalidRequest(reason=f"there is a cluster already: name={found.name} key={found.key} partitions={found.partitions}")
@@ -121,10 +122,10 @@ async def grow_cluster(
         node, held = await coordinator.get(CLUSTER, latest=True), await coordinator.get(REPLICAS)
         if node is None or held is None:
             raise InvalidRequest(reason="there is no cluster at this address: create one first")
-        found = ClusterParameters.from_bytes(node.data)
+        found = parsed(CLUSTER, node, ClusterParameters.from_bytes)
         if partitions < found.partitions:
             raise InvalidRequest(reason=f"there are {found.partitions} partitions already, and their number cannot decrease")
-        before = ReplicaAssignment.from_bytes(held.data)
+        before = parsed(REPLICAS, held, ReplicaAssignment.from_bytes)
         if storages is not None:
             assigned = {name for names in before.replicas.values() for name in names}
             expect_known(storages, assigned | set(await coordinator.children(STORAGE_NODES)))
@@ -143,7 +144,7 @@ async def grow_cluster(
 async def _undrained(coordinator: Coordinator, held: ReplicaAssignment) -> list[str]:
     """The nodes that hold replicas and may get more."""
     node = await coordinator.get(ASSIGNMENT, latest=True)
-    drained = () if node is None else Assignment.from_bytes(node.data).drained
+    drained = () if node is None else parsed(ASSIGNMENT, node, Assignment.from_bytes).drained
     return sorted({name for names in held.replicas.values() for name in names} - set(drained))
 
 
@@ -166,7 +167,7 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
         if not _NAME.fullmatch(node):
             raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, must be lower-case letters, digits, dots and dashes")
     there = await coordinator.get(CLUSTER, latest=True)
-    known = None if there is None else ClusterParameters.from_bytes(there.data)
+    known = None if there is None else parsed(CLUSTER, there, ClusterParameters.from_bytes)
     if restored:
         await _expect_restored(coordinator, known, found)
     elif known is not None:
@@ -218,8 +219,11 @@ async def _forget_starts(coordinator: Coordinator, name: str) -> None:
     path = f"{STORAGE_NODES}/{name}"
     node = await coordinator.get(path, latest=True)
     if node is not None:
-        entry = StorageNodeEntry.from_bytes(node.data)
-        await coordinator.set(path, replace(entry, start=0).to_bytes(), node.version)
+        entry = readable(path, node, StorageNodeEntry.from_bytes)
+        if entry is None:  # it cannot be read, and the node would not start with it
+            await coordinator.delete(path, node.version)
+        else:
+            await coordinator.set(path, replace(entry, start=0).to_bytes(), node.version)
 
 
 async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:
@@ -230,19 +234,18 @@ async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:
 
 async def _replicas(coordinator: Coordinator, found: Adoption) -> dict[int, tuple[str, ...]]:
     """The replicas according to the directories; for a partition that no directory holds, according to the coordinator."""
-    node = await coordinator.get(REPLICAS, latest=True)
-    known = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+    read = readable(REPLICAS, await coordinator.get(REPLICAS, latest=True), ReplicaAssignment.from_bytes)
+    known = {} if read is None else read.replicas
     return {partition: names if found.metadata[partition].replicas else known.get(partition, names) for partition, names in found.replicas.items()}
 
 
 async def _numbered_above(coordinator: Coordinator, found: Mapping[int, PartitionMetadata]) -> dict[int, PartitionMetadata]:
     """With generations and session numbers that are not below those the coordinator has: owners may have opened partitions since it was set back."""
-    node = await coordinator.get(ASSIGNMENT, latest=True)
-    assigned = {} if node is None else Assignment.from_bytes(node.data).partitions
+    owners = readable(ASSIGNMENT, await coordinator.get(ASSIGNMENT, latest=True), Assignment.from_bytes)
+    assigned = {} if owners is None else owners.partitions
     numbered: dict[int, PartitionMetadata] = {}
     for partition, metadata in found.items():
-        node = await coordinator.get(partition_path(partition))
-        known = metadata if node is None else PartitionMetadata.from_bytes(node.data)
+        known = await read_entry(coordinator, partition_path(partition), PartitionMetadata.from_bytes) or metadata
         generation = max(metadata.generation, known.generation, assigned[partition].generation if partition in assigned else 0)
         numbered[partition] = replace(metadata, generation=generation, session=max(metadata.session, known.session))
     return numbered

@@ -1,6 +1,7 @@
 """Reads entries of the coordinator as hostile input: one that cannot be parsed is skipped, and reported, and never stops who reads its neighbors.
 
-An operator removes such an entry with `waltz cluster repair`. A value without neighbors (the assignment, the catalog) has no skip: its readers raise.
+An operator removes such an entry with `waltz cluster repair`. A value without neighbors (the assignment, the catalog) has no skip: its readers raise
+`Unavailable` (`parsed`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from waltz_log.core.ports import Coordinator, Node
-from waltz_log.errors import WaltzError
+from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 
-__all__ = ["UNREADABLE", "read_entry", "readable", "why_unreadable"]
+__all__ = ["UNREADABLE", "parsed", "read_entry", "readable", "why_unreadable"]
 
 log = get_logger(__name__)
 
@@ -45,6 +46,14 @@ def readable(path: str, node: Node | None, parse: Callable[[bytes], T]) -> T | N
                 _reported.popitem(last=False)
             log.error("coordinator entry unreadable", path=path, reason=why_unreadable(error), advice="run `waltz cluster repair`")
         return None
+
+
+def parsed(path: str, node: Node, parse: Callable[[bytes], T]) -> T:
+    """What the node holds, of a value without which the caller does nothing. Raises `Unavailable` for what cannot be parsed."""
+    try:
+        return parse(node.data)
+    except UNREADABLE as error:
+        raise Unavailable(reason=f"{path} in the coordinator cannot be read: {why_unreadable(error)}; `waltz cluster repair` repairs it") from None
 
 
 async def read_entry(coordinator: Coordinator, path: str, parse: Callable[[bytes], T]) -> T | None:

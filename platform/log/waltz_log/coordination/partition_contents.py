@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from waltz_log.coordination.entries import parsed, read_entry
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES, Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.node_address import announced_name
-from waltz_log.core.ports import Channel, Coordinator, Network
+from waltz_log.core.ports import Channel, Coordinator, Network, Node
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.locating import Question, locate
@@ -63,22 +64,22 @@ class PartitionsAsked:
             self._channels[key] = self._network.connect(address)
         return self._channels[key]
 
-    async def _read(self, path: str) -> bytes:
+    async def _read(self, path: str) -> Node:
         node = await self._coordinator.get(path)
         if node is None:
             raise InvalidRequest(reason="there is no cluster at this address: create one first")
-        return node.data
+        return node
 
     async def bounds(self, partitions: Collection[int], *, closed_in: int | None = None) -> dict[int, pb.Bound]:
         """The bound of each partition whose owner answers in time. `closed_in`: a version of the catalogue; owners answer when the partition is
         closed to appends as that says."""
-        key = ClusterParameters.from_bytes(await self._read(CLUSTER)).key.bytes
+        key = parsed(CLUSTER, await self._read(CLUSTER), ClusterParameters.from_bytes).key.bytes
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         found: dict[int, pb.Bound] = {}
         while len(found) < len(partitions):
             node = await self._coordinator.get(ASSIGNMENT)
-            assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
+            assignment = Assignment() if node is None else parsed(ASSIGNMENT, node, Assignment.from_bytes)
             asked: dict[str, list[int]] = {}
             for partition in sorted(set(partitions) - found.keys()):
                 address = assignment.address_of(partition)
@@ -103,8 +104,8 @@ class PartitionsAsked:
 
     async def contents(self, bounds: Iterable[pb.Bound]) -> list[PartitionContents]:
         """What is in the partitions of these bounds."""
-        parameters = ClusterParameters.from_bytes(await self._read(CLUSTER))
-        held = ReplicaAssignment.from_bytes(await self._read(REPLICAS)).replicas
+        parameters = parsed(CLUSTER, await self._read(CLUSTER), ClusterParameters.from_bytes)
+        held = parsed(REPLICAS, await self._read(REPLICAS), ReplicaAssignment.from_bytes).replicas
         return list(await asyncio.gather(*(self._contents(bound, parameters.key.bytes, held.get(bound.partition, ())) for bound in bounds)))
 
     async def _contents(self, bound: pb.Bound, key: bytes, replicas: tuple[str, ...]) -> PartitionContents:
@@ -117,8 +118,8 @@ class PartitionsAsked:
         return PartitionContents(bound.partition, first, last, size, first_ms, last_ms, replicas)
 
     async def _bytes(self, bound: pb.Bound, key: bytes, replicas: tuple[str, ...]) -> int | None:
-        entries = [await self._coordinator.get(f"{STORAGE_NODES}/{name}") for name in replicas]
-        addresses = [StorageNodeEntry.from_bytes(entry.data).address_for(bound.partition) for entry in entries if entry is not None]
+        entries = [await read_entry(self._coordinator, f"{STORAGE_NODES}/{name}", StorageNodeEntry.from_bytes) for name in replicas]
+        addresses = [entry.address_for(bound.partition) for entry in entries if entry is not None]
         first, last = bound.first_transaction_id, bound.high_water_mark
         question = Question(bound.session, last, first=first, last=last, max_bytes=1 << 62)
         try:
@@ -130,7 +131,7 @@ class PartitionsAsked:
     async def _time_ms(self, partition: int, key: bytes, transaction_id: int) -> int | None:
         request = pb.TransactionRequest(partition=partition, first_transaction_id=transaction_id, count=1, cluster_key=key)
         node = await self._coordinator.get(ASSIGNMENT)
-        address = None if node is None else Assignment.from_bytes(node.data).address_of(partition)
+        address = None if node is None else parsed(ASSIGNMENT, node, Assignment.from_bytes).address_of(partition)
         if address is None:
             return None
         try:

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from waltz_log.coordination.entries import read_entry
+from waltz_log.coordination.entries import parsed, read_entry
 from waltz_log.core.assignment import assign
 from waltz_log.core.metadata import (
     ASSIGNMENT,
@@ -88,8 +88,8 @@ async def change_placement(coordinator: Coordinator, decide: Callable[[Assignmen
         if cluster is None:
             raise InvalidRequest(reason="there is no cluster at this address: create one first")
         servers = await read_servers(coordinator)
-        before = Assignment() if node is None else Assignment.from_bytes(node.data)
-        after = assign(decide(before), servers, ClusterParameters.from_bytes(cluster.data).partitions)
+        before = Assignment() if node is None else parsed(ASSIGNMENT, node, Assignment.from_bytes)
+        after = assign(decide(before), servers, parsed(CLUSTER, cluster, ClusterParameters.from_bytes).partitions)
         if dry_run or after == before:
             return PlacementChange(before, after)
         if node is None:
@@ -161,14 +161,14 @@ async def forget_storage(coordinator: Coordinator, name: str, *, dry_run: bool =
     Returns whether it was known. Raises `InvalidRequest` if it still has a replica, or a replica is moving to it. A node with the same name can join
     later: the starts of its directory count from the beginning, and what it holds has no vote, because no partition records it."""
     replicas = await coordinator.get(REPLICAS, latest=True)
-    held = {} if replicas is None else ReplicaAssignment.from_bytes(replicas.data).replicas
+    held = {} if replicas is None else parsed(REPLICAS, replicas, ReplicaAssignment.from_bytes).replicas
     moving = [each.partition for each in (await read_moves(coordinator)).values() if name in (each.add, each.remove)]
     left = sorted({partition for partition, names in held.items() if name in names} | set(moving))
     if left:
         raise InvalidRequest(reason=f"{name} still has replicas of {len(left)} partitions, such as {left[0]}: run `waltz drain` first")
     node = await coordinator.get(f"{STORAGE_NODES}/{name}", latest=True)
     assignment = await coordinator.get(ASSIGNMENT, latest=True)
-    drained = assignment is not None and name in Assignment.from_bytes(assignment.data).drained
+    drained = assignment is not None and name in parsed(ASSIGNMENT, assignment, Assignment.from_bytes).drained
     if not dry_run:
         if drained:
             await readmit_node(coordinator, name)
@@ -183,7 +183,7 @@ async def forget_storage(coordinator: Coordinator, name: str, *, dry_run: bool =
 async def read_moves(coordinator: Values) -> dict[int, ReplicaMove]:
     """The moves that were begun and are not complete, of commands that run or were killed."""
     node = await coordinator.get(REPLICA_MOVES, latest=True)
-    return {} if node is None else parse_moves(node.data)
+    return {} if node is None else parsed(REPLICA_MOVES, node, parse_moves)
 
 
 async def record_moves(coordinator: Coordinator, begun: Iterable[ReplicaMove] = (), ended: Iterable[int] = ()) -> None:
@@ -191,7 +191,7 @@ async def record_moves(coordinator: Coordinator, begun: Iterable[ReplicaMove] = 
     begun, ended = list(begun), set(ended)
     while True:
         node = await coordinator.get(REPLICA_MOVES, latest=True)
-        before = {} if node is None else parse_moves(node.data)
+        before = {} if node is None else parsed(REPLICA_MOVES, node, parse_moves)
         after = {partition: move for partition, move in before.items() if partition not in ended} | {move.partition: move for move in begun}
         if after == before:
             return

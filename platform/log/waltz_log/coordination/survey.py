@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol  # Any: JSON values
 
-from waltz_log.coordination.entries import readable
+from waltz_log.coordination.entries import parsed, readable
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, Ownership, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Network, Request, Response, Values
@@ -180,15 +180,15 @@ async def survey(coordinator: Values, network: Network, address: str, *, call_ti
     node = await coordinator.get(paths.CLUSTER)
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
-    cluster = ClusterParameters.from_bytes(node.data)
+    cluster = parsed(paths.CLUSTER, node, ClusterParameters.from_bytes)
     assignment_node, replicas_node, server_names, storage_names = await asyncio.gather(
         coordinator.get(paths.ASSIGNMENT),
         coordinator.get(paths.REPLICAS),
         coordinator.children(paths.SERVERS),
         coordinator.children(paths.STORAGE_NODES),
     )
-    assignment = Assignment.from_bytes(assignment_node.data) if assignment_node else Assignment()
-    replicas = ReplicaAssignment.from_bytes(replicas_node.data).replicas if replicas_node else {}
+    assignment = parsed(paths.ASSIGNMENT, assignment_node, Assignment.from_bytes) if assignment_node else Assignment()
+    replicas = parsed(paths.REPLICAS, replicas_node, ReplicaAssignment.from_bytes).replicas if replicas_node else {}
     names = sorted({name for held in replicas.values() for name in held} | set(storage_names))
     server_nodes, storage_nodes = await asyncio.gather(
         _read_all(coordinator, paths.SERVERS, server_names), _read_all(coordinator, paths.STORAGE_NODES, names)
@@ -208,7 +208,7 @@ async def survey(coordinator: Values, network: Network, address: str, *, call_ti
     states = []
     for partition in range(cluster.partitions):
         owned, found = assignment.partitions.get(partition), metadata[partition]
-        kept = PartitionMetadata.from_bytes(found.data) if found else None
+        kept = readable(paths.partition_path(partition), found, PartitionMetadata.from_bytes)
         owner = by_id.get(owned.server_id) if owned and owned.server_id is not None else None
         session = _session_of(owner, partition)
         assigned = replicas.get(partition, ())

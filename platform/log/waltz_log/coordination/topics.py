@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from waltz_log.coordination.entries import parsed
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator, Values
 from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
@@ -18,7 +19,7 @@ Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
 async def read_catalogue(coordinator: Values) -> Catalogue:
     """Empty if no topic was ever created."""
     node = await coordinator.get(CATALOGUE, latest=True)
-    return Catalogue() if node is None else Catalogue.from_bytes(node.data)
+    return Catalogue() if node is None else parsed(CATALOGUE, node, Catalogue.from_bytes)
 
 
 async def pool_of(coordinator: Coordinator) -> range:
@@ -26,7 +27,7 @@ async def pool_of(coordinator: Coordinator) -> range:
     node = await coordinator.get(CLUSTER, latest=True)
     if node is None:
         raise InvalidRequest(reason="there is no cluster at this address: create one first")
-    return range(ClusterParameters.from_bytes(node.data).partitions)
+    return range(parsed(CLUSTER, node, ClusterParameters.from_bytes).partitions)
 
 
 async def change_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> Topic:
@@ -39,7 +40,7 @@ async def write_catalogue(coordinator: Coordinator, change: Change, *, dry_run: 
     """The same, with the version that the catalog has then, or a later one."""
     while True:
         node = await coordinator.get(CATALOGUE, latest=True)  # the change may refuse what it finds
-        found = Catalogue() if node is None else Catalogue.from_bytes(node.data)
+        found = Catalogue() if node is None else parsed(CATALOGUE, node, Catalogue.from_bytes)
         wanted, topic = change(found)
         if dry_run or wanted is found:
             return topic, 0 if node is None else node.version

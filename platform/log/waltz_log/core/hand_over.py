@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from waltz_log.core.metadata import Assignment, HandedOver, Ownership
+from waltz_log.core.metadata import Assignment, HandedOver, Ownership, expect_numbers, expect_texts
 
 __all__ = [
     "CALM_PAUSES",
@@ -111,7 +111,12 @@ def stranded_to_bytes(stranded: Mapping[int, Stranded]) -> bytes:
 
 
 def parse_stranded(data: bytes) -> dict[int, Stranded]:
-    return {int(p): Stranded(server, generation, tuple(replicas)) for p, (server, generation, replicas) in json.loads(data).items()}
+    """Raises any of `coordination.entries.UNREADABLE` for what is no report."""
+    found = {}
+    for partition, (server, generation, replicas) in json.loads(data).items():
+        server_id, number = expect_numbers(server, generation)
+        found[int(partition)] = Stranded(server_id, number, expect_texts(*replicas))
+    return found
 
 
 def reach_to_bytes(server_id: int, reached: Mapping[int, Sequence[str]]) -> bytes:
@@ -119,8 +124,9 @@ def reach_to_bytes(server_id: int, reached: Mapping[int, Sequence[str]]) -> byte
 
 
 def parse_reach(data: bytes) -> tuple[int, dict[int, tuple[str, ...]]]:
+    """Raises as `parse_stranded`."""
     server_id, reached = json.loads(data)
-    return server_id, {int(p): tuple(names) for p, names in reached.items()}
+    return expect_numbers(server_id)[0], {int(p): expect_texts(*names) for p, names in reached.items()}
 
 
 def merge_reach(found: Sequence[tuple[int, Mapping[int, Sequence[str]]]]) -> dict[int, dict[int, Collection[str]]]:

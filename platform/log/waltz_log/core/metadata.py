@@ -61,6 +61,8 @@ __all__ = [
     "ServerEntry",
     "StorageNodeEntry",
     "expect_fits",
+    "expect_numbers",
+    "expect_texts",
     "handed_locks_path",
     "moves_to_bytes",
     "outbox_path",
@@ -184,7 +186,7 @@ def _with_principal(fields: dict[str, object], address: str) -> dict[str, object
     return fields | {"principal": principal} if principal else fields
 
 
-def _texts(*values: object) -> tuple[str, ...]:
+def expect_texts(*values: object) -> tuple[str, ...]:
     """Raises `ValueError` for anything else: one entry is what one process of the cluster wrote, and its readers have others to read."""
     texts = tuple(each for each in values if isinstance(each, str) and each)
     if len(texts) != len(values):
@@ -192,12 +194,16 @@ def _texts(*values: object) -> tuple[str, ...]:
     return texts
 
 
-def _numbers(*values: object) -> tuple[int, ...]:
+def expect_numbers(*values: object) -> tuple[int, ...]:
     """Raises `ValueError` for anything else."""
     numbers = tuple(each for each in values if type(each) is int)
     if len(numbers) != len(values):
         raise ValueError("not a number where an entry has one")
     return numbers
+
+
+def _number_or_none(value: object) -> int | None:
+    return None if value is None else expect_numbers(value)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +224,8 @@ class StorageNodeEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
         found = json.loads(data)
-        address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(address, _numbers(found["start"])[0], tuple(workers))
+        address, *workers = announced_addresses(expect_texts(found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(address, expect_numbers(found["start"])[0], tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +242,8 @@ class ServerEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
-        address, *workers = announced_addresses(_texts(found["address"], *found.get("workers", ())), found.get("principal"))
-        return cls(_numbers(found["server_id"])[0], address, _numbers(*found["preferred"]), tuple(workers))
+        address, *workers = announced_addresses(expect_texts(found["address"], *found.get("workers", ())), found.get("principal"))
+        return cls(expect_numbers(found["server_id"])[0], address, expect_numbers(*found["preferred"]), tuple(workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,5 +347,6 @@ class PartitionMetadata:
     @classmethod
     def from_bytes(cls, data: bytes) -> PartitionMetadata:
         found = json.loads(data)
-        states = {name: ReplicaState(*state) for name, state in found["replicas"].items()}
-        return cls(found["generation"], found["session"], states, found.get("newer_session"))
+        states = {name: ReplicaState(expect_numbers(last)[0], _number_or_none(mark)) for name, (last, mark) in found["replicas"].items()}
+        generation, session = expect_numbers(found["generation"], found["session"])
+        return cls(generation, session, states, _number_or_none(found.get("newer_session")))

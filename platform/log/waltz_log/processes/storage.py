@@ -14,6 +14,7 @@ from functools import partial
 from uuid import UUID
 
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.entries import read_entry
 from waltz_log.coordination.followed import PARAMETERS, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.coordination.round_trips import measure_round_trips
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
@@ -298,13 +299,14 @@ def _earlier_copy(start: int, recorded: int) -> Fenced:
 
 
 async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry, *, replace: bool = False) -> None:
-    """Registers the node's address. Raises `Fenced` if another directory of that name was started meanwhile."""
+    """Registers the node's address. Raises `Fenced` if another directory of that name was started meanwhile, and `Unavailable` for an entry that
+    cannot be read: that directory could have been started more often."""
     path = f"{STORAGE_NODES}/{name}"
     while not await coordinator.create(path, entry.to_bytes()):
         known = await coordinator.get(path)
         if known is None:
             continue
-        if StorageNodeEntry.from_bytes(known.data) == entry:
+        if KnownValues().expect(STORAGE_ENTRIES, known, name) == entry:
             break  # by an earlier try whose answer was lost
         check_start(known, entry.start, replace=replace)
         if await coordinator.set(path, entry.to_bytes(), known.version) is not None:
@@ -314,8 +316,8 @@ async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry,
 
 async def _warn_unassigned(coordinator: Coordinator, name: str) -> None:
     """A node that no partition is assigned to does nothing: it is new, or its name is misspelled and the partitions wait for the right one."""
-    assigned = await coordinator.get(REPLICAS)
-    names = sorted({each for held in (ReplicaAssignment.from_bytes(assigned.data).replicas if assigned else {}).values() for each in held})
+    assigned = await read_entry(coordinator, REPLICAS, ReplicaAssignment.from_bytes) or ReplicaAssignment({})
+    names = sorted({each for held in assigned.replicas.values() for each in held})
     if name not in names:
         advice = "if the node is new, assign replicas to it with `waltz cluster replica`; if the name is wrong, stop the node and correct --name"
         log.warning("no replica is assigned to this storage node", name=name, assigned=",".join(names), advice=advice)

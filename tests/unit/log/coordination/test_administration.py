@@ -74,6 +74,27 @@ async def test_changes_are_recorded_while_a_node_runs(tmp_path: Path) -> None:
     assert [json.loads(line)["topic"] for line in file.read_text().splitlines()] == ["shop/orders"]
 
 
+@pytest.mark.parametrize("garbage", [b"", b"null", b"[" * 9999, b'{"partitions":{"9":[1,2,3]}}'])
+async def test_changes_are_recorded_beside_and_after_a_value_that_cannot_be_read(tmp_path: Path, garbage: bytes) -> None:
+    file = tmp_path / "audit.jsonl"
+    open_audit(AuditSettings(file=file))
+    session = MemoryEnsemble().session()
+    await session.create(ASSIGNMENT, Assignment().to_bytes())
+    following = asyncio.ensure_future(AdministrationAudit().follow(session))
+    try:
+        await asyncio.sleep(0.01)
+        await session.set(ASSIGNMENT, garbage, -1)
+        await asyncio.sleep(0.01)
+        await session.set(ASSIGNMENT, Assignment(drained=("storage-1",)).to_bytes(), -1)
+        async with asyncio.timeout(10):
+            while "nodes drained" not in file.read_text():
+                await asyncio.sleep(0.005)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        open_audit(None)
+
+
 async def test_changes_between_two_sessions_are_recorded_once_and_never_backwards(tmp_path: Path) -> None:
     file, ensemble, administration = tmp_path / "audit.jsonl", MemoryEnsemble(), AdministrationAudit()
     open_audit(AuditSettings(file=file))

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
-from waltz_log.errors import Fenced
+from waltz_log.errors import Fenced, Unavailable
 from waltz_log.processes.storage import register
 from waltz_log.testing.memory_coordinator import MemoryEnsemble
 
@@ -69,3 +69,19 @@ async def test_a_node_that_no_partition_is_assigned_to_warns_at_its_start(name: 
         assert (line["name"], line["assigned"]) == ("storag-1", "storage-0,storage-1")
         assert "waltz cluster replica" in line["advice"]
         assert "--name" in line["advice"]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"null", b"[" * 9999])
+async def test_an_entry_that_cannot_be_read_is_not_replaced_by_a_directory_that_may_be_a_copy(garbage: bytes) -> None:
+    coordinator = MemoryEnsemble().session()
+    await coordinator.create(f"{STORAGE_NODES}/a", garbage)
+    with pytest.raises(Unavailable, match="waltz cluster repair"):
+        await register(coordinator, "a", StorageNodeEntry("h:1", 1))
+
+
+@pytest.mark.parametrize("garbage", [b"", b"null", b"[" * 9999])
+async def test_an_assignment_that_cannot_be_read_does_not_keep_a_node_from_registering(garbage: bytes) -> None:
+    coordinator = MemoryEnsemble().session()
+    await coordinator.create(REPLICAS, garbage)
+    await register(coordinator, "a", StorageNodeEntry("h:1", 1))
+    assert await _entry(coordinator) == StorageNodeEntry("h:1", 1)

@@ -16,6 +16,7 @@ from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.ensemble_root import ADVICE, ENSEMBLE_NODES, close_ensemble
+from waltz_log.coordination.entries import parsed
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
@@ -47,7 +48,7 @@ async def create(
     try:
         there = await coordinator.get(CLUSTER) if if_missing else None
         if there is not None:
-            made, done = ClusterParameters.from_bytes(there.data), "found"
+            made, done = parsed(CLUSTER, there, ClusterParameters.from_bytes), "found"
         else:
             made = await create_cluster(coordinator, name=name, key=uuid4(), partitions=partitions, storages=storages, replication=replication)
             done = "created"

@@ -7,6 +7,7 @@ from collections import Counter
 from waltz_log.cli.printing import print_result
 from waltz_log.coordination.cluster import grow_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.entries import parsed
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.errors import InvalidRequest
 from waltz_log.exit_codes import OK
@@ -22,7 +23,7 @@ async def run(
         node = await coordinator.get(CLUSTER)
         if node is None:
             raise InvalidRequest(reason="there is no cluster at this address: create one first")
-        before = ClusterParameters.from_bytes(node.data).partitions
+        before = parsed(CLUSTER, node, ClusterParameters.from_bytes).partitions
         after, assignment = await grow_cluster(coordinator, partitions, storages=storages, replication=replication, dry_run=dry_run)
     finally:
         await coordinator.close()

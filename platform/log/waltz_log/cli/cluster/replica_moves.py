@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from waltz_log.cli.cluster.replicas import change_replicas
+from waltz_log.coordination.entries import parsed
 from waltz_log.coordination.placement import read_moves, record_moves
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, ReplicaAssignment, ReplicaMove
@@ -27,7 +28,7 @@ async def read_replicas(coordinator: Coordinator) -> dict[int, tuple[str, ...]]:
     node = await coordinator.get(REPLICAS, latest=True)
     if node is None:
         raise InvalidRequest(reason="there is no cluster at this address: create one first")
-    return ReplicaAssignment.from_bytes(node.data).replicas
+    return parsed(REPLICAS, node, ReplicaAssignment.from_bytes).replicas
 
 
 def able_nodes(found: Survey) -> list[str]:

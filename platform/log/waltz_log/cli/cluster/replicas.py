@@ -16,6 +16,7 @@ from waltz_log.cli.partition_ranges import parse_ranges
 from waltz_log.cli.printing import print_data, print_line, print_result, print_table
 from waltz_log.cli.watching import watched
 from waltz_log.coordination.cluster import expect_known
+from waltz_log.coordination.entries import parsed
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
@@ -44,7 +45,7 @@ async def run(
     async with connected(address, timeout_s) as (coordinator, network):
         if wanted is None:
             node = await coordinator.get(REPLICAS, latest=True)
-            held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
+            held = parsed(REPLICAS, node, ReplicaAssignment.from_bytes).replicas if node else {}
             wanted = tuple(p for p, names in sorted(held.items()) if (remove is None or remove in names) and (add is None or add not in names))
         errors: dict[int, WaltzError] = {}
         report = print_line if output == "table" else _progress_on_stderr
@@ -113,7 +114,7 @@ async def change_replicas(
     patience_ends = loop.time() + min(wait_s, RENEWAL_PATIENCE_S)
     while True:
         node = await coordinator.get(REPLICAS, latest=True)
-        held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
+        held = parsed(REPLICAS, node, ReplicaAssignment.from_bytes).replicas if node else {}
         if node is None or change.partition not in held:
             raise InvalidRequest(reason=f"no such partition: {change.partition}")
         assigned = held[change.partition]
@@ -179,7 +180,7 @@ async def _metadata(coordinator: Coordinator, partition: int) -> PartitionMetada
     node = await coordinator.get(partition_path(partition), latest=True)
     if node is None:
         raise Unavailable(reason=f"the partition was never opened: partition={partition}")
-    return PartitionMetadata.from_bytes(node.data)
+    return parsed(partition_path(partition), node, PartitionMetadata.from_bytes)
 
 
 def _as_owned(found: Survey, partition: int) -> OpenPartitionStatistics | None:

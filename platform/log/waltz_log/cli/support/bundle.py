@@ -26,6 +26,7 @@ from waltz_log.cli.connecting import connected
 from waltz_log.cli.printing import print_result
 from waltz_log.cli.support.config import plain
 from waltz_log.cli.support.redaction import redacted, redacted_text
+from waltz_log.coordination.entries import UNREADABLE, read_entry
 from waltz_log.coordination.subscribers import read_subscribers
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
@@ -82,13 +83,12 @@ async def collect(coordinator: Coordinator, network: Network, address: str, prob
         return [plain(asdict(each)) for each in await read_subscribers(coordinator)]
 
     async def nodes() -> Any:
-        found = {path: await coordinator.get(path) for path in (ASSIGNMENT, REPLICAS, REPLICA_MOVES)}
-        return {path: None if node is None else json.loads(node.data) for path, node in found.items()}
+        return {path: await read_entry(coordinator, path, json.loads) for path in (ASSIGNMENT, REPLICAS, REPLICA_MOVES)}
 
     for name, read in (("status.json", status), ("topics.json", topics), ("subscribers.json", subscribers), ("coordinator.json", nodes)):
         try:
             files[name] = json.dumps(redacted("", plain(await read())), indent=2)
-        except (WaltzError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             problems[name] = str(error)
     return files
 

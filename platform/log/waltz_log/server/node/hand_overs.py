@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.entries import read_entry
 from waltz_log.coordination.followed import REPLICA_ASSIGNMENT, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Reach, hand_over, majority_of, merge_reach, parse_reach, pause_s, readmit
@@ -33,7 +34,8 @@ class HandOvers:
         self._calm_since_s: dict[int, float] = {}
 
     async def wait_round(self) -> None:
-        """Until there may be something to decide: the first stranded partition, or, while there is one or the assignment remembers one, a round."""
+        """Until there may be something to decide: the first report of a stranded partition, or, while there is one or the assignment remembers one,
+        a round."""
         if self._busy:
             await asyncio.sleep(min(1.0, self._after_s / ROUNDS))
         else:
@@ -41,8 +43,9 @@ class HandOvers:
 
     async def apply(self, assignment: Assignment) -> Assignment:
         """The assignment with the hand-overs that are due, and without those that have ended."""
-        stranded = await read_stranded(self._coordinator)
-        self._busy = bool(stranded or assignment.handed_over)
+        names = await self._coordinator.children(paths.STRANDED)
+        stranded = await read_stranded(self._coordinator, names)
+        self._busy = bool(names or assignment.handed_over)  # a report that cannot be read must not end each wait at once
         if not self._busy:
             return assignment
         reach = await self._reach()
@@ -76,9 +79,9 @@ class HandOvers:
     async def _reach(self) -> Reach:
         found = []
         for name in await self._coordinator.children(paths.REACH):
-            node = await self._coordinator.get(f"{paths.REACH}/{name}")
-            if node is not None:
-                found.append(parse_reach(node.data))
+            reported = await read_entry(self._coordinator, f"{paths.REACH}/{name}", parse_reach)
+            if reported is not None:
+                found.append(reported)
         return merge_reach(found)
 
     async def _keep_time(self, assignment: Assignment, reach: Reach) -> None:

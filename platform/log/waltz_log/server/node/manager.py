@@ -7,6 +7,7 @@ who both believe to be in office cannot do harm: safety rests on generations and
 from __future__ import annotations
 
 from waltz_log.background_tasks import run_until_first_ends
+from waltz_log.coordination.entries import read_entry
 from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.assignment import assign
@@ -103,10 +104,11 @@ class ClusterManager:
         return version
 
     async def _first_assignment(self) -> Assignment:
-        """The first assignment of a cluster that has none: it is new, or lost it. Generations continue above those that owners recorded."""
+        """The first assignment of a cluster that has none: it is new, or lost it. Generations continue above those that owners recorded. Where the
+        record cannot be read, no owner opens the partition, and the others get theirs."""
         found = {}
         for partition in range(self._cluster.partitions):
-            node = await self._coordinator.get(paths.partition_path(partition))
-            if node is not None:
-                found[partition] = Ownership(None, PartitionMetadata.from_bytes(node.data).generation)
+            recorded = await read_entry(self._coordinator, paths.partition_path(partition), PartitionMetadata.from_bytes)
+            if recorded is not None:
+                found[partition] = Ownership(None, recorded.generation)
         return Assignment(found)

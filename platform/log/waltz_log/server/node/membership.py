@@ -11,6 +11,7 @@ import asyncio
 from waltz_log.background_tasks import BackgroundTask
 from waltz_log.coordination.followed import ASSIGNMENT, PARAMETERS, SERVER_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
+from waltz_log.core.client_ids import parse_counter
 from waltz_log.core.metadata import ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
@@ -111,7 +112,7 @@ class Membership:
         found = self.known.accept(ASSIGNMENT, await self.known.get(self._coordinator, ASSIGNMENT))
         owners = [] if found is None else [owned.server_id or 0 for owned in found.partitions.values()]
         names = await self._coordinator.children(paths.SERVERS, latest=True)
-        return max([0, *owners, *(int(name) for name in names if name.isdecimal())])
+        return max([0, *owners, *(int(name) for name in names if parse_counter(name.encode()) is not None)])
 
     async def _next_server_id(self) -> int:
         while True:
@@ -119,7 +120,7 @@ class Membership:
             if node is None:
                 await self._coordinator.create(paths.SERVER_IDS, str(await self._highest_server_id()).encode())
                 continue
-            counted = int(node.data) if node.data.isdigit() else await self._highest_server_id()
-            taken = counted + 1
+            counted = parse_counter(node.data)
+            taken = (await self._highest_server_id() if counted is None else counted) + 1
             if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
                 return taken

@@ -9,9 +9,10 @@ server whose session lives reaches the coordinator. Decides nothing: the cluster
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from waltz_log.background_tasks import run_until_first_ends
+from waltz_log.coordination.entries import read_entry
 from waltz_log.coordination.followed import ASSIGNMENT, REPLICA_ASSIGNMENT, STORAGE_ENTRIES, KnownValues
 from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
@@ -33,12 +34,12 @@ TRIES = 3
 """For one write."""
 
 
-async def read_stranded(coordinator: Coordinator) -> dict[int, Stranded]:
-    """The stranded partitions of all servers; of two reports of one partition the one of the newer generation."""
+async def read_stranded(coordinator: Coordinator, names: Iterable[str]) -> dict[int, Stranded]:
+    """The stranded partitions in the reports of these names; of two reports of one partition the one of the newer generation. A report that cannot be
+    read is passed over."""
     found: dict[int, Stranded] = {}
-    for name in await coordinator.children(paths.STRANDED):
-        node = await coordinator.get(f"{paths.STRANDED}/{name}")
-        for partition, report in ({} if node is None else parse_stranded(node.data)).items():
+    for name in names:
+        for partition, report in (await read_entry(coordinator, f"{paths.STRANDED}/{name}", parse_stranded) or {}).items():
             if partition not in found or found[partition].generation < report.generation:
                 found[partition] = report
     return found
@@ -136,7 +137,7 @@ class Reachability:
 
     async def _wanted(self) -> dict[int, set[str]]:
         """By partition the replicas to ping."""
-        stranded = await read_stranded(self._coordinator)
+        stranded = await read_stranded(self._coordinator, await self._coordinator.children(paths.STRANDED))
         wanted = {partition: set(report.replicas) for partition, report in stranded.items() if self._shard.owns(partition)}
         node = await self._known.get(self._coordinator, ASSIGNMENT)
         avoiding = self._avoiding(self._known.accept(ASSIGNMENT, node))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from waltz_log.coordination.entries import parsed, readable
 from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import CoordinatorBehind, Fenced
@@ -35,7 +36,7 @@ class SessionRecord:
             if node is None:
                 await self._coordinator.create(path, PartitionMetadata(0, 0, {}).to_bytes())
                 continue
-            found = PartitionMetadata.from_bytes(node.data)
+            found = parsed(path, node, PartitionMetadata.from_bytes)
             if found.newer_session is not None:
                 # The session that found the newer one recorded its own number, one above what the metadata knew, before it ended.
                 raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session - 1, found=found.newer_session)
@@ -55,8 +56,9 @@ class SessionRecord:
         version = await self._coordinator.set(path, wanted.to_bytes(), self._version)
         if version is None:
             node = await self._coordinator.get(path)
-            if node is None or PartitionMetadata.from_bytes(node.data) != wanted:
-                newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
+            written = readable(path, node, PartitionMetadata.from_bytes)
+            if node is None or written != wanted:
+                newer = -1 if written is None else written.session
                 raise Fenced(what="store session", partition=self.partition, mine=session, newer=newer)
             version = node.version  # our own write, whose answer was lost
         self.current, self._version = wanted, version

@@ -16,7 +16,9 @@ import pytest
 
 from waltz_log.cli.support import bundle, selftest
 from waltz_log.coordination.survey import survey
+from waltz_log.core.metadata import ASSIGNMENT, REPLICAS
 from waltz_log.core.ports import Channel, Coordinator, Network
+from waltz_log.core.topics.catalogue import CATALOGUE
 from waltz_log.errors import ClusterUnavailable, InvalidSetting, Unavailable
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.testing import InMemoryCluster
@@ -172,3 +174,14 @@ async def test_a_clock_that_is_off_is_a_finding(cluster: InMemoryCluster, tmp_pa
     real = cluster.clock.now_ms
     monkeypatch.setattr(cluster.clock, "now_ms", lambda: real() + 5_000)
     assert await selftest.run("memory/test", tmp_path, output="table", timeout_s=1.0) == FAILED
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{}", b"null", b"[" * 9999])
+async def test_a_bundle_has_what_can_be_read_beside_values_that_cannot(cluster: InMemoryCluster, garbage: bytes) -> None:
+    session, problems = cluster.ensemble.session(), dict[str, str]()
+    for path in (CATALOGUE, ASSIGNMENT):
+        await session.set(path, garbage, -1)
+    files = await bundle.collect(session, cluster.network, "memory/test", problems)
+    assert "topics.json" in problems
+    assert json.loads(files["coordinator.json"])[REPLICAS]["0"] == ["storage-0", "storage-1", "storage-2"]
+    assert json.loads(files["subscribers.json"]) == []

@@ -16,6 +16,7 @@ from waltz_log.coordination.partition_contents import PartitionsAsked
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
 from waltz_log.coordination.topic_creation import TopicPlan, plan_topic
 from waltz_log.coordination.topics import read_catalogue, write_catalogue
+from waltz_log.core.metadata import STORAGE_NODES
 from waltz_log.core.retention import Retained
 from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.core.topics.subscribers import Subscriber
@@ -310,6 +311,25 @@ def test_an_owner_that_opens_after_the_check_accepts_no_appends_either() -> None
         await asyncio.sleep(2)
         assert not appending.done()
         appending.cancel()
+        await asked.close()
+        await raw.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+@pytest.mark.parametrize("garbage", [b"", b"null", b"[" * 9999])
+def test_what_a_partition_holds_is_shown_where_the_entry_of_a_storage_node_cannot_be_read(garbage: bytes) -> None:
+    async def run() -> None:
+        cluster = cluster_of(1)
+        await cluster.start()
+        raw = await filled(cluster, 0)
+        session = cluster.ensemble.session()
+        await session.set(f"{STORAGE_NODES}/storage-0", garbage, -1)
+        asked = PartitionsAsked(session, cluster.network, 5.0)
+        (contents,) = await asked.contents((await asked.bounds([0])).values())
+        assert contents.last == 59
+        assert contents.bytes is not None
         await asked.close()
         await raw.close()
         await cluster.stop()

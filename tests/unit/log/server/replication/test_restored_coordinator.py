@@ -14,7 +14,7 @@ from waltz_log.client import ClientSettings
 from waltz_log.coordination.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.client_ids import BLOCK_MIN
-from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState, partition_path
+from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, REPLICAS, STORAGE_NODES, PartitionMetadata, ReplicaState, partition_path
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import InvalidRequest, Unavailable
@@ -216,6 +216,31 @@ def test_client_ids_go_on_above_all_that_may_have_been_given_out() -> None:
         node = await cluster.ensemble.session().get(CLIENT_IDS)
         assert node is not None
         assert int(node.data) == BLOCK_MIN + CLIENT_IDS_SKIPPED, "storage nodes know what a server had reserved since the backup"
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("garbage", [b"", b"null", b"[" * 9999])
+def test_entries_that_cannot_be_read_do_not_keep_replicas_from_being_adopted(garbage: bytes) -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await _appended(cluster, b"kept")
+        await cluster.stop_server("server-0")
+        for name in sorted(cluster.storages):
+            await cluster.stop_storage(name)
+        session = cluster.ensemble.session()
+        for path in (partition_path(0), f"{STORAGE_NODES}/storage-1", ASSIGNMENT, REPLICAS):
+            await session.set(path, garbage, -1)
+        found = adopt({name: describe(disk) for name, disk in cluster.disks.items()})
+        await adopt_cluster(session, name="test", found=found, restored=True)
+        assert await session.get(f"{STORAGE_NODES}/storage-1") is None, "the node writes it at its start"
+        for name in sorted(cluster.disks):
+            await cluster.start_storage(name)
+        await cluster.start_server("server-0")
+        await _appended(cluster, b"after")
+        assert await _log(cluster) == [b"kept", b"after"]
         await cluster.stop()
 
     run_in_virtual_time(main())
