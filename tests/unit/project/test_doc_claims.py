@@ -264,6 +264,41 @@ def test_a_table_on_s3_without_a_log_store_is_found() -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------------------------------------
 
 
+TESTS = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def unknown_tests(text: str) -> list[str]:
+    return [name for name in re.findall(r"\btest_\w+\.py\b", text) if name not in TESTS]
+
+
+def untested_threats(page: str) -> list[str]:
+    """Rows of what is defended that name neither a module of tests nor a target of make that exists."""
+    _, defended = page.split("\n## What is defended\n")
+    rows = re.findall(r"^\| (.+?) \| .* \| (.+?) \|$", defended.split("\n## ")[0], re.MULTILINE)
+    assert rows[0] == ("Threat", "Tested by")
+    named = TESTS | {f"make {target}" for target in TARGETS}
+    return [threat for threat, tested in rows[1:] if not named & set(re.findall(r"`([^`]+)`", tested))]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_the_modules_of_tests_that_pages_name_exist(page: str) -> None:
+    assert unknown_tests(TEXTS[page]) == []
+
+
+def test_each_threat_that_is_defended_names_its_test() -> None:
+    assert untested_threats(TEXTS["docs/concepts/threat_model.md"]) == []
+
+
+def test_a_module_of_tests_that_was_renamed_and_a_threat_without_a_test_are_found() -> None:
+    page = "\n## What is defended\n\n| Threat | Defense | Tested by |\n|---|---|---|\n| A | b | %s |\n| B | c | `test_rules.py` |\n\n## Rest\n"
+    assert unknown_tests("Checked by `tests/unit/test_repair.py` and `test_rules.py`.") == ["test_repair.py"]
+    for tested in ("a matrix", "the same matrix", "`test_repair.py`", "`make nothing`"):
+        assert untested_threats(page % tested) == ["A"]
+    for tested in ("a matrix: `test_rules.py`", "`make fuzz`: each framed parser"):
+        assert untested_threats(page % tested) == []
+
+
 def test_the_ports_on_the_page_of_monitoring_are_those_of_the_files() -> None:
     (image,) = set(re.findall(r'_HTTP="\{host: [\d.]+, port: (\d+), probe_port: (\d+)\}"', (ROOT / "conf/deploy/Containerfile").read_text()))
     systemd = [

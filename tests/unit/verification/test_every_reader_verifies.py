@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -25,11 +28,12 @@ from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.record_layout import HEADER_BYTES
 from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
-from waltz_log.errors import ConnectionLost, CorruptData, ProtocolViolation, WaltzError
+from waltz_log.errors import ConnectionLost, CorruptData, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.server.ordering import sequencer
 from waltz_log.server.partition import append_task
 from waltz_log.server.replication import received_blocks
 from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.integrity import peers
 from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.storage.offline.dump import dump_records
 from waltz_log.storage.offline.segment_statistics import segment_statistics
@@ -41,7 +45,7 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.transport import waltz_pb2 as pb
 
 FIRST, PARTITION = 1000, 3
-REFUSALS = (CorruptData, ProtocolViolation, ConnectionLost)
+REFUSALS = (CorruptData, ProtocolViolation, ConnectionLost, Unavailable)
 
 Check = Callable[[bytes, bytes, int], None]
 """Records, lengths and first id; raises one of `REFUSALS`."""
@@ -83,7 +87,31 @@ def spark(records: bytes, lengths: bytes, first: int) -> None:
     ranges._checked_batch(task, "storage-1:1", chunk)
 
 
-IN_MEMORY = [in_columns, feed, fetched_by_id, replica_without_block_checksum, owner_reads_a_replica, console, spark]
+def repair_from_a_peer(records: bytes, lengths: bytes, first: int) -> None:
+    """What a storage node reads from another one. A peer that sends a damaged block counts as one that does not have it."""
+    answers = [pb.ReadResponse(blocks=[pb.Block(first_transaction_id=first, lengths=lengths, records=records)])]
+
+    async def nothing() -> None: ...
+
+    async def receive() -> pb.ReadResponse | None:
+        return answers.pop() if answers else None
+
+    async def find(partition: int) -> list[str]:
+        return ["storage-1:1"]
+
+    stream = SimpleNamespace(receive=receive, cancel=nothing)
+    channel = SimpleNamespace(read=lambda method, request: stream, close=nothing)
+    network: Any = SimpleNamespace(connect=lambda address: channel)
+
+    async def read() -> None:
+        last = first + len(lengths) // 4 - 1
+        blocks = [block async for block in peers.PeerReplicas(network, find).read(UUID(int=1), PARTITION, 1, first, last)]
+        assert [block.records for block in blocks] == [records]
+
+    asyncio.run(read())
+
+
+IN_MEMORY = [in_columns, feed, fetched_by_id, replica_without_block_checksum, owner_reads_a_replica, repair_from_a_peer, console, spark]
 
 
 # ---- readers of a segment ------------------------------------------------------------------------------------------------------------------------
@@ -347,6 +375,7 @@ def test_planted_a_check_that_combines_errors_accepts_them(monkeypatch: pytest.M
 PLANTS: list[tuple[Check, Any, str]] = [
     (replica_without_block_checksum, block_checksum, "verify_records"),
     (owner_reads_a_replica, received_blocks, "verify_records"),
+    (repair_from_a_peer, peers, "verify_records"),
     (console, transaction_reader, "verify_records"),
     (spark, ranges, "verify_records"),
     (storage_read, reader, "verify_records"),

@@ -237,6 +237,27 @@ async def test_the_direct_port_ends_a_connection_in_plain_text_and_one_without_a
             raise ConnectionResetError
 
 
+# ---- an authority that is not trusted any more -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_certificate_of_a_removed_authority_is_refused_at_new_connections(tmp_path: Path) -> None:
+    old, new = DevelopmentAuthority(tmp_path / "old"), DevelopmentAuthority(tmp_path / "new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.certificate.read_bytes() + new.certificate.read_bytes())
+    listener = await GrpcNetwork(tls=new.issue("node", "a").model_copy(update={"authorities": trusted})).serve("127.0.0.1:0", _Node().service())
+    stolen = old.issue("application", "stolen").model_copy(update={"authorities": new.certificate})
+    try:
+        await _attempt(listener.address, stolen, methods.BOUND)
+        trusted.write_bytes(new.certificate.read_bytes())
+        async with asyncio.timeout(20):
+            with pytest.raises(ConnectionLost):
+                while True:
+                    await _attempt(listener.address, stolen, methods.BOUND)
+        await _attempt(listener.address, new.issue("application", "good"), methods.BOUND)
+    finally:
+        await listener.close()
+
+
 # ---- rotation --------------------------------------------------------------------------------------------------------------------------------------
 
 
