@@ -21,11 +21,12 @@ from waltz_log.core.formats.envelope import KEY_BYTES_MAX, key_of, pack_keyed, s
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.formats.sealed_headers import verify_sealed_headers
 from waltz_log.core.formats.traces import CONTEXT_BYTES, SAMPLED, TRACES_MAX, is_context, pack_traces, unpack_traces
-from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
+from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, wal_checksum, wal_record_bytes, walk_wal_records
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.journal import record_codec
 from waltz_log.outbox.intent import Intent, decode_intent, encode_intent
 from waltz_log.server.ordering.handed_locks import HandedLocks
+from waltz_log.transport import view_pages
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import decode_view_page, encode_view_page
 
@@ -78,10 +79,20 @@ def view_manifest(data: bytes) -> None:
 def view_page(data: bytes) -> None:
     try:
         page = pb.ReadViewResponse.FromString(data)
-        found = decode_view_page(page)
-    except (DecodeError, ProtocolViolation):
+    except DecodeError:
         return
-    again = encode_view_page(found, start=page.start, bound=page.bound, next_transaction_id=page.next_transaction_id, done=page.done)
+    with suppress(CorruptData, ProtocolViolation):
+        decode_view_page(page)
+    page.checksums = bytes(len(page.transaction_ids) // 8 * 4)
+    try:
+        records = view_pages._records_in(page)
+    except ProtocolViolation:
+        return
+    checksums = [wal_checksum(record) for record in records]
+    page.checksums = struct.pack(f">{len(records)}i", *checksums)
+    found = decode_view_page(page)
+    following = page.next_transaction_id
+    again = encode_view_page(found, checksums, start=page.start, bound=page.bound, next_transaction_id=following, done=page.done)
     assert (again.keys, again.values, again.key_lengths, again.headers) == (page.keys, page.values, page.key_lengths, page.headers)
 
 
@@ -202,7 +213,9 @@ CONTENT_SEEDS: Final[dict[str, list[bytes]]] = {
     "view_records": [b"".join(map(encode_wal_record, _RECORDS))],
     "view_index": [_index(b"a", b"bc"), _value_of(_index(b"a", b"bc")), _value_of(_index(b"d"))],
     "view_manifest": [_manifest(), _value_of(_manifest())],
-    "view_page": [encode_view_page(_RECORDS, start=0, bound=11, next_transaction_id=11, done=True).SerializeToString()],
+    "view_page": [
+        encode_view_page(_RECORDS, list(map(wal_checksum, _RECORDS)), start=0, bound=11, next_transaction_id=11, done=True).SerializeToString()
+    ],
     "keyed": [pack_keyed(b"key", b"value"), pack_keyed(b"k", b"")],
     "traces": [b"\x05" + pack_traces([(0, _CONTEXT), (4, _CONTEXT), (5, _CONTEXT)])],
     "feed_frame": [_feed()],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from verification.simulation.faults import fault
 from waltz_log.core.messages import Encoded
@@ -20,7 +20,10 @@ from waltz_log.transport import waltz_pb2 as pb
 if TYPE_CHECKING:
     from verification.simulation.world import World
 
-__all__ = ["Corruption", "corrupt_messages", "records_of"]
+__all__ = ["VIEW_COLUMNS", "Corruption", "corrupt_messages", "records_of"]
+
+VIEW_COLUMNS: Final = ("transaction_ids", "times_ms", "headers", "key_lengths", "value_lengths", "keys", "values", "checksums")
+"""Of the records in a page of a compacted view."""
 
 
 def records_of(message: Any) -> Iterator[tuple[Any, str]]:
@@ -38,6 +41,10 @@ def records_of(message: Any) -> Iterator[tuple[Any, str]]:
             yield from _blocks(message.blocks.blocks)
     elif isinstance(message, pb.ReadResponse | pb.TransactionResponse):
         yield from _blocks(message.blocks)
+    elif isinstance(message, pb.ReadViewResponse):
+        yield from ((message, column) for column in VIEW_COLUMNS)
+    elif isinstance(message, pb.LoadViewRequest) and message.WhichOneof("kind") == "page":
+        yield from ((message.page, column) for column in VIEW_COLUMNS)
 
 
 def _blocks(blocks: Sequence[Any]) -> Iterator[tuple[Any, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import json
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from waltz_log import errors
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import Record, decode_record, encode_record
-from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord, wal_checksum
 from waltz_log.core.topics.access import expect_allowed
 from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
@@ -36,6 +35,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import CHANNEL_OPTIONS
 from waltz_log.transport.locating import Place, Question
 from waltz_log.transport.methods import READ, READ_VIEW
+from waltz_log.transport.view_pages import encode_view_page
 
 __all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of", "page_of"]
 
@@ -58,19 +58,8 @@ def records_in(block: Block) -> Iterator[tuple[Record, int]]:
 
 def page_of(records: Sequence[WalRecord], *, bound: int, done: bool) -> pb.ReadViewResponse:
     """A page of a compacted view, as storage nodes send it."""
-    count = len(records)
-    return pb.ReadViewResponse(
-        bound=bound,
-        transaction_ids=struct.pack(f">{count}q", *(each.transaction_id for each in records)),
-        times_ms=struct.pack(f">{count}q", *(each.time_ms for each in records)),
-        headers=struct.pack(f">{count}i", *(each.header for each in records)),
-        key_lengths=struct.pack(f">{count}i", *(len(each.key) for each in records)),
-        value_lengths=struct.pack(f">{count}i", *(len(each.value) for each in records)),
-        keys=b"".join(each.key for each in records),
-        values=b"".join(each.value for each in records),
-        next_transaction_id=records[-1].transaction_id + 1 if records else 0,
-        done=done,
-    )
+    following = records[-1].transaction_id + 1 if records else 0
+    return encode_view_page(records, [wal_checksum(each) for each in records], start=0, bound=bound, next_transaction_id=following, done=done)
 
 
 @dataclass

@@ -222,13 +222,18 @@ class ViewSnapshot:
 
     def records(self, first: int = 0) -> Iterator[WalRecord]:
         """From a transaction id on. Raises `CorruptData` at a record that is damaged."""
+        for record, _ in self.stored(first):
+            yield record
+
+    def stored(self, first: int = 0) -> Iterator[tuple[WalRecord, bytes]]:
+        """The same, with the bytes of each record."""
         for number, (file, handle) in enumerate(zip(self._manifest.files, self._handles, strict=True)):
             following = self._manifest.files[number + 1 : number + 2]
             if following and following[0].first <= first:
                 continue
-            for record, _ in walk_live(handle, file, where=f"{self._folder}/{file.name}"):
+            for record, whole in walk_live(handle, file, where=f"{self._folder}/{file.name}"):
                 if record.transaction_id >= first:
-                    yield record
+                    yield record, whole
 
     def walk(self, first: int, end: int) -> Iterator[tuple[WalRecord, bytes]]:
         """The live records, with their bytes, of the files from one place to another."""

@@ -1,4 +1,8 @@
-"""Pages of a compacted view, each way: records as columns in one message (waltz.proto, ReadViewResponse). Imports nothing heavy."""
+"""Pages of a compacted view, each way: records as columns in one message (waltz.proto, ReadViewResponse). Imports nothing heavy.
+
+A page carries the checksum of each record as its file has it. Each receiver verifies the records before it uses one: clients, the Spark source, and a
+storage node that loads another one's view. The owner, which forwards pages between storage nodes, does not change them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ from collections.abc import Sequence
 from struct import error as StructError
 from struct import pack, unpack
 
-from waltz_log.core.formats.wal_records import WalRecord
-from waltz_log.errors import ProtocolViolation
+from waltz_log.core.formats.wal_records import WalRecord, wal_checksum
+from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["decode_view_page", "encode_view_page"]
 
 
-def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, next_transaction_id: int, done: bool) -> pb.ReadViewResponse:
+def encode_view_page(
+    records: Sequence[WalRecord], checksums: Sequence[int], *, start: int, bound: int, next_transaction_id: int, done: bool
+) -> pb.ReadViewResponse:
     count = len(records)
     return pb.ReadViewResponse(
         start=start,
@@ -25,18 +31,29 @@ def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, ne
         value_lengths=pack(f">{count}i", *[len(record.value) for record in records]),
         keys=b"".join([record.key for record in records]),
         values=b"".join([record.value for record in records]),
+        checksums=pack(f">{count}i", *checksums),
         next_transaction_id=next_transaction_id,
         done=done,
     )
 
 
 def decode_view_page(page: pb.ReadViewResponse) -> list[WalRecord]:
-    """Raises `ProtocolViolation` if the columns do not fit together."""
+    """Raises `ProtocolViolation` if the columns do not fit together, `CorruptData` if a record is not the one that its checksum belongs to."""
+    found = _records_in(page)
+    checksums = unpack(f">{len(found)}i", page.checksums)
+    for at, record in enumerate(found):
+        if wal_checksum(record) != checksums[at]:
+            raise CorruptData(where="page of a view", offset=at, transaction_id=record.transaction_id, reason="checksum does not match")
+    return found
+
+
+def _records_in(page: pb.ReadViewResponse) -> list[WalRecord]:
     count = len(page.transaction_ids) // 8
     try:
         ids, times = unpack(f">{count}q", page.transaction_ids), unpack(f">{count}q", page.times_ms)
         headers, key_lengths = unpack(f">{count}i", page.headers), unpack(f">{count}i", page.key_lengths)
         value_lengths = unpack(f">{count}i", page.value_lengths)
+        unpack(f">{count}i", page.checksums)
     except StructError:
         raise ProtocolViolation(reason=f"columns of a view's page are of different lengths: records={count}") from None
     if sum(key_lengths) != len(page.keys) or sum(value_lengths) != len(page.values) or min((*key_lengths, 1)) < 1 or min((*value_lengths, 0)) < 0:

@@ -2681,7 +2681,7 @@ Global___ReadViewRequest: _TypeAlias = ReadViewRequest  # noqa: Y015
 
 @_typing.final
 class ReadViewResponse(_message.Message):
-    """Columns, big-endian. A value of no bytes is the end of its key."""
+    """Columns, big-endian. A value of no bytes is the end of its key. Each receiver verifies the checksums; one that forwards a page does not change it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2696,6 +2696,7 @@ class ReadViewResponse(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     NEXT_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    CHECKSUMS_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     bound: _builtins.int
     """the view goes up to here: the log goes on with this id"""
@@ -2716,6 +2717,8 @@ class ReadViewResponse(_message.Message):
     """where the next page begins"""
     done: _builtins.bool
     """there is no further page; also on the one page of an empty view"""
+    checksums: _builtins.bytes
+    """i4[n]: of each record, as its file has it (docs/reference/formats.md)"""
     def __init__(
         self,
         *,
@@ -2730,10 +2733,11 @@ class ReadViewResponse(_message.Message):
         values: _builtins.bytes = ...,
         next_transaction_id: _builtins.int = ...,
         done: _builtins.bool = ...,
+        checksums: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "done", b"done", "headers", b"headers", "key_lengths", b"key_lengths", "keys", b"keys", "next_transaction_id", b"next_transaction_id", "start", b"start", "times_ms", b"times_ms", "transaction_ids", b"transaction_ids", "value_lengths", b"value_lengths", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "checksums", b"checksums", "done", b"done", "headers", b"headers", "key_lengths", b"key_lengths", "keys", b"keys", "next_transaction_id", b"next_transaction_id", "start", b"start", "times_ms", b"times_ms", "transaction_ids", b"transaction_ids", "value_lengths", b"value_lengths", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

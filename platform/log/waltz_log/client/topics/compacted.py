@@ -11,21 +11,22 @@ A replica whose view ends before the log begins is skipped. If there is no view 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import NamedTuple
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.topic_records import TopicFeed, TopicRecord
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.errors import NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.loggers import get_logger
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import READ_VIEW
 from waltz_log.transport.view_pages import decode_view_page
 
-__all__ = ["ViewReader", "compacted_batches"]
+__all__ = ["VerifiedPage", "ViewReader", "compacted_batches"]
 
 log = get_logger(__name__)
 
@@ -45,10 +46,9 @@ async def compacted_batches(
     while until is None or position < until:
         async with aclosing(reader.pages(position)) as pages:
             async for page in pages:
-                if page.transaction_ids:
-                    batch = decode_page(page, partition, position + 1)
-                    position = batch[-1].transaction_id
-                    yield batch
+                if page.records:
+                    position = page.records[-1].transaction_id
+                    yield [TopicRecord(partition, *record) for record in page.records]
                 if page.done:
                     position = max(position, page.bound - 1)
         if until is not None and position >= until:  # whether or not it has a record: the end of a key goes from the view
@@ -65,13 +65,19 @@ async def compacted_batches(
             log.info("log trimmed before it was read, reading the compacted view", partition=error.partition, position=position, first=error.first)
 
 
-def decode_page(page: pb.ReadViewResponse, partition: int, first: int) -> list[TopicRecord]:
-    """The records of a page, whose ids begin at `first` or above and rise. Raises `ProtocolViolation`."""
-    found = [TopicRecord(partition, *record) for record in decode_view_page(page)]
+class VerifiedPage(NamedTuple):
+    records: list[WalRecord]
+    bound: int
+    done: bool
+
+
+def decode_page(page: pb.ReadViewResponse, first: int) -> VerifiedPage:
+    """The records of a page, whose ids begin at `first` or above and rise. Raises `ProtocolViolation`, `CorruptData`."""
+    found = decode_view_page(page)
     for last, record in zip((first - 1, *(each.transaction_id for each in found)), found, strict=False):
         if record.transaction_id <= last:
             raise ProtocolViolation(reason=f"ids of a view's page do not rise: after={last} got={record.transaction_id}")
-    return found
+    return VerifiedPage(found, page.bound, page.done)
 
 
 class ViewReader:
@@ -83,9 +89,10 @@ class ViewReader:
         self._settings = settings
         self._backoff = backoff
 
-    async def pages(self, position: int) -> AsyncGenerator[pb.ReadViewResponse, None]:
+    async def pages(self, position: int) -> AsyncGenerator[VerifiedPage, None]:
         """Pages of what is above `position`, to the end of a view that reaches as far back as the log does. None at all where no replica has one and
-        the log reaches back to `position`. Raises `Unavailable` where neither is so in time, `NotAllowed`."""
+        the log reaches back to `position`. If a page is damaged, another replica is read. Raises `Unavailable` where neither is so in time,
+        `NotAllowed`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.append_timeout_s
         rounds = 0
@@ -95,16 +102,17 @@ class ViewReader:
             for address in self._replicas():
                 try:
                     async with aclosing(self._read(address, bound, position)) as pages:
-                        async for page in pages:
-                            if page.transaction_ids:
-                                (position,) = struct.unpack(">q", page.transaction_ids[-8:])
+                        async for received in pages:
+                            page = decode_page(received, position + 1)
+                            if page.records:
+                                position = page.records[-1].transaction_id
                             yield page
                             if page.done:
                                 return
                     said[address] = "its view ended early"
                 except NotAllowed:
                     raise
-                except (WaltzError, struct.error) as error:
+                except WaltzError as error:
                     said[address] = str(error)
             rounds += 1
             if rounds >= ROUNDS_MAX and bound.first_transaction_id <= position + 1:

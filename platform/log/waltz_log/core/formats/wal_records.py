@@ -19,7 +19,16 @@ from xxhash import xxh64_intdigest
 
 from waltz_log.errors import CorruptData
 
-__all__ = ["HEADER_BYTES", "WalRecord", "decode_wal_record", "encode_wal_record", "wal_record_bytes", "walk_wal_records"]
+__all__ = [
+    "HEADER_BYTES",
+    "WalRecord",
+    "checksum_in",
+    "decode_wal_record",
+    "encode_wal_record",
+    "wal_checksum",
+    "wal_record_bytes",
+    "walk_wal_records",
+]
 
 MAGIC: Final = 0xCAFE
 VERSION: Final = 2
@@ -27,6 +36,7 @@ _HEADER: Final = Struct("<qiiibBH")
 HEADER_BYTES: Final = _HEADER.size
 _ORIGIN: Final = Struct("<qi")
 """What the value of version 2 begins with: transaction id, header."""
+_CHECKSUM: Final = Struct("<i")
 _CHECKSUM_AT: Final = 8
 _CHECKSUM_MASK: Final = 0x7FFFFFFF
 
@@ -45,11 +55,30 @@ class WalRecord(NamedTuple):
 
 def encode_wal_record(record: WalRecord) -> bytes:
     """Version 2."""
+    whole = _without_checksum(record)
+    return b"".join((whole[:_CHECKSUM_AT], _CHECKSUM.pack(_checksum_of(whole)), whole[_CHECKSUM_AT + _CHECKSUM.size :]))
+
+
+def wal_checksum(record: WalRecord) -> int:
+    """The checksum that `encode_wal_record` writes."""
+    return _checksum_of(_without_checksum(record))
+
+
+def checksum_in(whole: bytes) -> int:
+    """The one that is written in the bytes of a record."""
+    (checksum,) = _CHECKSUM.unpack_from(whole, _CHECKSUM_AT)
+    return int(checksum)
+
+
+def _without_checksum(record: WalRecord) -> bytes:
+    """The bytes of the record, with zeros where the checksum goes."""
     transaction_id, time_ms, header, key, value = record
-    rest = b"".join((key, _ORIGIN.pack(transaction_id, header), value))
-    lengths = len(key), len(rest) - len(key)
-    checksum = xxh64_intdigest(_HEADER.pack(time_ms, 0, *lengths, 0, VERSION, MAGIC) + rest) & _CHECKSUM_MASK
-    return _HEADER.pack(time_ms, checksum, *lengths, 0, VERSION, MAGIC) + rest
+    begin = _HEADER.pack(time_ms, 0, len(key), _ORIGIN.size + len(value), 0, VERSION, MAGIC)
+    return b"".join((begin, key, _ORIGIN.pack(transaction_id, header), value))
+
+
+def _checksum_of(whole: bytes) -> int:
+    return xxh64_intdigest(whole) & _CHECKSUM_MASK
 
 
 def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecord, int]:
@@ -64,7 +93,7 @@ def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecor
     if key_bytes < 0 or value_bytes < _ORIGIN.size or end > len(data):
         raise _corrupt(where, offset, f"cut off or bad lengths: key_bytes={key_bytes} value_bytes={value_bytes}")
     whole = data[offset:end]
-    if checksum != xxh64_intdigest(b"".join((whole[:_CHECKSUM_AT], bytes(4), whole[_CHECKSUM_AT + 4 :]))) & _CHECKSUM_MASK:
+    if checksum != _checksum_of(b"".join((whole[:_CHECKSUM_AT], bytes(4), whole[_CHECKSUM_AT + 4 :]))):
         raise _corrupt(where, offset, "checksum does not match")
     transaction_id, header = _ORIGIN.unpack_from(data, value_at)
     return WalRecord(transaction_id, time_ms, header, data[key_at:value_at], data[value_at + _ORIGIN.size : end]), end

@@ -113,9 +113,9 @@ class _UpkeepService:
                 async with await self._node.unread.acquire(caller(), max_bytes):
                     if (page := await anext(pages, None)) is None:
                         return
-                    records, start, bound, following, done = page
+                    records, checksums, start, bound, following, done = page
                     permit.renew()
-                    await stream.send(encode_view_page(records, start=start, bound=bound, next_transaction_id=following, done=done))
+                    await stream.send(encode_view_page(records, checksums, start=start, bound=bound, next_transaction_id=following, done=done))
                 answered += 1
                 if answered == request.pages_max:
                     return

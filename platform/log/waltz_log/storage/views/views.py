@@ -19,7 +19,7 @@ from waltz_log.background_tasks import start_task
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
 from waltz_log.compaction.manifest import ViewFile
 from waltz_log.compaction.view_load import ViewLoad
-from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord, checksum_in
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
@@ -63,7 +63,10 @@ class ViewFacts(NamedTuple):
 
 
 class ViewPage(NamedTuple):
+    """`checksums`: of each record, as its file has it."""
+
     records: Sequence[WalRecord]
+    checksums: Sequence[int]
     start: int
     bound: int
     next_transaction_id: int
@@ -419,11 +422,13 @@ def _step(segments: SegmentLog, first: int, until: int) -> tuple[int, int]:
 def _pages(snapshot: ViewSnapshot, first: int, max_bytes: int) -> Iterator[ViewPage]:
     start, bound = snapshot.start, snapshot.bound
     records: list[WalRecord] = []
+    checksums: list[int] = []
     size = 0
-    for record in snapshot.records(first):
+    for record, whole in snapshot.stored(first):
         if records and size >= max_bytes:
-            yield ViewPage(records, start, bound, record.transaction_id, done=False)
-            records, size = [], 0
+            yield ViewPage(records, checksums, start, bound, record.transaction_id, done=False)
+            records, checksums, size = [], [], 0
         records.append(record)
+        checksums.append(checksum_in(whole))
         size += len(record.key) + len(record.value)
-    yield ViewPage(records, start, bound, bound, done=True)
+    yield ViewPage(records, checksums, start, bound, bound, done=True)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_log.client import ClientSettings, TopicHandle, TopicRecord
-from waltz_log.client.topics.compacted import compacted_batches, decode_page
+from waltz_log.client.topics.compacted import VerifiedPage, compacted_batches, decode_page
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord, wal_checksum
 from waltz_log.core.topics.catalogue import Catalogue, Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
@@ -51,7 +51,7 @@ class World:
         latest = {key: at for at, (key, _) in enumerate(self.log[:end])}
         return [WalRecord(at, 0, 0, b"%d" % key, _value(self.log[at][1])) for key, at in sorted(latest.items(), key=lambda item: item[1])]
 
-    async def pages(self, position: int) -> AsyncGenerator[pb.ReadViewResponse, None]:
+    async def pages(self, position: int) -> AsyncGenerator[VerifiedPage, None]:
         """As `ViewReader.pages`: each page may be another replica's, of one that reaches the log."""
         while True:
             self.step()
@@ -63,7 +63,7 @@ class World:
             wanted = [record for record in self.view(end) if record.transaction_id > position]
             size = 1 + self.choices(3)
             done = len(wanted) <= size
-            yield encode_view_page(wanted[:size], start=0, bound=end, next_transaction_id=0, done=done)
+            yield VerifiedPage(wanted[:size], end, done)
             if done:
                 return
             position = wanted[size - 1].transaction_id
@@ -122,8 +122,8 @@ def test_the_view_and_the_log_after_it_fold_to_what_the_whole_log_does(log: list
 @pytest.mark.parametrize("until", [3, 4])
 def test_a_read_up_to_a_mark_ends_there_even_if_the_view_has_no_record_of_it_any_more(until: int) -> None:
     class Reader:
-        async def pages(self, position: int) -> AsyncGenerator[pb.ReadViewResponse, None]:
-            yield encode_view_page([WalRecord(1, 0, 0, b"k", b"v")], start=0, bound=5, next_transaction_id=0, done=True)
+        async def pages(self, position: int) -> AsyncGenerator[VerifiedPage, None]:
+            yield VerifiedPage([WalRecord(1, 0, 0, b"k", b"v")], 5, True)
 
     async def beyond(mark: int) -> AsyncGenerator[list[TopicRecord], None]:
         raise AssertionError("the view told it all")
@@ -138,16 +138,14 @@ def test_a_read_up_to_a_mark_ends_there_even_if_the_view_has_no_record_of_it_any
 
 def test_a_page_whose_ids_do_not_rise_is_refused() -> None:
     def page(*ids: int) -> pb.ReadViewResponse:
-        found: pb.ReadViewResponse = encode_view_page(
-            [WalRecord(at, 5, 6, b"k", b"v") for at in ids], start=0, bound=9, next_transaction_id=0, done=True
-        )
-        return found
+        records = [WalRecord(at, 5, 6, b"k", b"v") for at in ids]
+        return encode_view_page(records, [wal_checksum(each) for each in records], start=0, bound=9, next_transaction_id=0, done=True)
 
-    assert decode_page(page(3, 7), 4, 3) == [TopicRecord(4, 3, 5, 6, b"k", b"v"), TopicRecord(4, 7, 5, 6, b"k", b"v")]
+    assert decode_page(page(3, 7), 3) == ([WalRecord(3, 5, 6, b"k", b"v"), WalRecord(7, 5, 6, b"k", b"v")], 9, True)
     for ids in ((2, 7), (3, 3), (7, 3)):
         with pytest.raises(ProtocolViolation, match="do not rise"):
-            decode_page(page(*ids), 4, 3)
-    assert decode_page(page(), 4, 3) == []
+            decode_page(page(*ids), 3)
+    assert decode_page(page(), 3).records == []
 
 
 # ---- a cluster -------------------------------------------------------------------------------------------------------------------------------------

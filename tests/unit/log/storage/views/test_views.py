@@ -18,7 +18,7 @@ from verification.crashes.storage_model import KEY, FixedClock, append, silent_l
 from waltz_log.cli.storage.storage_tools import verify_all
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.view_load import ViewLoad
-from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord, wal_checksum
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.filesystem import FileSystemDisk
@@ -476,11 +476,12 @@ async def test_a_crash_at_any_step_of_removing_a_view_leaves_what_is_removed_the
 
 def test_a_page_survives_the_wire_and_one_that_does_not_fit_together_is_refused() -> None:
     records = [WalRecord(3, 1000, -7, b"a", b""), WalRecord(9, 2000, 1 << 30, b"key", b"value")]
-    page = encode_view_page(records, start=1, bound=12, next_transaction_id=10, done=True)
+    checksums = [wal_checksum(record) for record in records]
+    page = encode_view_page(records, checksums, start=1, bound=12, next_transaction_id=10, done=True)
     again = pb.ReadViewResponse.FromString(page.SerializeToString())
     assert decode_view_page(again) == records
     assert decode_view_page(pb.ReadViewResponse()) == []
-    for field in ("times_ms", "headers", "key_lengths", "value_lengths", "keys", "values"):
+    for field in ("times_ms", "headers", "key_lengths", "value_lengths", "keys", "values", "checksums"):
         broken = pb.ReadViewResponse.FromString(page.SerializeToString())
         setattr(broken, field, getattr(page, field) + b"\0\0\0\0")
         with pytest.raises(ProtocolViolation):
