@@ -63,6 +63,9 @@ COMPLAINTS = {
     "client_id_given_twice": (0, "34:"),
     "ids_reserved_again_after_a_restore": (150, "34:"),
     "ticket_of_another_principal_accepted": (700_000, "35:"),
+    "ticket_not_checked_at_a_mount": (700_000, "35:"),
+    "ticket_not_checked_at_a_resolve": (700_000, "35:"),
+    "ticket_not_checked_at_an_outbox": (700_000, "35:"),
     "damaged_header_not_noticed": (90, "13: no check noticed a bit that flipped"),
 }
 """A seed as above, and what the check that is there for the bug says."""
