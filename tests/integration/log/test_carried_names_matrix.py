@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 import pytest_asyncio
 from google.protobuf.descriptor import Descriptor
 
+from tests.integration.log.matrix_ports import Connect, assert_test_exists, served_at_ports
 from waltz_log.client import WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
-from waltz_log.core.ports import AnyMethod
+from waltz_log.core.ports import AnyMethod, CallMethod, Channel, StreamMethod
 from waltz_log.errors import WaltzError
 from waltz_log.security.identity import Identity, Role
 from waltz_log.security.rules import Operation, Rule
-from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.cluster import CLUSTER_KEY, MemoryCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.direct.connection import DirectListener
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +36,7 @@ NAMING = {"client_id", "ticket", "nonce", "outbox", "subscriber", "name"}
 
 NEVER_GIVEN = 1_000_000
 
-HOSTS = ("application-own", "application-bare", "reader-own", "reader-bare", "operator-other", "stranger-x")
+HOSTS = ("application-own", "application-bare", "reader-own", "reader-bare", "operator-other", "node-other", "stranger-x")
 """`own` may append and read, `bare` has a role and no rule, `stranger` a certificate without a role."""
 
 
@@ -46,6 +49,10 @@ class Carried(NamedTuple):
 
 
 Make: TypeAlias = Callable[[bytes, Carried], Any]
+
+HERE = "tests/integration/log/test_carried_names_matrix.py"
+BY_ROLE = "tests/unit/log/transport/test_tls_ports.py::test_each_role_is_served_what_the_table_permits_and_denied_the_rest"
+"""For nodes alone: the role decides."""
 
 
 def _mount(key: bytes, carried: Carried, **more: Any) -> pb.ClientMessage:
@@ -89,21 +96,21 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
 }
 
 ELSEWHERE: dict[AnyMethod, str] = {
-    methods.SERVER_DIRECT: "its opening is the mount of the row above; over real connections: test_hostile.py",
-    methods.STORAGE_DIRECT: "for nodes alone",
-    methods.REPLICATE: "for nodes alone",
+    methods.SERVER_DIRECT: f"{HERE}::test_at_real_ports_and_over_direct_connections_it_is_the_same",
+    methods.STORAGE_DIRECT: BY_ROLE,
+    methods.REPLICATE: BY_ROLE,
 }
-"""Procedures whose requests can carry one, and whose rows are in other tables."""
+"""Procedures whose requests can carry one, and the test that has their rows."""
 
 PERMITTED = {(methods.RESOLVE, ""), (methods.MOUNT, "appends nothing"), *((methods.SUBSCRIBERS, each) for each in ("reports", "sets", "removes"))}
-"""To operators, whatever principal it belongs to."""
+"""To operators and nodes, whatever principal it belongs to."""
 
 CASES = [
     (method, case, host)
     for method, cases in ROWS.items()
     for case in cases
     for host in HOSTS
-    if not (host.startswith("operator") and (method, case) in PERMITTED)
+    if not (host.startswith(("operator", "node")) and (method, case) in PERMITTED)
 ]
 
 
@@ -166,7 +173,7 @@ async def victim(cluster: MemoryCluster) -> AsyncIterator[Victim]:
 
 async def _outbox_of(cluster: MemoryCluster, host: str, nonce: str, subscriber: str, client: WaltzClient | None = None) -> Carried:
     """A client id with an outbox, and a subscriber, of that principal."""
-    channel = _channel(cluster, host)
+    channel = _connect(cluster)(host)
     if client is None:
         given = await channel.call(methods.CLIENT_ID, pb.ClientIdRequest(cluster_key=cluster.key.bytes), timeout_s=10)
         carried = Carried(given.client_id, given.ticket, nonce, subscriber=subscriber)
@@ -183,19 +190,20 @@ def _version_0(request: pb.OutboxRequest) -> pb.OutboxRequest:
     return request
 
 
-def _channel(cluster: MemoryCluster, host: str) -> Any:
+def _connect(cluster: MemoryCluster) -> Connect:
     ((server, _),) = cluster.servers.values()
-    return cluster.network.host(host).connect(server.address)
+    return lambda host: cluster.network.host(host).connect(server.address)
 
 
-async def _answer(cluster: MemoryCluster, host: str, method: AnyMethod, make: Make, carried: Carried) -> tuple[str, str]:
+async def _answer(channel: Channel, method: AnyMethod, make: Make, carried: Carried) -> tuple[str, str]:
     """The class and the text of an error without what the request named, or `answer` and its bytes."""
-    request = make(cluster.key.bytes, carried)
+    request, found = make(CLUSTER_KEY.bytes, carried), None
     try:
-        if method.kind == "call":
-            found = await _channel(cluster, host).call(method, request, timeout_s=10)
+        if isinstance(method, CallMethod):
+            found = await channel.call(method, request, timeout_s=10)
         else:
-            stream = _channel(cluster, host).open(method)
+            assert isinstance(method, StreamMethod)
+            stream = channel.open(method)
             await stream.send(request)
             found = await stream.receive()
             await stream.cancel()
@@ -208,13 +216,36 @@ async def _answer(cluster: MemoryCluster, host: str, method: AnyMethod, make: Ma
 async def test_what_is_another_principals_looks_like_what_does_not_exist(
     cluster: MemoryCluster, victim: Victim, method: AnyMethod, case: str, host: str
 ) -> None:
-    make, own, stolen = ROWS[method][case], victim.own.get(host, Carried(NEVER_GIVEN)), victim.carried
+    await _expect_alike(_connect(cluster)(host), victim, method, ROWS[method][case], victim.own.get(host, Carried(NEVER_GIVEN)))
+
+
+@pytest.mark.parametrize("kind", ["alone", "worker"])
+async def test_at_real_ports_and_over_direct_connections_it_is_the_same(
+    cluster: MemoryCluster, victim: Victim, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that only appends has a direct connection, and shows the ticket of another principal there."""
+    direct: list[str] = []
+    serve = DirectListener._serve
+
+    async def noted(*arguments: Any) -> None:
+        direct.append("mount")
+        await serve(*arguments)
+
+    monkeypatch.setattr(DirectListener, "_serve", noted)
+    async with served_at_ports(cluster, tmp_path, kind) as connect:
+        for method, case, host in CASES:
+            await _expect_alike(connect(host), victim, method, ROWS[method][case], victim.own.get(host, Carried(NEVER_GIVEN)))
+    assert direct
+
+
+async def _expect_alike(channel: Channel, victim: Victim, method: AnyMethod, make: Make, own: Carried) -> None:
+    stolen = victim.carried
     answers = {
-        "unknown": await _answer(cluster, host, method, make, Carried(NEVER_GIVEN)),
-        "unknown with the own ticket": await _answer(cluster, host, method, make, Carried(NEVER_GIVEN, own.ticket)),
-        "foreign with its ticket": await _answer(cluster, host, method, make, stolen._replace(nonce="guessed")),
-        "foreign with the own ticket": await _answer(cluster, host, method, make, stolen._replace(ticket=own.ticket, nonce="guessed")),
-        "foreign without a ticket": await _answer(cluster, host, method, make, stolen._replace(ticket="", nonce="guessed")),
+        "unknown": await _answer(channel, method, make, Carried(NEVER_GIVEN)),
+        "unknown with the own ticket": await _answer(channel, method, make, Carried(NEVER_GIVEN, own.ticket)),
+        "foreign with its ticket": await _answer(channel, method, make, stolen._replace(nonce="guessed")),
+        "foreign with the own ticket": await _answer(channel, method, make, stolen._replace(ticket=own.ticket, nonce="guessed")),
+        "foreign without a ticket": await _answer(channel, method, make, stolen._replace(ticket="", nonce="guessed")),
     }
     assert len(set(answers.values())) == 1, answers
     kind, text = answers["unknown"]
@@ -228,26 +259,35 @@ async def test_what_is_the_callers_is_served(cluster: MemoryCluster, victim: Vic
     """The matrix compares refusals: it would be satisfied by a server that refuses everything. `writes` is last: it replaces the record."""
     own = victim.own["application-own"]
     method, make = (methods.RESOLVE, ROWS[methods.RESOLVE][""]) if case == "resolves" else (methods.OUTBOX, ROWS[methods.OUTBOX][case])
-    found = await _answer(cluster, "application-own", method, make, own._replace(epoch=1 if case == "adopts" else 2))
+    found = await _answer(_connect(cluster)("application-own"), method, make, own._replace(epoch=1 if case == "adopts" else 2))
     assert found[0] == "answer", found
 
 
 @pytest.mark.parametrize("case", ROWS[methods.MOUNT])
 async def test_a_mount_under_the_own_id_is_served(cluster: MemoryCluster, victim: Victim, case: str) -> None:
     own = victim.own["application-own"]
-    assert (await _answer(cluster, "application-own", methods.MOUNT, ROWS[methods.MOUNT][case], own))[0] == "answer"
+    assert (await _answer(_connect(cluster)("application-own"), methods.MOUNT, ROWS[methods.MOUNT][case], own))[0] == "answer"
 
 
 async def test_an_operator_resolves_for_others(cluster: MemoryCluster, victim: Victim) -> None:
-    assert (await _answer(cluster, "operator-other", methods.RESOLVE, ROWS[methods.RESOLVE][""], victim.carried._replace(ticket="")))[0] == "answer"
+    assert (await _answer(_connect(cluster)("operator-other"), methods.RESOLVE, ROWS[methods.RESOLVE][""], victim.carried._replace(ticket="")))[
+        0
+    ] == "answer"
 
 
 async def test_a_subscriber_of_another_principal_cannot_be_claimed(cluster: MemoryCluster, victim: Victim) -> None:
     """That its name is in use is all that a principal with a right to the partition learns."""
     register = _subscriber(pb.SubscribersRequest.ACTION_REGISTER)
-    kind, text = await _answer(cluster, "reader-own", methods.SUBSCRIBERS, register, victim.carried)
+    kind, text = await _answer(_connect(cluster)("reader-own"), methods.SUBSCRIBERS, register, victim.carried)
     assert kind == "PermissionDenied"
     assert "victim" not in text
-    listed = await _answer(cluster, "reader-own", methods.SUBSCRIBERS, _subscriber(pb.SubscribersRequest.ACTION_LIST), victim.own["reader-own"])
+    listed = await _answer(
+        _connect(cluster)("reader-own"), methods.SUBSCRIBERS, _subscriber(pb.SubscribersRequest.ACTION_LIST), victim.own["reader-own"]
+    )
     assert "billing" not in listed[1]
     assert "reads" in listed[1]
+
+
+@pytest.mark.parametrize("named", sorted({*ELSEWHERE.values()}))
+async def test_a_test_that_stands_for_a_row_exists(named: str) -> None:
+    assert_test_exists(named)

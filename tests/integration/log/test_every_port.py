@@ -23,6 +23,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.integration.log.console.served_console import serve_console
+from tests.integration.log.matrix_ports import assert_test_exists
 from tests.integration.log.test_zookeeper_access import zookeeper
 from waltz_delta.pipelines.metrics_port import MetricsSettings, serve_metrics
 from waltz_log.core.ports import AnyMethod, StreamMethod
@@ -284,9 +285,7 @@ def test_a_test_that_a_row_names_exists(kind: str) -> None:
     row = ROWS[kind]
     for each in (row.wrong_role, row.no_permission):
         if isinstance(each, CoveredBy):
-            file, _, name = each.test.partition("::")
-            functions = [one.name for one in ast.parse((ROOT / file).read_text()).body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-            assert name in functions, each.test
+            assert_test_exists(each.test)
 
 
 # ---- the matrix ------------------------------------------------------------------------------------------------------------------------------------

@@ -3,23 +3,26 @@
 The answer for what belongs to another principal is the same as for what does not exist: the same class of error and the same words. A procedure
 without a row fails the test. Ports and certificates have a table of their own (`test_every_port.py`), and so have the routes of the console, below.
 
-Client ids, outboxes and subscribers are columns too: `Named` has a field for each.
+Client ids, outboxes and subscribers have a matrix of their own (`test_carried_names_matrix.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 import pytest_asyncio
 
-from waltz_log.core.ports import AnyMethod
+from tests.integration.log.matrix_ports import Connect, assert_test_exists, served_at_ports
+from waltz_log.core.ports import AnyMethod, Channel
 from waltz_log.errors import WaltzError
 from waltz_log.security.identity import Identity, Role
+from waltz_log.security.permits import PERMITTED
 from waltz_log.security.rules import Operation, Rule
-from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.cluster import CLUSTER_KEY, MemoryCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -36,9 +39,6 @@ class Named(NamedTuple):
 
     partition: int
     topic: str
-    client_id: int = 7
-    outbox: str = "outbox"
-    subscriber: str = "subscriber"
 
 
 OWN = Named(ORDERS, "shop/orders")
@@ -74,7 +74,7 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
         "names it": lambda about, named: pb.BoundRequest(cluster_key=about["cluster_key"], partitions=[named.partition]),
         "with its upkeep": lambda about, named: pb.BoundRequest(cluster_key=about["cluster_key"], partitions=[named.partition], upkeep=True),
     },
-    methods.RESOLVE: {"": lambda about, named: pb.ResolveRequest(**about, client_id=named.client_id, last_sequence=1, since=-1)},
+    methods.RESOLVE: {"": lambda about, named: pb.ResolveRequest(**about, client_id=7, last_sequence=1, since=-1)},
     methods.TRANSACTIONS: {
         "": lambda about, named: pb.TransactionRequest(**about, count=1),
         "beyond its end": lambda about, named: pb.TransactionRequest(**about, first_transaction_id=10**6, count=1),
@@ -120,27 +120,41 @@ ROWS: dict[AnyMethod, dict[str, Make]] = {
     methods.PING: {"": lambda about, named: pb.PingRequest(cluster_key=about["cluster_key"])},
 }
 
+PORTS = "tests/integration/log/test_every_port.py::test_a_port_serves_the_right_peer_and_no_other"
+CARRIED = "tests/integration/log/test_carried_names_matrix.py::test_what_is_another_principals_looks_like_what_does_not_exist"
+
 ELSEWHERE: dict[AnyMethod, str] = {
-    methods.SERVER_DIRECT: "the port of direct connections: test_every_port.py; the mount behind it is the row above",
-    methods.STORAGE_DIRECT: "the port of direct connections, for nodes: test_every_port.py",
-    methods.CLIENT_ID: "names no partition: the tests of client ids",
-    methods.OUTBOX: "names no partition: the tests of client ids",
-    methods.SUBSCRIBERS: "names no partition: the tests of subscribers",
+    methods.SERVER_DIRECT: PORTS,  # the mount behind it is the row above
+    methods.STORAGE_DIRECT: PORTS,
+    methods.CLIENT_ID: "tests/unit/log/server/mounts/test_permissions.py::test_two_applications_may_do_what_the_rules_say_and_nothing_else",
+    methods.OUTBOX: CARRIED,
+    methods.SUBSCRIBERS: CARRIED,
 }
-"""Procedures whose rows are in other tables."""
+"""Procedures that name no partition, or whose port has a table, and the test that has their rows."""
 
 AGED = (methods.FOLLOW, methods.CONFIRM)
 """Their answers name nothing that the request names, and say how old they are."""
 
-HOSTS = ("application-orders", "reader-orders", "application-other", "reader-other")
-"""Two principals with rights to shop/orders, and two with none."""
+HOSTS = ("application-orders", "reader-orders", "application-other", "reader-other", "stranger-other")
+"""Two principals with rights to shop/orders, two with none, and a certificate without a role."""
 
-CASES = [(method, case, host) for method, cases in ROWS.items() for case in cases for host in HOSTS]
+PRIVILEGED = ("operator-other", "node-other")
+"""They may do everything that their role permits, and are refused the rest like every other host."""
+
+CASES = [
+    (method, case, host)
+    for method, cases in ROWS.items()
+    for case in cases
+    for host in (*HOSTS, *PRIVILEGED)
+    if host in HOSTS or Role(host.partition("-")[0]) not in PERMITTED[method.name]
+]
+
+READING = [methods.MOUNT, methods.TRANSACTIONS, methods.READ, methods.LOCATE, methods.BOUND, methods.TRACES]
 
 
 def _identity(host: str) -> Identity:
     role, _, name = ("operator-tools" if host == "client" else host).partition("-")
-    return Identity(f"spiffe://waltz/{role}/{name}", frozenset({Role(role)}))
+    return Identity(f"spiffe://waltz/{role}/{name}", frozenset() if role == "stranger" else frozenset({Role(role)}))
 
 
 async def test_every_procedure_has_a_row() -> None:
@@ -184,12 +198,15 @@ async def _known(cluster: MemoryCluster) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _answer(cluster: MemoryCluster, host: str, method: AnyMethod, make: Make, named: Named) -> tuple[str, str]:
-    """The class and the text of an error, or `answer` and the bytes of what came first, without what the request named."""
+def _connect(cluster: MemoryCluster, method: AnyMethod) -> Connect:
     ((server, _),) = cluster.servers.values()
     ((_, storage),) = cluster.storages.values()
-    channel: Any = cluster.network.host(host).connect(server.address if "/waltz.Server/" in method.name else storage.address)
-    request = make({"cluster_key": cluster.key.bytes, "partition": named.partition}, named)
+    return lambda host: cluster.network.host(host).connect(server.address if "/waltz.Server/" in method.name else storage.address)
+
+
+async def _answer(channel: Any, method: AnyMethod, make: Make, named: Named) -> tuple[str, str]:
+    """The class and the text of an error, or `answer` and the bytes of what came first, without what the request named."""
+    request = make({"cluster_key": CLUSTER_KEY.bytes, "partition": named.partition}, named)
     try:
         if method.kind == "call":
             found = await channel.call(method, request, timeout_s=10)
@@ -210,32 +227,53 @@ async def _answer(cluster: MemoryCluster, host: str, method: AnyMethod, make: Ma
 
 @pytest.mark.parametrize(("method", "case", "host"), CASES, ids=[f"{method.name} {case} {host}" for method, case, host in CASES])
 async def test_what_is_not_the_callers_looks_like_what_does_not_exist(cluster: MemoryCluster, method: AnyMethod, case: str, host: str) -> None:
-    make = ROWS[method][case]
-    answers = {what: await _answer(cluster, host, method, make, named) for what, named in OTHERS.items()}
+    await _expect_alike(_connect(cluster, method)(host), method, ROWS[method][case], host)
+
+
+@pytest.mark.parametrize("kind", ["alone", "worker"])
+async def test_at_real_ports_it_is_the_same(cluster: MemoryCluster, kind: str, tmp_path: Path) -> None:
+    async with served_at_ports(cluster, tmp_path, kind) as connect:
+        for method, case, host in CASES:
+            await _expect_alike(connect(host), method, ROWS[method][case], host)
+
+
+async def _expect_alike(channel: Channel, method: AnyMethod, make: Make, host: str) -> None:
+    answers = {what: await _answer(channel, method, make, named) for what, named in OTHERS.items()}
     if host.endswith("-other"):
-        answers["own of another principal"] = await _answer(cluster, host, method, make, OWN)
+        answers["own of another principal"] = await _answer(channel, method, make, OWN)
     by_own_name = answers.pop("foreign by the own topic's name")
     compared = {kind if method in AGED and kind == "answer" else (kind, text) for kind, text in answers.values()}
-    assert len(compared) == 1, answers
+    assert len(compared) == 1, (method.name, host, answers)
     for kind, text in (*answers.values(), by_own_name):
         assert "bills" not in text, "the name of a topic"
         assert "secret" not in text, "a payload"
-        assert str(cluster.key) not in text or method == methods.FOLLOW, "a client that knows the address learns it here"
+        assert str(CLUSTER_KEY) not in text or method == methods.FOLLOW, "a client that knows the address learns it here"
         assert "last=" not in text, "a mark of the log"
         assert kind != "answer" or method in AGED
 
 
 @pytest.mark.parametrize("host", HOSTS[:2])
-@pytest.mark.parametrize("method", [methods.MOUNT, methods.TRANSACTIONS, methods.READ, methods.LOCATE, methods.BOUND, methods.TRACES])
+@pytest.mark.parametrize("method", READING)
 async def test_a_principal_with_the_right_is_answered(cluster: MemoryCluster, method: AnyMethod, host: str) -> None:
     """The matrix compares refusals: it would be satisfied by a node that refuses everything."""
     make = next(iter(ROWS[method].values()))
-    assert (await _answer(cluster, host, method, make, OWN))[0] == "answer"
+    assert (await _answer(_connect(cluster, method)(host), method, make, OWN))[0] == "answer"
+
+
+@pytest.mark.parametrize("host", PRIVILEGED)
+@pytest.mark.parametrize("method", READING)
+async def test_an_operator_and_a_node_are_answered_for_every_topic(cluster: MemoryCluster, method: AnyMethod, host: str) -> None:
+    make = next(iter(ROWS[method].values()))
+    for named in (OWN, OTHERS["of no topic"]):
+        assert (await _answer(_connect(cluster, method)(host), method, make, named))[0] == "answer", named
 
 
 async def test_naming_the_own_topic_does_not_show_whose_a_partition_is(cluster: MemoryCluster) -> None:
-    for case in ("reads a topic",):
-        foreign = await _answer(cluster, "application-orders", methods.MOUNT, ROWS[methods.MOUNT][case], Named(BILLS, "shop/orders"))
-        free = await _answer(cluster, "application-orders", methods.MOUNT, ROWS[methods.MOUNT][case], Named(FREE, "shop/orders"))
-        beyond = await _answer(cluster, "application-orders", methods.MOUNT, ROWS[methods.MOUNT][case], Named(BEYOND, "shop/orders"))
-        assert foreign == free == beyond
+    channel, make = _connect(cluster, methods.MOUNT)("application-orders"), ROWS[methods.MOUNT]["reads a topic"]
+    foreign, free, beyond = [await _answer(channel, methods.MOUNT, make, Named(each, "shop/orders")) for each in (BILLS, FREE, BEYOND)]
+    assert foreign == free == beyond
+
+
+@pytest.mark.parametrize("named", sorted({*ELSEWHERE.values()}))
+async def test_a_test_that_stands_for_a_row_exists(named: str) -> None:
+    assert_test_exists(named)
