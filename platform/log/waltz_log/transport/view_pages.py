@@ -49,6 +49,7 @@ def decode_view_page(page: pb.ReadViewResponse) -> list[WalRecord]:
 
 def _records_in(page: pb.ReadViewResponse) -> list[WalRecord]:
     count = len(page.transaction_ids) // 8
+    all_keys, all_values = page.keys, page.values  # once: protobuf copies a field each time that it is read
     try:
         ids, times = unpack(f">{count}q", page.transaction_ids), unpack(f">{count}q", page.times_ms)
         headers, key_lengths = unpack(f">{count}i", page.headers), unpack(f">{count}i", page.key_lengths)
@@ -56,12 +57,12 @@ def _records_in(page: pb.ReadViewResponse) -> list[WalRecord]:
         unpack(f">{count}i", page.checksums)
     except StructError:
         raise ProtocolViolation(reason=f"columns of a view's page are of different lengths: records={count}") from None
-    if sum(key_lengths) != len(page.keys) or sum(value_lengths) != len(page.values) or min((*key_lengths, 1)) < 1 or min((*value_lengths, 0)) < 0:
+    if sum(key_lengths) != len(all_keys) or sum(value_lengths) != len(all_values) or min((*key_lengths, 1)) < 1 or min((*value_lengths, 0)) < 0:
         raise ProtocolViolation(reason=f"keys or values of a view's page do not fit: records={count}")
     found: list[WalRecord] = []
     key_at = value_at = 0
     for transaction_id, time_ms, header, key_bytes, value_bytes in zip(ids, times, headers, key_lengths, value_lengths, strict=True):
-        key, value = page.keys[key_at : key_at + key_bytes], page.values[value_at : value_at + value_bytes]
+        key, value = all_keys[key_at : key_at + key_bytes], all_values[value_at : value_at + value_bytes]
         found.append(WalRecord(transaction_id, time_ms, header, key, value))
         key_at, value_at = key_at + key_bytes, value_at + value_bytes
     return found

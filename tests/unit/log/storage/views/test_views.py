@@ -474,6 +474,21 @@ async def test_a_crash_at_any_step_of_removing_a_view_leaves_what_is_removed_the
     raise AssertionError("removing takes more steps than were tried")
 
 
+def test_the_columns_of_a_page_are_copied_once_and_not_for_each_record() -> None:
+    records = [WalRecord(number, 1000, 0, b"key", b"value") for number in range(100)]
+    page = encode_view_page(records, [wal_checksum(record) for record in records], start=0, bound=100, next_transaction_id=100, done=True)
+    read: list[str] = []
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            read.append(name)
+            return getattr(page, name)
+
+    counted: Any = Counted()
+    assert decode_view_page(counted) == records
+    assert max(map(read.count, read)) <= 2
+
+
 def test_a_page_survives_the_wire_and_one_that_does_not_fit_together_is_refused() -> None:
     records = [WalRecord(3, 1000, -7, b"a", b""), WalRecord(9, 2000, 1 << 30, b"key", b"value")]
     checksums = [wal_checksum(record) for record in records]
