@@ -42,12 +42,14 @@ class ArrowColumns:
             reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"
         if reason is not None:
             raise SchemaMismatch(path=self._table.path, column=fields[0].name, reason=f"cannot be added by the Arrow engine: {reason}")
+        version = opened.version + 1
         with self._table.committing():
             opened.handle.alter.add_columns(
                 Schema.from_json(json.dumps(added)).fields,
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
             )
+        self._table.sync_commit(version)
 
     def is_conflict(self, error: BaseException) -> bool:
         from deltalake.exceptions import CommitFailedError

@@ -119,7 +119,11 @@ class ArrowTable:
         """Marks the path as ours before there is a table, so that files of a first batch that dies are not another application's. Object stores have
         no directories; there the names of the files show it."""
         if is_local(self.location):
-            (Path(self.location) / LOG).mkdir(parents=True, exist_ok=True)
+            log = Path(self.location) / LOG
+            made = [each for each in (log, *log.parents) if not each.exists()]
+            log.mkdir(parents=True, exist_ok=True)
+            for directory in made:
+                sync_directory(directory.parent)
 
     def commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if its file does not exist."""
@@ -155,14 +159,15 @@ class ArrowTable:
         if opened is None or opened.table_id != table_id:
             return
         opened.handle.create_checkpoint()
+        self._sync_checkpoint(opened.version)
         if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
             (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
         if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
             opened.handle.cleanup_metadata()
 
     def sync_added(self, version: int) -> None:
-        """The same for the files that a commit of `deltalake`'s own added. They are on the medium after their commit, so a power failure between the
-        two loses the table's newest version."""
+        """Returns when the files that `deltalake` wrote for a commit are on the medium. Before `sync_commit`, so that a commit on the medium names no
+        file that is not."""
         if is_local(self.location):
             added = [json.loads(line).get("add") for line in (self.commit_text(version) or b"").splitlines()]
             for path in (add["path"] for add in added if add is not None):
@@ -174,6 +179,14 @@ class ArrowTable:
         if is_local(self.location):
             log = Path(self.location) / LOG
             sync(str(log / f"{version:020d}.json"))
+            sync_directory(log)
+
+    def _sync_checkpoint(self, version: int) -> None:
+        """Returns when a checkpoint is on the medium. The commits that it stands for may be deleted after that."""
+        if is_local(self.location):
+            log = Path(self.location) / LOG
+            for path in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint"):
+                sync(str(path))
             sync_directory(log)
 
     def _refresh(self, handle: Any) -> bool:

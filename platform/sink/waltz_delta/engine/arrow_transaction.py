@@ -143,15 +143,17 @@ class ArrowTransaction:
         assert self._base is not None, "a table that rows are merged into exists"
 
         def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
-            if merge.run(opened.handle, _properties(versions, info), _no_hooks()):
-                self._table.sync_added(opened.handle.version())
-            else:
+            if not merge.run(opened.handle, _properties(versions, info), _no_hooks()):
                 _put(opened, None, versions, info)
 
-        return self._commit(self._base, put, {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch})
+        info = {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch}
+        return self._commit(self._base, put, info, own_files=True)
 
-    def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
-        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
+    def _commit(
+        self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any], *, own_files: bool = False
+    ) -> int:
+        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first. `own_files`: `deltalake`
+        writes the files that it adds, and leaves them to the page cache."""
         failures = 0
         for _ in range(TURNS_MAX):
             failure = None
@@ -164,6 +166,8 @@ class ArrowTransaction:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
             if committed is not None:
+                if own_files:
+                    self._table.sync_added(committed)
                 self._table.sync_commit(committed)
                 self._schedule_checkpoint(committed, opened)
                 return committed
