@@ -10,7 +10,7 @@ from typing import Any  # pyarrow has no types
 from waltz_delta.base.dataset import open_dataset
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.marks import marks_among
-from waltz_delta.marks.positions_log import TableLog
+from waltz_delta.marks.positions_log import NOTHING_THERE, TableLog
 from waltz_delta.marks.positions_restored import current_identifiers
 from waltz_log.console.payloads import preview, visible
 from waltz_log.errors import WaltzError
@@ -103,8 +103,8 @@ def read_state(path: str, cluster_key: str) -> TableState:
     try:
         log = TableLog(path)
         return TableState(path, log.version, marks_among(current_identifiers(log), cluster_key), None)
-    except NotADeltaTable:
-        return TableState(path, None, {}, NO_TABLE)
+    except NotADeltaTable as error:
+        return TableState(path, None, {}, NO_TABLE if error.reason == NOTHING_THERE else str(error))
     except (WaltzError, OSError, ValueError) as error:
         return TableState(path, None, {}, str(error))
 

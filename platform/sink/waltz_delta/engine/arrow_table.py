@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
+from waltz_delta.engine.checkpoint_files import HINT, damage
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -30,7 +31,7 @@ PROBE: Final = "_waltz_probe"
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 """In the answer of a store, the name of what is wrong."""
-_HOLE: Final = "Expected contiguous commit files"
+_HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -146,8 +147,8 @@ class ArrowTable:
         """The version of the newest checkpoint when this was first asked; -1 for none."""
         if self._last_checkpoint is None:
             try:
-                self._last_checkpoint = int(json.loads(self._log_file("_last_checkpoint"))["version"])
-            except (OSError, ValueError, KeyError):  # none, or being written: a checkpoint more does no harm
+                self._last_checkpoint = int(json.loads(self._log_file(HINT))["version"])
+            except (OSError, ValueError, KeyError, TypeError):  # none, or being written: a checkpoint more does no harm
                 self._last_checkpoint = -1
         return self._last_checkpoint
 
@@ -185,7 +186,7 @@ class ArrowTable:
         """Returns when a checkpoint is on the medium. The commits that it stands for may be deleted after that."""
         if is_local(self.location):
             log = Path(self.location) / LOG
-            for path in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint"):
+            for path in (*log.glob(f"{version:020d}.checkpoint*"), log / HINT):
                 sync(str(path))
             sync_directory(log)
 
@@ -214,14 +215,20 @@ class ArrowTable:
         except DeltaError as error:
             if _NOTHING in str(error):
                 return None
-            if _HOLE in str(error):
+            if _HOLE.search(str(error)):
                 reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
                 raise NotADeltaTable(path=self.path, reason=reason) from error
             if _UNKNOWN.search(str(error)):
                 raise NotOpened(f"deltalake does not open the table: {sentence(error)}") from error
+            if damaged := self._damaged_checkpoint():
+                raise NotADeltaTable(path=self.path, reason=damaged) from error
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+
+    def _damaged_checkpoint(self) -> str | None:
+        files, root = file_system(self.location, self.storage)
+        return damage(files, f"{root}/{LOG}")
 
     def _log_file(self, name: str) -> bytes:
         """By pyarrow: `deltalake`'s own file system holds Python's lock while it waits for the store."""

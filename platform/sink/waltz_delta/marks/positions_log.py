@@ -11,20 +11,21 @@ Writes nothing. Does not interpret identifiers.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar  # Any: JSON values
+from typing import Any, Final, TypeVar  # Any: JSON values
 
+from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.extras import explain_missing
 
-__all__ = ["TableLog"]
+__all__ = ["NOTHING_THERE", "TableLog"]
+
+NOTHING_THERE: Final = "no table there"
+"""The reason in `NotADeltaTable` if the path holds no log."""
 
 T = TypeVar("T")
 
 _LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 
 CLEANED_MEANWHILE = 5
 """How often the log is listed again because a file was removed before it could be read. A cleanup runs now and then, not all the time."""
@@ -43,7 +44,7 @@ class TableLog:
         try:
             self._files = files.PyFileSystem(DeltaStorageHandler(path, storage_options or {}))
         except TableNotFoundError:
-            raise NotADeltaTable(path=path, reason="no table there") from None
+            raise NotADeltaTable(path=path, reason=NOTHING_THERE) from None
         self._selector = files.FileSelector(_LOG, allow_not_found=True)
         self._newest_info: tuple[int, dict[str, Any]] = (-1, {})
         """Version and `commitInfo` of the commit that was read last. That is mostly the newest, which is asked for next; the cache saves a request.
@@ -174,7 +175,7 @@ class TableLog:
     def _load(self) -> tuple[int, dict[str, int]]:
         self._list()
         if not self._commits and not self._checkpoints:
-            raise NotADeltaTable(path=self.path, reason="no table there")
+            raise NotADeltaTable(path=self.path, reason=NOTHING_THERE)
         self._version = max([*self._commits, *self._checkpoints])
         starts = self._starts()
         if not starts:
@@ -187,9 +188,9 @@ class TableLog:
         whole: dict[int, int] = {}
         for found in self._files.get_file_info(self._selector):
             name = found.base_name
-            if commit := _COMMIT.fullmatch(name):
+            if commit := COMMIT.fullmatch(name):
                 self._commits.add(int(commit[1]))
-            elif checkpoint := _CHECKPOINT.fullmatch(name):
+            elif checkpoint := CHECKPOINT.fullmatch(name):
                 version = int(checkpoint[1])
                 if checkpoint["parts"] is None:
                     self._checkpoints[version] = [name]
@@ -220,18 +221,24 @@ class TableLog:
         return _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line)
 
     def _checkpoint(self, version: int) -> dict[str, int]:
-        import pyarrow.parquet as parquet
-
         found: dict[str, int] = {}
         for name in self._checkpoints[version]:
             with self._files.open_input_file(f"{_LOG}/{name}") as file:
-                if name.endswith(".json"):
-                    found |= _identifiers(json.loads(line) for line in file.read().splitlines())
-                else:
-                    rows = parquet.ParquetFile(file)
-                    if "txn" in rows.schema_arrow.names:
-                        found |= _identifiers(rows.read(columns=["txn.appId", "txn.version"]).to_pylist())
+                try:
+                    found |= _identifiers_of(name, file)
+                except ValueError:  # of pyarrow, and of JSON
+                    raise NotADeltaTable(path=self.path, reason=remedy(name, self._commits, self._checkpoints)) from None
         return found
+
+
+def _identifiers_of(name: str, file: Any) -> dict[str, int]:
+    """Those of a checkpoint's file."""
+    import pyarrow.parquet as parquet
+
+    if name.endswith(".json"):
+        return _identifiers(json.loads(line) for line in file.read().splitlines())
+    rows = parquet.ParquetFile(file)
+    return _identifiers(rows.read(columns=["txn.appId", "txn.version"]).to_pylist()) if "txn" in rows.schema_arrow.names else {}
 
 
 def _identifiers(actions: Any) -> dict[str, int]:
