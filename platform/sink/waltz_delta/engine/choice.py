@@ -18,7 +18,7 @@ from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
-from waltz_delta.engine.store_probe import require_conditional_put
+from waltz_delta.engine.store_probe import refusal_of_directory, require_conditional_put
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 
@@ -93,7 +93,10 @@ class TableEngine:
         """The table by the Arrow engine; None if Spark's writes it."""
         if self._refused is None and self._table is None:
             scheme, location = located(spark, self._path)
-            if reason := self.refusal_of_place(scheme, location):
+            reason = self.refusal_of_place(scheme, location)
+            if reason is None and scheme == LOCAL:
+                reason = refusal_of_directory(self._path, location)
+            if reason is not None:
                 self._refuse(reason)
             elif scheme == LOCAL:
                 require_one_winner(spark, self._path)

@@ -22,7 +22,7 @@ from waltz_delta.engine.partition_values import runs
 from waltz_delta.engine.row_checks import fitted
 from waltz_delta.engine.stores import file_size, file_system, is_local, sync, sync_directory
 
-__all__ = ["FILE_COLUMNS", "FilePlan", "is_own_file", "write_files"]
+__all__ = ["FILE_COLUMNS", "FilePlan", "file_name", "is_own_file", "write_files"]
 
 ROW_GROUP_BYTES: Final = 64 << 20
 """In memory. A task holds so much of a file, and compresses it to a quarter or less."""
@@ -61,8 +61,13 @@ class FilePlan:
     """In the name of each file; a new one for each job."""
 
 
+def file_name(task: int, write_id: str, attempt: int, number: int) -> str:
+    """The name of a data file in the table's directory. `number`: of the file within the attempt."""
+    return f"part-{task:05d}-{write_id}-{attempt}-{number:05d}.parquet"
+
+
 def is_own_file(name: str) -> bool:
-    """Whether `write_files` gives such names."""
+    """Whether `file_name` gives such names."""
     return _OWN_NAME.fullmatch(name) is not None
 
 
@@ -97,7 +102,7 @@ class _Files:
             if self._open is not None and values != self._values:
                 self._finish(self._open)
             if self._open is None:
-                name = f"part-{self._task:05d}-{self._plan.write_id}-{self._attempt}-{len(self._written):05d}.parquet"
+                name = file_name(self._task, self._plan.write_id, self._attempt, len(self._written))
                 self._values, self._open = values, _OpenFile(self._plan, self._schema, self._files, f"{self._root}/{name}")
             self._open.add(part.select(self._schema.names))
 

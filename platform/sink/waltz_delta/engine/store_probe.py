@@ -1,26 +1,33 @@
-"""Asks an object store, before the first batch, whether it creates an object only if it does not exist. A store that ignores the condition accepts
-the commits of two drivers as one version, and the rows of one are lost without an error.
+"""Asks a store, before the first batch, whether it creates a file only if it does not exist. A store that ignores the condition accepts the commits
+of two drivers as one version, and the rows of one are lost without an error.
 
-The probe is a small table in a folder of its own. Several commits that were decided from one version are made at the same time, and exactly one of
-them may succeed. `deltalake` makes them, so that the store is asked exactly as for a table. It lists the log before it commits, so a store without
-conditions is found only if two requests overlap. Of 24 commits in three rounds, some do. One probe for each bucket and process.
+In a directory of this machine, `deltalake` creates a commit as a hard link, which replaces nothing. Some file systems have no hard links, such as FAT
+and some network file systems. Spark's engine needs none.
+
+The probe of an object store is a small table in a folder of its own. Several commits that were decided from one version are made at the same time,
+and exactly one of them may succeed. `deltalake` makes them, so that the store is asked exactly as for a table. It lists the log before it commits, so
+a store without conditions is found only if two requests overlap. Of 24 commits in three rounds, some do. One probe for each bucket and process.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types
 from urllib.parse import urlsplit
 
 from waltz_delta.engine.arrow_table import PROBE, sentence
+from waltz_delta.engine.parquet_files import file_name
 from waltz_delta.engine.stores import file_system, is_local, with_time_limits
 from waltz_delta.errors import StoreUnavailable, UnsafeTable
 from waltz_log.loggers import get_logger
 
-__all__ = ["require_conditional_put"]
+__all__ = ["refusal_of_directory", "require_conditional_put"]
 
 log = get_logger(__name__)
 
@@ -31,11 +38,51 @@ WRITERS: Final = 8
 _SCHEMA: Final = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 
 _proven: set[tuple[str, str]] = set()
+_proven_devices: set[int] = set()
+"""File systems of this machine, by the number of their device."""
+_NOT_ALLOWED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def refusal_of_directory(path: str, location: str) -> str | None:
+    """Why the Arrow engine cannot commit in a directory of this machine; None if it can, or if this process may not write there, as an audit. Raises
+    `StoreUnavailable` if no file can be made for another reason. One probe for each file system and process, in the directory, or in the one that it
+    will be in."""
+    try:
+        place = next(each for each in (Path(location), *Path(location).parents) if each.is_dir())
+        device = place.stat().st_dev
+        reason = None if device in _proven_devices else _refusal_of_links(place)
+    except OSError as error:
+        if error.errno in _NOT_ALLOWED:
+            return None
+        raise StoreUnavailable(path=path, reason=sentence(error)) from error
+    if reason is None:
+        _proven_devices.add(device)
+    return reason
+
+
+def _refusal_of_links(place: Path) -> str | None:
+    """The files have names of data files. So if the driver dies here, every check of a directory ignores them, and VACUUM removes them."""
+    write_id = uuid.uuid4().hex
+    file, link = (place / file_name(0, write_id, 0, number) for number in (0, 1))
+    try:
+        file.touch()
+        try:
+            os.link(file, link)
+        except OSError as error:
+            return f"the file system of its directory makes no hard links, by which deltalake creates a commit ({os.strerror(error.errno or 0)})"
+        try:
+            os.link(file, link)
+        except FileExistsError:
+            return None
+        return "the file system of its directory replaces a file by a hard link, so two drivers could both write one version"
+    finally:
+        file.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
 
 
 def require_conditional_put(path: str, location: str, storage: Mapping[str, str]) -> None:
-    """Raises `UnsafeTable` if the store ignores the condition, `StoreUnavailable` if it does not answer. A directory of this machine needs no probe:
-    `deltalake` creates a commit there with a hard link, which replaces nothing."""
+    """Raises `UnsafeTable` if the object store ignores the condition, `StoreUnavailable` if it does not answer. For a directory of this machine, see
+    `refusal_of_directory`."""
     bucket = (storage.get("AWS_ENDPOINT_URL", ""), urlsplit(location).netloc)
     if is_local(location) or bucket in _proven:
         return
