@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any  # `deltalake` and pyarrow have no types
@@ -23,7 +23,7 @@ from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["WrittenFiles", "delta_schema", "table_columns", "write_rows"]
+__all__ = ["WrittenFiles", "delta_schema", "listed", "table_columns", "write_rows"]
 
 SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
@@ -66,9 +66,14 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
             column, _, reason = str(error).split(REFUSED)[1].split("\n")[0].partition(": ")
             raise SchemaMismatch(path=table.path, column=column, reason=reason) from None
         raise
-    if len({row.path for row in found}) < len(found):
-        raise AssertionError(f"a file is listed twice, so its rows would be there twice: {sorted(row.path for row in found)}")
-    return WrittenFiles(tuple(map(_action, sorted(found))), shape)
+    return listed(found, shape)
+
+
+def listed(files: Sequence[Any], shape: TableShape) -> WrittenFiles:
+    """`files`: the rows of all tasks."""
+    if len({row.path for row in files}) < len(files):  # readers would find its rows twice
+        raise AssertionError(f"a file is listed twice, so its rows would be there twice: {sorted(row.path for row in files)}")
+    return WrittenFiles(tuple(map(_action, sorted(files))), shape)
 
 
 def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from tests.unit.sink.engine.arrow_tables import handle_call, opened
 from waltz_delta import high_water_marks
 from waltz_delta.engine.allowed import TableShape
-from waltz_delta.engine.arrow_merge import DELETES, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.arrow_merge import _KEYS, DELETES, ArrowMerge, newest_rows, refusal_of_merge
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.errors import KeyMoved
@@ -32,8 +33,15 @@ MARK = app_id("key", 0)
 Row = tuple[int | None, int | None, str | None, int | None]
 
 
+MOMENTS = [datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2262, 4, 12), datetime(9999, 12, 31, 23, 59, 59, 999999)]
+
+
+def table(rows: Sequence[Row]) -> Any:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+
+
 def created(path: Path, rows: Sequence[Row] = ()) -> None:
-    write_deltalake(str(path), pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA))
+    write_deltalake(str(path), table(rows))
 
 
 def source(rows: Sequence[tuple[Any, ...]]) -> Any:
@@ -218,6 +226,85 @@ def test_another_commit_beside_a_merge_is_merged_into_again(tmp_path: Path, monk
         assert merge(tmp_path, [(0, 2, "a", 2), (0, 3, "b", 3)], 3) == 2
     assert calls == [0, 1]
     assert held(tmp_path) == {"a": (0, 2, 2), "b": (0, 3, 3)}
+
+
+def test_a_compaction_beside_a_merge_loses_and_repeats_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge loses, and is decided again from the compacted files. deltalake's own check would let two compactions commit."""
+    created(tmp_path, [(0, 1, "a", 1)])
+    for number, key in enumerate("bcd", 2):
+        write_deltalake(str(tmp_path), table([(0, number, key, number)]), mode="append")
+    seen: list[int] = []
+
+    def beside(original: Any, handle: Any, *given: Any, **named: Any) -> Any:
+        seen.append(handle.version())
+        if len(seen) == 1:
+            assert DeltaTable(str(tmp_path)).optimize.compact()["numFilesRemoved"] == 4
+        return original(handle, *given, **named)
+
+    with handle_call(monkeypatch, "merge", beside):
+        assert merge(tmp_path, [(0, 5, "a", 5), (0, 6, "b", None, True), (0, 7, "e", 7)], 7) == 5
+    assert seen == [3, 4]
+    assert held(tmp_path) == {"a": (0, 5, 5), "c": (0, 3, 3), "d": (0, 4, 4), "e": (0, 7, 7)}
+    assert high_water_marks(str(tmp_path), "key") == {0: 7}
+
+
+KEYS_OF_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "binary": (pa.binary(), [b"", b"\x00", b"\xff", None]),
+    "boolean": (pa.bool_(), [False, True, None]),
+    "byte": (pa.int8(), [-128, -1, 0, 127, None]),
+    "date": (pa.date32(), [date(1, 1, 1), date(1582, 10, 4), date(1970, 1, 1), date(9999, 12, 31), None]),
+    "integer": (pa.int32(), [-(2**31), 0, 2**31 - 1]),
+    "long": (pa.int64(), [-(2**63), -1, 2**53 + 1, 2**63 - 1, None]),
+    "short": (pa.int16(), [-(2**15), 2**15 - 1, None]),
+    "string": (pa.string(), ["", "x", None]),
+    "timestamp": (pa.timestamp("us", "UTC"), [moment.replace(tzinfo=UTC) for moment in MOMENTS] + [None]),
+    "timestamp_ntz": (pa.timestamp("us"), [*MOMENTS, None]),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS_OF_TYPES)
+def test_keys_at_the_edges_of_each_type_are_found_again(tmp_path: Path, kind: str) -> None:
+    arrow, keys = KEYS_OF_TYPES[kind]
+    types = pa.schema([pa.field("k", arrow) if field.name == "k" else field for field in SCHEMA])
+    write_deltalake(str(tmp_path), types.empty_table())
+
+    def put(turn: int, chosen: Sequence[Any]) -> None:
+        rows = [{"partition": 0, "transaction_id": turn * 100 + at, "k": key, "n": turn, DELETES: False} for at, key in enumerate(chosen)]
+        made = pa.Table.from_pylist(rows, schema=types.append(pa.field(DELETES, pa.bool_())))
+        transaction = ArrowTransaction(opened(tmp_path))
+        transaction.version(MARK)
+        transaction.merge(ArrowMerge(newest_rows(made, ["k"], "t"), ["k"], SCHEMA.names), {MARK: turn}, query="q", batch=1, metadata="{}")
+
+    put(1, keys)
+    put(2, keys)
+    for turn, key in enumerate(keys, 3):
+        put(turn, [key])
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert sorted(found["n"].to_pylist()) == list(range(3, 3 + len(keys)))
+    assert {row["k"]: row["n"] for row in found.to_pylist()} == {key: turn for turn, key in enumerate(keys, 3)}
+
+
+def test_every_type_of_a_key_is_tested() -> None:
+    assert set(KEYS_OF_TYPES) == _KEYS
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [(pa.string(), ["a", "b"], ["x", "y"]), (pa.int64(), [-5, 7], [8, 2**62])])
+def test_a_merge_reads_no_file_outside_of_the_range_of_its_keys(tmp_path: Path, kind: pa.DataType, low: list[Any], high: list[Any]) -> None:
+    """A file that is not there cannot be read. The metrics of deltalake are not proof: the number of files that it scanned was once wrong."""
+    types = pa.schema([pa.field("k", kind) if field.name == "k" else field for field in SCHEMA])
+    for keys in (low, high):
+        rows = [{"partition": 0, "transaction_id": at, "k": key, "n": 1} for at, key in enumerate(keys)]
+        write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, schema=types), mode="append")
+    listed = pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pylist()
+    (outside,) = (add["path"] for add in listed if add["min.k"] == high[0])
+    (tmp_path / outside).rename(tmp_path / "elsewhere")
+    made = [{"partition": 0, "transaction_id": 9, "k": low[1], "n": 2, DELETES: False}]
+    source = pa.Table.from_pylist(made, schema=types.append(pa.field(DELETES, pa.bool_())))
+    transaction = ArrowTransaction(opened(tmp_path))
+    assert transaction.merge(ArrowMerge(source, ["k"], SCHEMA.names), {MARK: 9}, query="q", batch=1, metadata="{}") == 2
+    (tmp_path / "elsewhere").rename(tmp_path / outside)
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
+    assert {row["k"]: row["n"] for row in found} == {low[0]: 1, low[1]: 2, high[0]: 1, high[1]: 1}
 
 
 def shape(fields: Mapping[str, Any], partition_by: Sequence[str] = (), **properties: str) -> TableShape:

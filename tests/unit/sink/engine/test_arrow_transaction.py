@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 import deltalake.transaction
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 
 from tests.unit.sink.engine.arrow_tables import MARK, METADATA, SHAPE, append, begin, commit, files, handle_call, held, opened
 from waltz_delta import NotADeltaTable, high_water_marks
@@ -112,6 +115,7 @@ CHANGES: dict[str, Callable[[DeltaTable], object]] = {
     "a RESTORE by Spark": restore_as_spark,
     "a property": lambda table: table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"}),
     "a constraint": lambda table: table.alter.add_constraint({"positive": "id >= 0"}),
+    "a column": lambda table: table.alter.add_columns(Field("more", PrimitiveType("string"), nullable=True)),
     "a feature": lambda table: table.alter.add_feature(feature(), allow_protocol_versions_increase=True),
 }
 
@@ -173,6 +177,51 @@ def test_the_version_of_a_commit_is_known_exactly_when_another_one_came_first(tm
         version = append(table, 10, 20)
     assert version == 2
     assert f'"{MARK}"' in text(tmp_path, version)
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_driver_that_is_interrupted_in_its_commit_decides_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lands: bool) -> None:
+    """deltalake raises the interrupt after the commit that it interrupted."""
+    table = opened(tmp_path)
+    append(table, 0, 10)
+
+    def interrupted(original: Any, handle: Any, *given: Any, **named: Any) -> None:
+        if lands:
+            original(handle, *given, **named)
+        raise KeyboardInterrupt
+
+    with handle_call(monkeypatch, "create_write_transaction", interrupted), pytest.raises(KeyboardInterrupt):
+        append(table, 10, 20)
+    for driver in (table, opened(tmp_path)):
+        assert begin(driver).version(MARK) == (19 if lands else 9)
+    assert append(table, 20 if lands else 10, 25) == (2 if lands else 1)
+    assert held(tmp_path) == list(range(25))
+
+
+INTERRUPTED = """
+import random, signal, sys, time
+from verification.lake.log_table import MARK, append, begin, opened
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+drawn, table = random.Random(7), opened(sys.argv[1])
+append(table, 0, 1)
+for _ in range(40):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.0001, 0.02))
+        mark = begin(table).version(MARK)
+        append(table, mark + 1, mark + 3)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+print(begin(opened(sys.argv[1])).version(MARK))
+"""
+
+
+def test_signals_at_any_moment_of_a_batch_neither_lose_nor_repeat_rows(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert held(tmp_path) == list(range(int(found.stdout) + 1))
+    assert int(found.stdout) > 0, "some batches landed"
 
 
 @pytest.mark.parametrize("lands", [True, False])

@@ -12,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from pyspark.sql import Row
 
 from waltz_delta.engine import parquet_files
+from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.file_statistics import indexed_leaves
 from waltz_delta.engine.parquet_files import FilePlan, is_own_file, write_files
 from waltz_delta.engine.partition_values import partition_text
 from waltz_delta.engine.row_checks import REFUSED, RowRefused, fitted
+from waltz_delta.engine.written_files import listed
 
 
 def plan(place: Path, schema: pa.Schema, **changed: Any) -> FilePlan:
@@ -113,3 +116,11 @@ def test_a_task_that_fails_leaves_a_file_that_no_commit_names_and_no_open_stream
     with pytest.raises(RowRefused):
         written(plan(tmp_path, good.schema), good, bad)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_is_listed_twice_in_one_commit_is_refused() -> None:
+    """`deltalake` commits it, and every reader then finds its rows twice."""
+    rows = [Row(task=0, path=f"part-{at}", size=1, modified_ms=1, partition_values="{}", statistics="{}") for at in (1, 0, 2)]
+    assert [action.path for action in listed(rows, TableShape({}, (), {})).actions] == ["part-0", "part-1", "part-2"]
+    with pytest.raises(AssertionError, match=r"listed twice.*part-1"):
+        listed([*rows, rows[0]], TableShape({}, (), {}))
