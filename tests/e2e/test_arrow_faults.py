@@ -1,9 +1,10 @@
-"""What Spark and the Arrow engine make of each other's tables where `deltalake` was once wrong: the change feed, decimals, hard links."""
+"""What Spark and the Arrow engine make of each other's tables where `deltalake` was once wrong: the change feed, other checkpoints, decimals."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from waltz_delta import DeltaAppend, DeltaUpsert, SchemaMismatch
+from waltz_delta import DeltaAppend, DeltaUpsert, SchemaMismatch, high_water_marks
 from waltz_delta.engine import store_probe
 from waltz_log.errors import InvalidSetting
 
@@ -37,6 +38,57 @@ def test_the_change_feed_of_spark_has_each_row_of_an_append_once(spark: Any, tmp
     changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(path)
     found = sorted((row._commit_version, row._change_type, row.transaction_id, row.text) for row in changes.collect())
     assert found == [*((1 + at // 3, "insert", at, str(at)) for at in range(6)), (3, "delete", 1, "1")]
+
+
+def in_parts(spark: Any, path: str) -> None:
+    size = "spark.databricks.delta.checkpoint.partSize"
+    spark.conf.set(size, "2")
+    try:
+        checkpoint(spark, path)
+    finally:
+        spark.conf.unset(size)
+
+
+def of_version_2(spark: Any, path: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')")
+    checkpoint(spark, path)
+    spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('delta.checkpointPolicy')")
+
+
+def checkpoint(spark: Any, path: str) -> None:
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path).checkpoint()
+
+
+CHECKPOINTS: dict[str, tuple[Callable[[Any, str], None], str]] = {
+    "in parts": (in_parts, "[0-9]*.checkpoint.0000000001.*.parquet"),
+    "version 2": (of_version_2, "[0-9]*.checkpoint.????????-*"),
+}
+
+
+def delete_commits(log: Path, before: int) -> None:
+    for commit in log.glob("*.json"):
+        if commit.stem.isdigit() and int(commit.stem) < before:
+            commit.unlink()
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_a_table_goes_on_from_a_checkpoint_of_another_kind(spark: Any, tmp_path: Path, kind: str) -> None:
+    path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
+    sink = DeltaAppend(path, KEY, engine="arrow")
+    for first in range(0, 12, 3):
+        sink.write(rows(spark, first, first + 3))
+    write, names = CHECKPOINTS[kind]
+    write(spark, path)
+    newest = max(int(made.name[:20]) for made in log.glob(names))
+    delete_commits(log, newest)
+    assert high_water_marks(path, KEY) == {0: 11}
+    again = DeltaAppend(path, KEY, engine="arrow")
+    again.write(rows(spark, 0, 15))
+    assert high_water_marks(path, KEY) == {0: 14}
+    DeltaTable(path).create_checkpoint()
+    delete_commits(log, DeltaTable(path).version())
+    assert sorted(DeltaTable(path).to_pyarrow_table()["transaction_id"].to_pylist()) == list(range(15))
+    assert ids(spark, path) == list(range(15))
 
 
 def test_a_decimal_of_another_scale_is_refused_and_one_of_the_same_is_merged_exactly(spark: Any, tmp_path: Path) -> None:
