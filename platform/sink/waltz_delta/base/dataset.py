@@ -31,7 +31,10 @@ def open_dataset(path: str, *, version: int | None = None, storage_options: dict
     """No data is read yet. Raises `UnreadableTable`."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError
+    from pyarrow import table as arrow_table
     from pyarrow.dataset import ParquetReadOptions
+
+    from waltz_delta.base.file_guarantees import with_true_guarantees
 
     try:
         table = DeltaTable(path, version=version, storage_options=storage_options)
@@ -46,6 +49,8 @@ def open_dataset(path: str, *, version: int | None = None, storage_options: dict
     # Tables written before the sink set the timestamp type hold INT96; read as nanoseconds, a date after 2262 would fail.
     options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
     try:
-        return table.to_pyarrow_dataset(parquet_read_options=options)
+        dataset = table.to_pyarrow_dataset(parquet_read_options=options)
     except DeltaProtocolError as error:
         raise UnreadableTable(path=path, reason=str(error)) from None
+    files = arrow_table(table.get_add_actions(flatten=True)).to_pylist()
+    return with_true_guarantees(dataset, files, table.metadata().partition_columns)
