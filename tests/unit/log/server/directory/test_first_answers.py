@@ -37,13 +37,17 @@ class Sender:
         self.answered_s: float | None = None
         """When the first answer was complete."""
 
-    async def send(self, message: Encoded[pb.FollowResponse]) -> None:
+    async def send(self, message: pb.FollowResponse | Encoded[pb.FollowResponse]) -> None:
+        assert isinstance(message, Encoded)
         self.sending_bytes += len(message)
         await self._reads()
         self.sending_bytes -= len(message)
         self.messages += 1
         if not message.decoded().more and self.answered_s is None:
             self.answered_s = asyncio.get_running_loop().time()
+
+    async def cancel(self) -> None:
+        """Nothing to do: the test ends the handler."""
 
 
 async def _never() -> None:

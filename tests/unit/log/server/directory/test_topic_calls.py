@@ -17,6 +17,7 @@ from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.client.inspection.usable_bounds import bounds_with_upkeep, usable_bounds
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.topics.topic_directory import find_topic
+from waltz_log.coordination import topic_creation
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, NoSuchTopic, PermissionDenied, WaltzError
@@ -181,7 +182,7 @@ async def test_a_principal_with_many_creations_does_not_keep_another_from_its_ow
         waiting += 1
         return await asyncio.get_running_loop().create_future()
 
-    unchanged = topic_calls.plan_topic
+    unchanged = topic_creation.plan_topic
     monkeypatch.setattr(topic_calls, "plan_topic", planned)
     address = cluster.servers["server-0"][0].address
 
