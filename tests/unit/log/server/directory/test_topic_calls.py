@@ -172,7 +172,7 @@ async def test_only_the_own_subscribers_are_described(cluster: MemoryCluster) ->
 
 
 async def test_a_principal_with_many_creations_does_not_keep_another_from_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for the owners of log partitions; here those of one principal wait for ever."""
+    """Each waits for the owners of log partitions; here those of one principal never end."""
     waiting = 0
 
     async def planned(coordinator: Any, network: Any, plan: Any, **more: Any) -> Any:
