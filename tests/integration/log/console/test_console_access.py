@@ -271,7 +271,7 @@ def test_a_new_certificate_is_served_and_a_broken_one_is_not(known: Site, capfd:
             return (secured.getpeercert() or {})["serialNumber"]
 
     def wait_for(changed: Callable[[], bool]) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not changed():
             assert time.monotonic() < until
             time.sleep(0.1)
