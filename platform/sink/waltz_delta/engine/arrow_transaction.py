@@ -19,6 +19,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
@@ -161,7 +162,8 @@ class ArrowTransaction:
                 opened = self._unchanged(base)
                 seen = opened.version
                 try:
-                    put(opened, {**info, "readVersion": seen})
+                    with _interrupts_kept():
+                        put(opened, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
@@ -208,7 +210,7 @@ class ArrowTransaction:
         from deltalake.transaction import create_table_with_add_actions
 
         try:
-            with self._table.committing():
+            with self._table.committing(), _interrupts_kept():
                 create_table_with_add_actions(
                     self._table.location,
                     Schema.from_json(json.dumps(written.shape.schema)),
@@ -263,6 +265,17 @@ def _put(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[st
         commit_properties=_properties(versions, info),
         post_commithook_properties=_no_hooks(),
     )
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """`deltalake` calls Python's `json` for each value of a commit's properties, and reports what that raises as a `ValueError` with its name."""
+    try:
+        yield
+    except ValueError as error:
+        if KeyboardInterrupt.__name__ in str(error):
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _properties(versions: Mapping[str, int], info: Mapping[str, Any]) -> Any:

@@ -198,6 +198,30 @@ def test_a_driver_that_is_interrupted_in_its_commit_decides_it_again(tmp_path: P
     assert held(tmp_path) == list(range(25))
 
 
+@pytest.mark.parametrize("held_before", [0, 10])
+def test_an_interrupt_while_deltalake_reads_the_properties_of_a_commit_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_before: int
+) -> None:
+    """deltalake would report it as a value that cannot be serialized."""
+    table = opened(tmp_path)
+    if held_before:
+        append(table, 0, held_before)
+    written = files(table, held_before, 20)
+    dumps = json.dumps
+
+    def interrupted(value: Any, **named: Any) -> str:
+        if value == METADATA:
+            raise KeyboardInterrupt
+        return dumps(value, **named)
+
+    transaction = begin(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(json, "dumps", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            commit(transaction, written, 19)
+    assert begin(opened(tmp_path)).version(MARK) == (held_before - 1 if held_before else None)
+
+
 INTERRUPTED = """
 import random, signal, sys, time
 from verification.lake.log_table import MARK, append, begin, opened
