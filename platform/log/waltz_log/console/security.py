@@ -30,7 +30,7 @@ from waltz_log.errors import NotAllowed, PermissionDenied, Unavailable
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller, calling
-from waltz_log.security.identity import Role
+from waltz_log.security.identity import Role, named_principal
 from waltz_log.security.rules import Operation
 
 __all__ = ["PEER", "POLICY", "ActionToken", "BrowserAccess", "Guard"]
@@ -106,9 +106,7 @@ class BrowserAccess:
         peer = caller()
         if not self._control.enforced or (peer is not None and peer.roles & VIEWERS) or self._control.permits_cluster():
             return
-        error = PermissionDenied(
-            principal=None if peer is None else peer.principal, operation="the console", roles=", ".join(sorted(str(role) for role in VIEWERS))
-        )
+        error = PermissionDenied(principal=named_principal(peer), operation="the console", roles=", ".join(sorted(str(role) for role in VIEWERS)))
         denied(error)
         raise error
 
@@ -143,7 +141,7 @@ class BrowserAccess:
     @property
     def principal(self) -> str | None:
         peer = caller()
-        return None if peer is None else peer.principal
+        return named_principal(peer)
 
 
 class Guard:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias  # Any: values of both kinds, and arguments that are passed on
 
 from waltz_log.background_tasks import run_until_first_ends
-from waltz_log.coordination.entries import UNREADABLE, parsed
+from waltz_log.coordination.entries import UNREADABLE, readable
 from waltz_log.coordination.followed import RULES, TOPICS, FollowedValue, KnownValues
 from waltz_log.coordination.other_nodes import ASK_AGAIN_PAUSE_S, OtherNodes
 from waltz_log.coordination.topics import read_catalogue
@@ -106,9 +106,8 @@ async def _written(coordinator: Coordinator, wanted: AccessRules, node: Node | N
         there = await coordinator.get(CLUSTER, latest=True)
         if there is None:
             return done
-        try:
-            found = parsed(CLUSTER, there, ClusterParameters.from_bytes)
-        except (ValueError, LookupError, TypeError):
+        found = readable(CLUSTER, there, ClusterParameters.from_bytes)
+        if found is None:
             return done  # a fault of its own, which closes everything where the rules are missing too
         if found.ruled or await coordinator.set(CLUSTER, replace(found, ruled=True).to_bytes(), there.version) is not None:
             return done

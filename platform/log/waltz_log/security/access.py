@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from waltz_log.errors import PermissionDenied, Unavailable
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
-from waltz_log.security.identity import Identity, Role
+from waltz_log.security.identity import Identity, Role, named_principal
 from waltz_log.security.rules import CLOSED, CLUSTER_RESOURCE, AccessRules, Operation, Resource, decide, permits_anywhere, resolves_for_others
 
 __all__ = ["NOT_KNOWN", "AccessControl", "TopicOf"]
@@ -133,7 +133,7 @@ class AccessControl:
         if not self._known:
             raise Unavailable(reason=NOT_KNOWN)
         if peer is None or self.rules is None or not self.rules.names(peer):
-            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=FOLLOW_OPERATION, resource=str(CLUSTER_RESOURCE))
+            error = PermissionDenied(principal=named_principal(peer), operation=FOLLOW_OPERATION, resource=str(CLUSTER_RESOURCE))
             denied(error)
             raise error
 
@@ -164,7 +164,7 @@ class AccessControl:
         if not self._known and not _needs_no_rule(peer):
             raise Unavailable(reason=NOT_KNOWN)
         if peer is None or not permits_anywhere(self.rules, peer, operation):
-            error = PermissionDenied(principal=None if peer is None else peer.principal, operation=str(operation), resource=PermissionDenied.anything)
+            error = PermissionDenied(principal=named_principal(peer), operation=str(operation), resource=PermissionDenied.anything)
             denied(error)
             raise error
 
@@ -193,7 +193,7 @@ class AccessControl:
         if not self._known and not _needs_no_rule(peer):
             raise Unavailable(reason=NOT_KNOWN)
         if not self._permits(peer, operations, resource, some=some):
-            principal = None if peer is None else peer.principal
+            principal = named_principal(peer)
             error = PermissionDenied(principal=principal, operation=" or ".join(operations), resource=named)
             denied(error)
             raise error

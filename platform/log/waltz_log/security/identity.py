@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["Identity", "Role", "counted_principal", "identify", "matches"]
+__all__ = ["Identity", "Role", "counted_principal", "identify", "matches", "named_principal"]
 
 SPIFFE = "spiffe://"
 
@@ -42,6 +42,11 @@ class Identity:
 
     principal: str
     roles: frozenset[Role]
+
+
+def named_principal(peer: Identity | None) -> str | None:
+    """The name of the peer. None: a peer of a transport that does not know its peers."""
+    return None if peer is None else peer.principal
 
 
 def counted_principal(peer: Identity | None) -> str | None:

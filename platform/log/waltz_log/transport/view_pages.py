@@ -39,22 +39,22 @@ def encode_view_page(
 
 def decode_view_page(page: pb.ReadViewResponse) -> list[WalRecord]:
     """Raises `ProtocolViolation` if the columns do not fit together, `CorruptData` if a record is not the one that its checksum belongs to."""
-    found = _records_in(page)
-    checksums = unpack(f">{len(found)}i", page.checksums)
+    found, checksums = _unverified(page)
     for at, record in enumerate(found):
         if wal_checksum(record) != checksums[at]:
             raise CorruptData(where="page of a view", offset=at, transaction_id=record.transaction_id, reason="checksum does not match")
     return found
 
 
-def _records_in(page: pb.ReadViewResponse) -> list[WalRecord]:
+def _unverified(page: pb.ReadViewResponse) -> tuple[list[WalRecord], Sequence[int]]:
+    """Records and their checksums."""
     count = len(page.transaction_ids) // 8
     all_keys, all_values = page.keys, page.values  # once: protobuf copies a field each time that it is read
     try:
         ids, times = unpack(f">{count}q", page.transaction_ids), unpack(f">{count}q", page.times_ms)
         headers, key_lengths = unpack(f">{count}i", page.headers), unpack(f">{count}i", page.key_lengths)
         value_lengths = unpack(f">{count}i", page.value_lengths)
-        unpack(f">{count}i", page.checksums)
+        checksums = unpack(f">{count}i", page.checksums)
     except StructError:
         raise ProtocolViolation(reason=f"columns of a view's page are of different lengths: records={count}") from None
     if sum(key_lengths) != len(all_keys) or sum(value_lengths) != len(all_values) or min((*key_lengths, 1)) < 1 or min((*value_lengths, 0)) < 0:
@@ -65,4 +65,4 @@ def _records_in(page: pb.ReadViewResponse) -> list[WalRecord]:
         key, value = all_keys[key_at : key_at + key_bytes], all_values[value_at : value_at + value_bytes]
         found.append(WalRecord(transaction_id, time_ms, header, key, value))
         key_at, value_at = key_at + key_bytes, value_at + value_bytes
-    return found
+    return found, checksums

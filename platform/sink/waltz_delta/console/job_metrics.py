@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from waltz_log.errors import InvalidSetting
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.identity import Role
+from waltz_log.security.identity import Role, named_principal
 from waltz_log.security.settings import TlsSettings, chosen_tls, is_loopback
 from waltz_log.untrusted_files import METRICS, read_bytes
 
@@ -112,7 +112,7 @@ class _JobConnection(http.client.HTTPSConnection):
         peer = self._certificates.identify_connection(self.sock if isinstance(self.sock, ssl.SSLSocket) else None)
         if peer is None or not peer.roles & JOB_ROLES:
             self.close()
-            found = "a peer without a name" if peer is None else peer.principal
+            found = named_principal(peer) or "a peer without a name"
             raise OSError(f"{found} answers there, which is neither an application nor an operator")
 
 

@@ -182,6 +182,17 @@ async def test_rules_are_changed_only_over_rules_that_can_be_read_and_replaced_o
     assert await read_rules(operator) == reset
 
 
+@pytest.mark.parametrize("unreadable", [b"{", b"", b"[]", b"\xff"])
+async def test_rules_are_written_beside_parameters_that_cannot_be_read(unreadable: bytes) -> None:
+    operator = MemoryEnsemble().session()
+    await operator.create(paths.CLUSTER, unreadable)
+    replaced = await replace_rules(operator, AccessRules(enforced=False), [])
+    granted = await change_rules(operator, lambda found: found.granted(RULE))
+    assert (replaced.revision, granted.revision) == (1, 2)
+    assert await read_rules(operator) == granted
+    assert (await _got(operator, paths.CLUSTER)).data == unreadable
+
+
 async def _got(coordinator: MemoryCoordinator, path: str) -> Node:
     found = await coordinator.get(path)
     assert found is not None

@@ -19,6 +19,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest, ProtocolViolati
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import acted
 from waltz_log.security.callers import caller
+from waltz_log.security.identity import named_principal
 from waltz_log.security.rules import ACCESS
 from waltz_log.server.directory.shared_read import SharedRead
 from waltz_log.transport import waltz_pb2 as pb
@@ -116,7 +117,7 @@ class ClusterCalls:
         if not request.dry_run:
             peer = caller()
             action = pb.PlacementRequest.Action.Name(request.action).removeprefix("ACTION_").lower()
-            acted("placement request", action=action, server=request.server, principal=None if peer is None else peer.principal)
+            acted("placement request", action=action, server=request.server, principal=named_principal(peer))
         moves = [
             pb.OwnerMove(partition=partition, before=-1 if before is None else before, after=-1 if after is None else after)
             for partition, before, after in change.moves

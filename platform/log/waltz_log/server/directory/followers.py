@@ -23,6 +23,7 @@ from waltz_log.core.ports import Sender
 from waltz_log.core.status.server_statistics import FollowerStatistics
 from waltz_log.errors import ClusterUnavailable, ConnectionLost, QuotaExceeded, Unavailable
 from waltz_log.security.callers import caller
+from waltz_log.security.identity import named_principal
 from waltz_log.server.base.fair_places import FairPlaces
 from waltz_log.server.directory.directory import Directory, View
 from waltz_log.transport import waltz_pb2 as pb
@@ -91,7 +92,7 @@ class Followers:
         is unread, `PermissionDenied` for one without any right, and `Unavailable` if this server knows an older state than the follower."""
         peer = caller()
         self._directory.expect_member()
-        principal = "" if peer is None else peer.principal
+        principal = named_principal(peer) or ""
         with self._counted(principal):
             stated = {each.source: each.version for each in request.versions}
             await self._catch_up(stated, request.epoch)
@@ -175,7 +176,7 @@ class Followers:
             async with asyncio.timeout(timeout_s):
                 return await self._unread.acquire(peer, size)
         except TimeoutError:
-            raise self._unread.exceeded(None if peer is None else peer.principal) from None
+            raise self._unread.exceeded(named_principal(peer)) from None
 
     def _answers(self, view: View, cursor: Mapping[str, int]) -> list[bytes]:
         if self._shared_at != self._directory.revision:

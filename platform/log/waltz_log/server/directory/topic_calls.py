@@ -23,6 +23,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest, NoSuchTopic, Pe
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import acted
 from waltz_log.security.callers import caller
+from waltz_log.security.identity import named_principal
 from waltz_log.server.base.fair_places import FairPlaces
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.transport import waltz_pb2 as pb
@@ -71,7 +72,7 @@ class TopicCalls:
         if not request.dry_run:
             peer = caller()
             action = pb.TopicsRequest.Action.Name(request.action).removeprefix("ACTION_").lower()
-            acted("topic request", action=action, topic=str(name), principal=None if peer is None else peer.principal)
+            acted("topic request", action=action, topic=str(name), principal=named_principal(peer))
         return answer
 
     async def _listed(self) -> pb.TopicsResponse:
@@ -100,7 +101,7 @@ class TopicCalls:
             self._expect_modest(plan, await read_catalogue(self._coordinator), len(await pool_of(self._coordinator)))
         contents: list[PartitionContents] = []
         peer = caller()
-        async with self._creating.place("" if peer is None else peer.principal):
+        async with self._creating.place(named_principal(peer) or ""):
             about = (self._coordinator, self._network, plan)
             if request.dry_run:
                 topic, contents = await plan_topic(*about, now_ms=self._clock.now_ms, timeout_s=ASK_S)
@@ -113,7 +114,7 @@ class TopicCalls:
         if plan.log_partitions is not None:
             peer = caller()
             what = "name log partitions, which needs the right to administer,"
-            raise PermissionDenied(principal=None if peer is None else peer.principal, operation=what, resource=str(plan.name))
+            raise PermissionDenied(principal=named_principal(peer), operation=what, resource=str(plan.name))
         size = sum(len(key.encode()) + len(value.encode()) for key, value in plan.properties.items())
         if size > PROPERTIES_BYTES_MAX:
             raise InvalidRequest(reason=f"the properties of a topic have at most {PROPERTIES_BYTES_MAX} bytes, these have {size}")

@@ -17,6 +17,7 @@ from waltz_log.loggers import get_logger
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import denied
 from waltz_log.security.callers import caller
+from waltz_log.security.identity import named_principal
 from waltz_log.security.tickets import Tickets
 from waltz_log.server.identities.issuing import ClientIdIssuer
 from waltz_log.transport import waltz_pb2 as pb
@@ -69,8 +70,7 @@ class ClientIds:
     @property
     def principal(self) -> str:
         """The principal of the caller; empty without TLS."""
-        peer = caller()
-        return "" if peer is None else peer.principal
+        return named_principal(caller()) or ""
 
     def owned(self, client_id: int, ticket: str) -> bool:
         """Whether the id is the caller's. Raises `Unavailable` while nothing can be checked."""

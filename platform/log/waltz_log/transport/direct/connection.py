@@ -28,7 +28,7 @@ from waltz_log.errors import ConnectionLost, PermissionDenied, ProtocolViolation
 from waltz_log.loggers import get_logger
 from waltz_log.security.callers import caller, calling
 from waltz_log.security.certificates import Certificates
-from waltz_log.security.identity import Identity, counted_principal
+from waltz_log.security.identity import Identity, counted_principal, named_principal
 from waltz_log.security.peers import expect_node
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -199,7 +199,7 @@ class DirectListener:
         """A place for the wire. Raises `QuotaExceeded`."""
         principal, costs = counted_principal(identity), self._gate.costs
         if len(self._wires) >= CONNECTIONS_MAX or not costs.fits(principal, Cost.DIRECT_CONNECTIONS):
-            raise costs.exceeded(_principal_of(identity), Cost.DIRECT_CONNECTIONS)
+            raise costs.exceeded(named_principal(identity), Cost.DIRECT_CONNECTIONS)
         del self._strangers[wire]
         self._wires[wire] = principal
         costs.charge(principal, Cost.DIRECT_CONNECTIONS)
@@ -215,7 +215,7 @@ class DirectListener:
         while self._offered and self._offered[0][0] < now:
             self._offered.popleft()
         peer = caller()
-        principal = _principal_of(peer)
+        principal = named_principal(peer)
         of_principal = sum(each == principal for _, each in self._offered)
         is_full = len(self._wires) + len(self._offered) >= CONNECTIONS_MAX or self._principals.is_full(peer, of_principal)
         if not self._port or is_full or not self._gate.costs.fits(counted_principal(peer), Cost.DIRECT_CONNECTIONS, of_principal + 1):
@@ -226,7 +226,7 @@ class DirectListener:
     def _use_offer(self, identity: Identity | None) -> None:
         """The oldest offer to this principal no longer counts."""
         for place, (_, principal) in enumerate(self._offered):
-            if principal == _principal_of(identity):
+            if principal == named_principal(identity):
                 del self._offered[place]
                 return
 
@@ -277,10 +277,6 @@ class DirectListener:
         for wire in (*self._wires, *self._strangers):
             wire.abort("the node is stopping")
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
-
-
-def _principal_of(identity: Identity | None) -> str | None:
-    return None if identity is None else identity.principal
 
 
 async def _status_of(method: AnyMethod, work: Awaitable[None], peer: str) -> bytes:
@@ -356,7 +352,7 @@ class DirectConnections:
         """Raises `ConnectionLost` if another process than the channel's peer answers at the port."""
         if self._certificates is not None:
             peer = self._peer()
-            expect_node(self._channel.address, self._certificates.identify_connection(ssl_object), "" if peer is None else peer.principal)
+            expect_node(self._channel.address, self._certificates.identify_connection(ssl_object), named_principal(peer) or "")
 
     def close(self) -> None:
         self._closed = True
