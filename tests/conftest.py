@@ -7,8 +7,10 @@ No example has a deadline: how long one needs says more about what else the mach
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any  # Any: pytest-xdist has no types
 
 import pytest
 from hypothesis import settings
@@ -24,7 +26,14 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 """The tests that may be skipped where everything can run, each with its reason: `path::name  # reason`."""
 
 
+DRAWN = Path(__file__).with_name("drawn_modules.txt")
+"""The modules of which every run of `make test` draws a share anew, because their tests need many seconds of Spark or of real processes: one a line,
+with `whole` behind it where the tests share what needs the time. Those are drawn as modules."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", type=float, default=1.0, help=f"how much of the modules in tests/{DRAWN.name} runs: 0.4 is two of five tests")
+    parser.addoption("--draw", type=int, help="repeats the draw of a run that printed this number")
     parser.addoption("--first-modules", action="store_true", help="begin with tests/first_modules.txt, and mix folders of tests")
     parser.addoption("--skips-listed", action="store_true", help="fail if a test is skipped that tests/listed_skips.txt does not name")
 
@@ -58,6 +67,51 @@ class _Skips:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--skips-listed"):
         config.pluginmanager.register(_Skips())
+    if hasattr(config, "workerinput"):
+        config.option.draw = config.workerinput["draw"]
+    elif config.option.draw is None:
+        config.option.draw = random.SystemRandom().randrange(1_000_000)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers draw alike."""
+    node.workerinput["draw"] = node.config.option.draw
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.option.share < 1:
+        terminalreporter.write_line(
+            f"a share of {config.option.share:g} of what tests/{DRAWN.name} lists: --share={config.option.share:g} --draw={config.option.draw}"
+        )
+
+
+def left_out(tests: Sequence[str], modules: Sequence[str], share: float, draw: int) -> set[str]:
+    """What a draw leaves out, of `tests` by their ids, and of whole modules. Of each module's tests a share runs, and at least one."""
+    drawing = random.Random(draw)
+    of_modules: dict[str, list[str]] = {}
+    for test in sorted(tests):
+        of_modules.setdefault(test.partition("::")[0], []).append(test)
+    absent: set[str] = set()
+    for group in (*of_modules.values(), sorted(modules)):
+        absent |= {*group}.difference(drawing.sample(group, max(1, round(share * len(group)))) if group else ())
+    return absent
+
+
+def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
+    listed = {path: rest == "whole" for path, _, rest in (line.partition(" ") for line in _lines(DRAWN))}
+    modules = {item.nodeid.partition("::")[0] for item in items}.intersection(listed)
+    tests = [item.nodeid for item in items if listed.get(item.nodeid.partition("::")[0]) is False]
+    absent = left_out(tests, [each for each in modules if listed[each]], config.option.share, config.option.draw)
+    dropped = [item for item in items if absent & {item.nodeid, item.nodeid.partition("::")[0]}]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        rest = {*dropped}
+        items[:] = [item for item in items if item not in rest]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def mixed(modules: Sequence[str], first: Sequence[str]) -> list[str]:
@@ -75,10 +129,10 @@ def mixed(modules: Sequence[str], first: Sequence[str]) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _draw(config, items)
     if config.getoption("--first-modules"):
-        first = [line for line in FIRST_MODULES.read_text().splitlines() if line and not line.startswith("#")]
         modules = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
-        ranks = {module: rank for rank, module in enumerate(mixed(modules, first))}
+        ranks = {module: rank for rank, module in enumerate(mixed(modules, _lines(FIRST_MODULES)))}
         items.sort(key=lambda item: ranks[item.nodeid.partition("::")[0]])
 
 

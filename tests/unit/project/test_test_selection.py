@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import left_out
+
 ROOT = Path(__file__).resolve().parents[3]
 FIRST = ROOT / "tests" / "first_modules.txt"
+DRAWN = ROOT / "tests" / "drawn_modules.txt"
 
 CALLERS = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ALL", "SKIPS_LISTED"}
 """What make hands on to its commands: `make test ALL=1` runs these tests."""
@@ -47,16 +51,57 @@ def test_each_first_module_is_there_once() -> None:
     assert [module for module in modules if not (ROOT / module).is_file()] == []
 
 
-def test_the_first_modules_begin_and_those_that_wait_are_spread_over_the_others(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "first_modules.txt").write_text("# these\ntests/integration/test_d.py\ntests/e2e/test_b.py\n")
+def collect(folder: Path, *options: str) -> str:
+    """What pytest prints with our `conftest.py` in a folder of its own: modules with two tests each."""
+    (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (folder / "first_modules.txt").write_text("# these\ntests/integration/test_d.py\ntests/e2e/test_b.py\n")
+    (folder / "drawn_modules.txt").write_text("# these\ntests/e2e/test_a.py\n" + "".join(f"tests/unit/test_{name}.py whole\n" for name in "fghi"))
     for name in ("e2e/test_a", "e2e/test_b", "integration/test_c", "integration/test_d", "integration/test_e", *(f"unit/test_{n}" for n in "fghi")):
-        path = tmp_path / "tests" / f"{name}.py"
+        path = folder / "tests" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("def test_1():\n    pass\n\n\ndef test_2():\n    pass\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "--rootdir", str(tmp_path), str(tmp_path)]
-    found = []
-    for more in ((), ("--first-modules",)):
-        collected = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True).stdout
-        found.append(" ".join(name + number for name, number in re.findall(r"test_(\w)\.py::test_(\d)", collected)))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder), *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def in_order(collected: str) -> str:
+    return " ".join(name + number for name, number in re.findall(r"test_(\w)\.py::test_(\d)", collected))
+
+
+def test_the_first_modules_begin_and_those_that_wait_are_spread_over_the_others(tmp_path: Path) -> None:
+    found = [in_order(collect(tmp_path, "--collect-only", *more)) for more in ((), ("--first-modules",))]
     assert found == [" ".join(f"{name}1 {name}2" for name in order) for order in ("abcdefghi", "dbacfgehi")]
+
+
+# ---- what is drawn ---------------------------------------------------------------------------------------------------------------------------------
+
+
+TESTS = [f"tests/e2e/test_{module}.py::test_{number}" for module in "ab" for number in range(6)]
+WHOLE = [f"tests/unit/test_{module}.py" for module in "cdef"]
+
+
+def test_a_share_of_the_tests_of_each_module_and_of_the_whole_modules_is_drawn_and_the_number_repeats_the_draw() -> None:
+    draws = [{*TESTS, *WHOLE} - left_out(TESTS, WHOLE, 0.5, number) for number in (*range(50), 0)]
+    assert draws[0] == draws[50] == {*TESTS, *WHOLE} - left_out(TESTS[::-1], WHOLE[::-1], 0.5, 0)
+    for drawn in draws:
+        assert Counter(each.partition("::")[0] for each in drawn & {*TESTS}) == {"tests/e2e/test_a.py": 3, "tests/e2e/test_b.py": 3}
+        assert len(drawn & {*WHOLE}) == 2
+    assert set[str]().union(*draws) == {*TESTS, *WHOLE}
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.01, 3), (1.0, 16)])
+def test_something_is_drawn_however_small_the_share_and_everything_with_all_of_it(share: float, count: int) -> None:
+    assert len({*TESTS, *WHOLE} - left_out(TESTS, WHOLE, share, 7)) == count
+    assert left_out([], [], share, 7) == set()
+
+
+def test_workers_draw_alike_and_the_run_says_how_to_repeat_it(tmp_path: Path) -> None:
+    printed = collect(tmp_path, "--share", "0.5", "-n", "2")
+    assert "13 passed" in printed
+    assert re.search(r"--share=0\.5 --draw=\d+", printed)
+
+
+def test_each_drawn_module_is_there_once() -> None:
+    modules = [line.removesuffix(" whole") for line in DRAWN.read_text().splitlines() if not line.startswith("#")]
+    assert len({*modules}) == len(modules) > 0
+    assert [module for module in modules if not (ROOT / module).is_file()] == []
