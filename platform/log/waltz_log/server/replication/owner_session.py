@@ -83,6 +83,11 @@ class OwnerSession(Protocol):
 
     # ---- other replicas
 
+    @property
+    def strained(self) -> frozenset[str]:
+        """The replicas that were late lately, and are read last."""
+        ...
+
     def source(self, name: str) -> BlockSource: ...
     def follows(self, reads: BlockSource) -> bool:
         """Whether they are the reads of a replica that this session has now."""

@@ -37,14 +37,14 @@ class Patience:
 
     async def await_answer(self, answer: Awaitable[T]) -> T:
         """Raises `ConnectionLost` if it does not come in time."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        late = asyncio.get_running_loop().call_later(SLOW_S, self._read_last)  # others choose a replica while this one waits
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
         except TimeoutError:
             raise ConnectionLost(address=self._name, reason=f"replica does not answer a read within {self._timeout_s:g} s") from None
         finally:
-            now = loop.time()
-            if now - began >= SLOW_S:
-                self._slow_until = now + READ_LAST_S
+            late.cancel()
+
+    def _read_last(self) -> None:
+        self._slow_until = asyncio.get_running_loop().time() + READ_LAST_S

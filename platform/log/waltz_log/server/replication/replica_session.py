@@ -236,7 +236,7 @@ class ReplicaSession:
         """While the mark is undecided, copies from the nearest replica ahead. So two of three replicas can continue without the third."""
         recovery = self._recovery
         while recovery.resolved is None:
-            next_source = recovery.next_source(self.name, last)
+            next_source = recovery.next_source(self.name, last, self._store.strained)
             if next_source is None:
                 await self._wait_connected(recovery.wait(self.name, last), last)
                 continue
@@ -261,7 +261,7 @@ class ReplicaSession:
         """Copies from replicas that hold the target, until this one does."""
         tried = 0
         while last < target:
-            sources = [name for name in self._recovery.source(target) if name != self.name]
+            sources = [name for name in self._recovery.source(target, self._store.strained) if name != self.name]
             if not sources:
                 raise Unavailable(reason=f"no replica that answers holds transaction {target}")
             source = sources[tried % len(sources)]

@@ -5,6 +5,8 @@ Holds what each replica reported and asks the pure rules (`waltz_log.core.recove
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve, unrecorded_session
 from waltz_log.errors import CoordinatorBehind
@@ -94,19 +96,20 @@ class Recovery:
         self._absent.discard(name)
         self._doubtful.discard(name)
 
-    def next_source(self, name: str, level: int) -> tuple[str, int] | None:
-        """The nearest replica ahead of this one, and how far it reaches."""
-        ahead = sorted((reached, other) for other, reached in self._levels.items() if reached > level and other != name)
-        return (ahead[0][1], ahead[0][0]) if ahead else None
+    def next_source(self, name: str, level: int, strained: Container[str] = ()) -> tuple[str, int] | None:
+        """The nearest replica ahead of this one, and how far it reaches; of two that reach as far, one that is not strained."""
+        ahead = [other for other, reached in self._levels.items() if reached > level and other != name]
+        nearest = min(ahead, key=lambda other: (self._levels[other], other in strained, other), default=None)
+        return None if nearest is None else (nearest, self._levels[nearest])
 
     async def wait(self, name: str, level: int) -> None:
         """Returns when the mark is decided or another replica is ahead of `level`. While the vote is undecidable, it waits for a replica to connect
         or to copy."""
         await self.changed.wait_for(lambda: self.resolved is not None or self.next_source(name, level) is not None)
 
-    def source(self, level: int) -> list[str]:
-        """Replicas that reach `level`."""
-        return sorted(name for name, reached in self._levels.items() if reached >= level)
+    def source(self, level: int, strained: Container[str] = ()) -> list[str]:
+        """Replicas that reach `level`, strained ones last."""
+        return sorted((name for name, reached in self._levels.items() if reached >= level), key=lambda name: (name in strained, name))
 
     def lose_patience(self) -> None:
         """Stops waiting for the replicas that are absent now."""

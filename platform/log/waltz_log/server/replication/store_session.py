@@ -335,14 +335,14 @@ class StoreSession:
         return committed_runs(self, first, last, headers_only=headers_only)
 
     async def sources(self, transaction_id: int) -> list[ReplicaReads]:
-        """Replicas that have the id on disk, living, quick and idle ones first; waits until there is one. Raises what ended the session."""
+        """Replicas that have the id on disk, quick, living and idle ones first; waits until there is one. Raises what ended the session."""
         holding = self._acknowledgments.holding
         while not (found := holding(transaction_id)):
             await self.advanced.wait_for(lambda: self.failed is not None or bool(holding(transaction_id)))
             self._raise_if_failed()
         replicas = sorted(
             (self._replicas[name] for name in found),
-            key=lambda replica: (not replica.live, replica.patience.strained, replica.reads.current, replica.name),
+            key=lambda replica: (replica.patience.strained, not replica.live, replica.reads.current, replica.name),
         )
         return [replica.reads for replica in replicas]
 
@@ -376,6 +376,11 @@ class StoreSession:
     def live(self) -> frozenset[str]:
         """The replicas that follow closely."""
         return frozenset(name for name, replica in self._replicas.items() if replica.live)
+
+    @property
+    def strained(self) -> frozenset[str]:
+        """The replicas that were late lately, and are read last."""
+        return frozenset(name for name, replica in self._replicas.items() if replica.patience.strained)
 
     async def fill(self, names: frozenset[str]) -> None:
         """Fills these replicas in addition to those assigned, and no others: their acknowledgments do not count until `renew` continues with
