@@ -1,8 +1,8 @@
 """A node whose costs a test measures: the handlers of a log server and of a storage node behind one port, over mutual TLS, in a process of its own.
 
 `python costly_node.py DIRECTORY alone|workers SETTINGS` uses the node's certificate in the directory, and prints a line of JSON when it serves. It
-answers each line of its input with what it used since the line before: its memory, and the processor time of the longest callback of its event loop.
-A busy machine makes everything last longer, and makes no callback need more processor time."""
+answers each line of its input with what it used since the line before: its memory, the most memory that it had meanwhile, and the processor time of
+the longest callback of its event loop. A busy machine makes everything last longer, and makes no callback need more processor time."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+def _peak_bytes() -> int:
+    """The most memory that the process had since it was asked the last time."""
+    found = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(found.split()[1]) * 1024
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def _permit(control: AccessControl) -> None:
     control.enforced = True
     principals = [f"spiffe://waltz/{role}/trusted-*" for role in ("application", "reader")]
@@ -99,11 +109,12 @@ async def _serve(directory: Path, kind: str, given: dict[str, Any], loop: _Loop)
                 listeners.append(await network.serve("127.0.0.1:0", service))
         print(json.dumps({"address": listeners[0].address, "key": cluster.key.hex}), flush=True)
         while await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
-            longest_s = loop.longest()
+            longest_s, peak_bytes = loop.longest(), _peak_bytes()
             gc.collect()
             await asyncio.sleep(0.05)
             ctypes.CDLL(None).malloc_trim(0)  # free memory that the allocator has not returned yet belongs to no request
-            print(json.dumps({"resident_bytes": _resident_bytes(), "longest_s": longest_s}), flush=True)
+            _reset_peak()
+            print(json.dumps({"resident_bytes": _resident_bytes(), "peak_bytes": peak_bytes, "longest_s": longest_s}), flush=True)
             loop.longest()
         await asyncio.gather(*(each.close() for each in listeners))
     await cluster.stop()
