@@ -1,4 +1,4 @@
-"""What streams cost a node whose peers may use them: feeds that are not read, frames of millions of locks, frames that are announced and never sent.
+"""What streams cost a node: feeds that are not read, frames of millions of locks, messages that are announced and never sent.
 
 As in `test_request_costs.py`, memory and processor time are those of another process."""
 
@@ -16,9 +16,11 @@ import grpc.aio
 import pytest
 
 from tests.integration.log.costly_node import PARTITION, RECORD_BYTES, RECORDS
-from tests.integration.log.test_request_costs import CALLBACK_S_MAX, KINDS, Node, cost, serving
+from tests.integration.log.slow_sender import SlowSender
+from tests.integration.log.test_request_costs import CALLBACK_S_MAX, CHECK, KINDS, Node, cost, serving
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import QuotaExceeded, decode
+from waltz_log.processes import health
 from waltz_log.security.certificates import Certificates
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -27,6 +29,7 @@ from waltz_log.transport.direct import codec as frames
 from waltz_log.transport.direct.codec import Wire
 from waltz_log.transport.direct.large_frame import BEGUN_BYTES_MAX
 from waltz_log.transport.large_messages import AppendColumns, append_message
+from waltz_log.transport.served_calls import ARRIVALS_MAX, OPENINGS_MAX
 
 UNREAD_BYTES = 8 << 20
 FEEDS = 200
@@ -102,6 +105,45 @@ async def test_a_feed_that_is_not_read_ends_where_others_of_its_principal_need_t
                 while await deaf.read() is not EOF:
                     pass
         assert isinstance(decode(ended.value.details() or ""), QuotaExceeded)
+
+
+# ---- messages that arrive slowly -------------------------------------------------------------------------------------------------------------------
+
+SLOW = 200
+SLOW_BYTES = 15 << 20
+UNREAD_WINDOWS = 48 << 20
+"""What gRPC receives of calls that wait: 64 KiB of each."""
+
+ARRIVING = {
+    "the opening of a stream": (methods.MOUNT.name, "application", OPENINGS_MAX),
+    "a request": (methods.RESOLVE.name, "application", ARRIVALS_MAX),
+    "a probe": (CHECK.name, "stranger", health.REQUEST.places),
+}
+"""Procedures with a role that may call them, without a rule, and how many may arrive at a time."""
+
+
+@pytest.mark.parametrize("what", ARRIVING)
+@KINDS
+@pytest.mark.timeout(180)
+async def test_large_messages_that_arrive_slowly_hold_what_a_few_places_may(tmp_path: Path, kind: str, what: str) -> None:
+    name, role, places = ARRIVING[what]
+    arriving = places * SLOW_BYTES
+    bound = arriving * 5 // 4 + UNREAD_WINDOWS
+    async with serving(tmp_path, kind) as node, asyncio.TaskGroup() as group:
+        before = await node.used()
+        context = Certificates(node.authority.issue(role, "ada")).client_context()
+        sender = await SlowSender.connected(node.address, context, SLOW_BYTES)
+        running = group.create_task(sender.run())
+        for _ in range(SLOW):
+            sender.begin(name)
+        sent, grown = -1, 0
+        async with asyncio.timeout(90):
+            while grown < bound and sender.ended < SLOW and (sender.sent_bytes < arriving or sender.sent_bytes != sent):
+                sent = sender.sent_bytes
+                await asyncio.sleep(0.5)
+                grown = max(grown, (await node.used()).peak_bytes - before.resident_bytes)
+        running.cancel()
+        assert grown < bound, f"grown={grown >> 20} MiB sent={sender.sent_bytes >> 20} MiB"
 
 
 # ---- locks -----------------------------------------------------------------------------------------------------------------------------------------

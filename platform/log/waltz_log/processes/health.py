@@ -17,9 +17,9 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
+from waltz_log.errors import ProtocolViolation
 from waltz_log.transport.admitted import names_of
-from waltz_log.transport.call_streams import EOF
-from waltz_log.transport.served_calls import GrpcServices
+from waltz_log.transport.served_calls import Arrivals, Arriving, GrpcServices
 
 __all__ = ["FRESH_S", "WATCHERS_MAX", "HealthService", "health_handler"]
 
@@ -33,10 +33,14 @@ WATCHERS_MAX = 64
 
 REQUEST_BYTES_MAX: Final = 1024
 
-ARRIVALS_MAX: Final = 16
-"""Requests of one peer that arrive at the same time. gRPC receives up to 16 MiB of each before its size can be checked."""
-
 ARRIVAL_S: Final = 2.0
+"""With the wait for a place. So a peer that is paused after a request that was too large is refused meanwhile, and fails its own probes alone."""
+
+REQUEST: Final = Arriving("the health service", REQUEST_BYTES_MAX, ARRIVAL_S, places=4)
+"""gRPC receives up to 16 MiB of each before its size can be checked. A probe arrives together with its call, and so frees its place at once."""
+
+WAITING_MAX: Final = 64
+"""Calls of one peer whose request is not received yet."""
 
 Ready = Callable[[], Awaitable[bool]]
 
@@ -56,7 +60,8 @@ class HealthService:
         self._turn = asyncio.Lock()
         self._watchers: dict[asyncio.Future[None], str] = {}
         """The oldest first, with their peers. A future that is done ends its watcher."""
-        self._arriving: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._arrivals = Arrivals()
 
     async def check(self, _requests: Any, context: Any) -> None:
         request = await self._request(context)
@@ -92,20 +97,21 @@ class HealthService:
 
     async def _request(self, context: Any) -> Any:
         peer = _peer_of(context)
-        if self._arriving[peer] >= ARRIVALS_MAX:
+        if self._waiting[peer] >= WAITING_MAX:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at the same time")
-        self._arriving[peer] += 1
+        self._waiting[peer] += 1
+        data = None
         try:
             async with asyncio.timeout(ARRIVAL_S):
-                data = await context.read()
-        except TimeoutError:
-            data = EOF
+                data = await self._arrivals.receive_from(peer, REQUEST, context)
+        except (TimeoutError, ProtocolViolation):
+            pass
         finally:
-            self._arriving[peer] -= 1
-            if not self._arriving[peer]:
-                del self._arriving[peer]
-        if data is EOF or len(data) > REQUEST_BYTES_MAX:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a request has up to {REQUEST_BYTES_MAX} bytes")
+            self._waiting[peer] -= 1
+            if not self._waiting[peer]:
+                del self._waiting[peer]
+        if data is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a request has up to {REQUEST_BYTES_MAX} bytes, in {ARRIVAL_S:g} s")
         try:
             return health_pb2.HealthCheckRequest.FromString(data)
         except DecodeError:

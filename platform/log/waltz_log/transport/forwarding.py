@@ -45,18 +45,7 @@ from waltz_log.transport.grpc import Beside, GrpcNetwork, server_options
 from waltz_log.transport.grpc_channels import CHANNEL_OPTIONS, add_port
 from waltz_log.transport.inherited import expect_usable
 from waltz_log.transport.routes import ANYWHERE, partition_of, route_of
-from waltz_log.transport.served_calls import (
-    OPENING_S,
-    Arrivals,
-    DecodedStream,
-    GrpcServices,
-    ServedStream,
-    answer,
-    answered,
-    decoded,
-    grouped,
-    in_time,
-)
+from waltz_log.transport.served_calls import Arrivals, DecodedStream, GrpcServices, answer, answered, decoded, grouped
 
 __all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
@@ -193,7 +182,7 @@ class _Calls:
             of_sibling = _passed_on(context) is not None and (self._gate.is_open or str(context.peer()).startswith("unix:"))
             if of_sibling:
                 self._gate.admit_sibling(context)
-                first = await self._first(method, context)
+                first = await self._arrivals.receive(method, context)
                 announcing = AnnouncingContext(context) if _passed_on(context) == ANNOUNCE else context
                 await self._answer(method, handler, None if first is None else decoded(method, first), announcing)
                 return
@@ -201,7 +190,7 @@ class _Calls:
                 await admitted(context, identity)
 
         async def admitted(context: Any, identity: Identity | None) -> None:
-            first = await self._first(method, context)
+            first = await self._arrivals.receive(method, context)
             message = None if first is None else decoded(method, first)
             if message is not None and self._gate.admit(method, identity, message):
                 first = message.SerializeToString()
@@ -218,18 +207,11 @@ class _Calls:
 
         return run
 
-    async def _first(self, method: AnyMethod, context: Any) -> bytes | None:
-        """The first message of a call. That of a stream may come late."""
-        if method.kind != "stream":
-            return await self._arrivals.receive(method, context)
-        first: bytes | None = await in_time(method, ServedStream(context).receive(), OPENING_S)
-        return first
-
     async def _answer(self, method: AnyMethod, handler: Handler, message: Any | None, context: Any) -> None:
         if method.kind != "stream":
             await answer(method, handler, message, context, self._gate.unread)
             return
-        served = DecodedStream(context, method, (message,))
+        served = DecodedStream(context, method, message)
         await served.begin()
         await handler(served)
 

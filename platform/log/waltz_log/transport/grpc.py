@@ -60,7 +60,8 @@ log = get_logger(__name__)
 def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> list[tuple[str, Any]]:
     """The options of a gRPC server."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
-    return [*options, ("grpc.so_reuseport", int(share_port)), *limits.options()]
+    # Without the probe, the window of a call that is not read does not grow: gRPC receives 64 KiB of it, and more of the message that is being read.
+    return [*options, ("grpc.so_reuseport", int(share_port)), ("grpc.http2.bdp_probe", 0), *limits.options()]
 
 
 class _GrpcChannel:
@@ -157,13 +158,13 @@ def _served(gate: Gate, method: AnyMethod, handler: Handler, arrivals: Arrivals)
     async def admitted(context: Any) -> None:
         async with gate.call(method, context) as identity:
             admit = partial(gate.admit, method, identity)
+            data = await arrivals.receive(method, context)
+            request = None if data is None else decoded(method, data)
             if method.kind == "stream":
-                served = DecodedStream(context, method)
+                served = DecodedStream(context, method, request)
                 await served.begin()
                 await handler(served if gate.is_open else AdmittedStream(served, admit))
                 return
-            data = await arrivals.receive(method, context)
-            request = None if data is None else decoded(method, data)
             if request is not None:
                 admit(request)
             await answer(method, handler, request, context, gate.unread)

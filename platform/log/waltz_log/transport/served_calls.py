@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeAlias, TypeVar  # Any: see the docstring
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar  # Any: see the docstring
 
 import grpc
 import grpc.aio
@@ -31,9 +31,9 @@ from waltz_log.transport.unread import Unread
 
 __all__ = [
     "ARRIVALS_MAX",
-    "ARRIVAL_S",
-    "OPENING_S",
+    "OPENINGS_MAX",
     "Arrivals",
+    "Arriving",
     "DecodedStream",
     "GrpcServices",
     "ServedStream",
@@ -42,13 +42,16 @@ __all__ = [
     "decoded",
     "encoded",
     "grouped",
-    "in_time",
     "register",
 ]
 
 ARRIVALS_MAX: Final = 4
 """Requests of one principal that arrive at the same time at one process; further calls wait. gRPC receives up to 16 MiB of each before their size
 can be checked. A request usually arrives together with its call."""
+
+OPENINGS_MAX: Final = 16
+"""First messages of streams of one principal that arrive at the same time, as `ARRIVALS_MAX`: 256 MiB, until one turns out to be too large. More than
+of requests, because a client mounts many partitions at once, and a first message that its sender delays keeps its place for longer."""
 
 TOO_LARGE_S: Final = 5.0
 """How long no request of a principal is received after one that was too large: gRPC copies it in the event loop, for some 20 ms, while all others
@@ -58,7 +61,7 @@ ARRIVAL_S: Final = 5.0
 """How long a request may arrive after its call: some seconds on a slow link. So a principal cannot hold its places for long."""
 
 OPENING_S: Final = 30.0
-"""How long after the call the first message of a stream may arrive. A caller sends it after one round trip."""
+"""How long the first message of a stream may arrive once it has a place. A client that begins thousands of streams sends some of them late."""
 
 T = TypeVar("T")
 
@@ -119,44 +122,39 @@ class ServedStream:
 
 
 class DecodedStream(ServedStream):
-    """A stream whose messages are decoded here. `first`: the messages that were read before, already decoded."""
+    """A stream whose messages are decoded here. `opening`: the first message, received before (`Arrivals`) and decoded; None: there is none."""
 
-    def __init__(self, context: Any, method: AnyMethod, first: Iterable[Any | None] = ()) -> None:
+    def __init__(self, context: Any, method: AnyMethod, opening: Any | None) -> None:
         super().__init__(context)
         self._method = method
-        self._first = [*first]
-        self._is_opening = not self._first
+        self._first = [opening]
 
     async def receive(self) -> Any | None:
         if self._first:
-            return self._first.pop(0)
-        if not self._is_opening:
-            message = await super().receive()
-            return None if message is None else _decode(self._method, message)
-        opening = await in_time(self._method, super().receive(), OPENING_S)
-        self._is_opening = False
-        return None if opening is None else decoded(self._method, opening)
+            return self._first.pop()
+        message = await super().receive()
+        return None if message is None else _decode(self._method, message)
 
 
-async def in_time(method: AnyMethod, arriving: Awaitable[T], limit_s: float) -> T:
+async def _in_time(name: str, arriving: Awaitable[T], limit_s: float) -> T:
     """Raises `ProtocolViolation` if the message does not arrive within the time."""
     try:
         async with asyncio.timeout(limit_s):
             return await arriving
     except TimeoutError:
-        raise ProtocolViolation(reason=f"request of {method.name} did not arrive within {limit_s:g} s") from None
+        raise ProtocolViolation(reason=f"request of {name} did not arrive within {limit_s:g} s") from None
 
 
 def decoded(method: AnyMethod, request: bytes) -> Any:
     """The request of a call, or the first message of a stream. Raises `ProtocolViolation` if it is too large, before it is decoded, or no message of
     the procedure."""
     if len(request) > request_bytes_max(method):
-        raise _too_large(method, len(request))
+        raise _too_large(method.name, len(request), request_bytes_max(method))
     return _decode(method, request)
 
 
-def _too_large(method: AnyMethod, size: int) -> ProtocolViolation:
-    return ProtocolViolation(reason=f"request of {method.name} too large: bytes={size} limit={request_bytes_max(method)}")
+def _too_large(name: str, size: int, limit: int) -> ProtocolViolation:
+    return ProtocolViolation(reason=f"request of {name} too large: bytes={size} limit={limit}")
 
 
 def _decode(method: AnyMethod, message: bytes) -> Any:
@@ -207,44 +205,65 @@ async def answer(method: AnyMethod, handler: Handler, request: Any | None, conte
         room.release()
 
 
-class Arrivals:
-    """The requests that arrive, of one process: so many of each principal at a time, for so long."""
+class Arriving(NamedTuple):
+    """What is expected from a peer: how large it may be, how long it may arrive, and how many of the peer may arrive at a time."""
 
-    def __init__(self, limit: int = ARRIVALS_MAX, arrival_s: float = ARRIVAL_S) -> None:
-        self._limit = limit
-        self._arrival_s = arrival_s
-        self._places: dict[str, tuple[asyncio.Semaphore, int]] = {}
+    name: str
+    bytes_max: int
+    arrival_s: float
+    places: int
+
+
+def _arriving(method: AnyMethod) -> Arriving:
+    if method.kind == "stream":
+        return Arriving(method.name, request_bytes_max(method), OPENING_S, OPENINGS_MAX)
+    return Arriving(method.name, request_bytes_max(method), ARRIVAL_S, ARRIVALS_MAX)
+
+
+class Arrivals:
+    """The requests and first messages of streams that arrive, of one process: so many of each peer at a time, for so long."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], tuple[asyncio.Semaphore, int]] = {}
+        """By peer and number of places: streams have places of their own."""
         self._paused_s: dict[str, float] = {}
-        """By principal that sent a request which was too large: until when it waits."""
+        """By peer that sent a request which was too large: until when it waits."""
 
     async def receive(self, method: AnyMethod, context: Any) -> bytes | None:
-        """The request of a call of the caller. Raises `ProtocolViolation` if it does not arrive in time, or is too large."""
+        """The request of a call of the caller, or the first message of its stream. Raises `ProtocolViolation` if it does not arrive in time, or is
+        too large."""
         principal = counted_principal(caller())
-        if principal is None:
-            return await ServedStream(context).receive()
-        async with self._place(principal):
-            await self._wait_for_pause(principal)
-            request: bytes | None = await in_time(method, ServedStream(context).receive(), self._arrival_s)
-            if request is not None and len(request) > request_bytes_max(method):
+        if principal is not None:
+            return await self.receive_from(principal, _arriving(method), context)
+        arriving: Awaitable[bytes | None] = ServedStream(context).receive()
+        return await (_in_time(method.name, arriving, OPENING_S) if method.kind == "stream" else arriving)
+
+    async def receive_from(self, peer: str, expected: Arriving, context: Any) -> bytes | None:
+        """Raises what `receive` does."""
+        async with self._place(peer, expected.places):
+            await self._wait_for_pause(peer)
+            request: bytes | None = await _in_time(expected.name, ServedStream(context).receive(), expected.arrival_s)
+            if request is not None and len(request) > expected.bytes_max:
                 now_s = asyncio.get_running_loop().time()
-                self._paused_s = {each: until_s for each, until_s in self._paused_s.items() if until_s > now_s} | {principal: now_s + TOO_LARGE_S}
-                raise _too_large(method, len(request))
+                self._paused_s = {each: until_s for each, until_s in self._paused_s.items() if until_s > now_s} | {peer: now_s + TOO_LARGE_S}
+                raise _too_large(expected.name, len(request), expected.bytes_max)
             return request
 
-    async def _wait_for_pause(self, principal: str) -> None:
-        while (left_s := self._paused_s.get(principal, 0.0) - asyncio.get_running_loop().time()) > 0:
+    async def _wait_for_pause(self, peer: str) -> None:
+        while (left_s := self._paused_s.get(peer, 0.0) - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(left_s)
 
     @asynccontextmanager
-    async def _place(self, principal: str) -> AsyncIterator[None]:
-        places, users = self._places.get(principal) or (asyncio.Semaphore(self._limit), 0)
-        self._places[principal] = (places, users + 1)
+    async def _place(self, peer: str, limit: int) -> AsyncIterator[None]:
+        key = peer, limit
+        places, users = self._places.get(key) or (asyncio.Semaphore(limit), 0)
+        self._places[key] = (places, users + 1)
         try:
             async with places:
                 yield
         finally:
-            _, users = self._places[principal]
+            _, users = self._places[key]
             if users == 1:
-                del self._places[principal]
+                del self._places[key]
             else:
-                self._places[principal] = (places, users - 1)
+                self._places[key] = (places, users - 1)

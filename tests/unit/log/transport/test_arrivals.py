@@ -7,12 +7,13 @@ from contextvars import ContextVar
 
 import pytest
 
+from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import ProtocolViolation
 from waltz_log.security.identity import Identity, Role
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods, served_calls
 from waltz_log.transport.request_limits import request_bytes_max
-from waltz_log.transport.served_calls import ARRIVALS_MAX, TOO_LARGE_S, Arrivals
+from waltz_log.transport.served_calls import ARRIVALS_MAX, OPENING_S, OPENINGS_MAX, TOO_LARGE_S, Arrivals
 
 METHOD = methods.RESOLVE
 ADA, BOB = (Identity(f"spiffe://waltz/application/{name}", frozenset({Role.APPLICATION})) for name in ("ada", "bob"))
@@ -40,10 +41,10 @@ def _callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_calls, "caller", PEER.get)
 
 
-async def _received_s(arrivals: Arrivals, peer: Identity, size: int = 10, after_s: float = 0.0) -> float:
+async def _received_s(arrivals: Arrivals, peer: Identity, size: int = 10, after_s: float = 0.0, method: AnyMethod = METHOD) -> float:
     """When it was received, in seconds."""
     PEER.set(peer)
-    await arrivals.receive(METHOD, Context(size, after_s))
+    await arrivals.receive(method, Context(size, after_s))
     return asyncio.get_running_loop().time()
 
 
@@ -81,5 +82,39 @@ def test_few_requests_of_a_principal_arrive_at_a_time() -> None:
         arrivals = Arrivals()
         found = await asyncio.gather(*(_received_s(arrivals, ADA, after_s=1.0) for _ in range(ARRIVALS_MAX + 1)))
         assert sorted(found) == pytest.approx([found[0]] * ARRIVALS_MAX + [found[0] + 1.0])
+
+    run_in_virtual_time(scenario())
+
+
+def test_first_messages_of_streams_have_places_of_their_own() -> None:
+    async def scenario() -> None:
+        arrivals = Arrivals()
+        openings = [_received_s(arrivals, ADA, after_s=1.0, method=methods.MOUNT) for _ in range(OPENINGS_MAX + 1)]
+        *found, request_s = await asyncio.gather(*openings, _received_s(arrivals, ADA))
+        assert sorted(found) == pytest.approx([request_s + 1.0] * OPENINGS_MAX + [request_s + 2.0])
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_first_message_that_is_too_large_pauses_its_principal_too() -> None:
+    async def scenario() -> None:
+        arrivals = Arrivals()
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(ProtocolViolation, match="too large"):
+            await _received_s(arrivals, ADA, request_bytes_max(methods.MOUNT) + 1, method=methods.MOUNT)
+        found = await asyncio.gather(_received_s(arrivals, ADA), _received_s(arrivals, ADA, method=methods.MOUNT))
+        assert found == pytest.approx([began_s + TOO_LARGE_S] * 2)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_first_message_of_a_node_has_no_place_and_does_not_arrive_forever() -> None:
+    async def scenario() -> None:
+        arrivals, node = Arrivals(), Identity("spiffe://waltz/node/a", frozenset({Role.NODE}))
+        began_s = asyncio.get_running_loop().time()
+        found = await asyncio.gather(*(_received_s(arrivals, node, after_s=1.0, method=methods.REPLICATE) for _ in range(4 * OPENINGS_MAX)))
+        assert found == pytest.approx([began_s + 1.0] * len(found))
+        with pytest.raises(ProtocolViolation, match="did not arrive"):
+            await _received_s(arrivals, node, after_s=2 * OPENING_S, method=methods.REPLICATE)
 
     run_in_virtual_time(scenario())
