@@ -211,7 +211,11 @@ class _Calls:
         if method.kind != "stream":
             await answer(method, handler, message, context, self._gate.unread)
             return
-        served = DecodedStream(context, method, message)
+
+        async def received() -> Any | None:
+            return message
+
+        served = DecodedStream(context, method, received)
         await served.begin()
         await handler(served)
 

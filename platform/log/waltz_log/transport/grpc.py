@@ -158,13 +158,17 @@ def _served(gate: Gate, method: AnyMethod, handler: Handler, arrivals: Arrivals)
     async def admitted(context: Any) -> None:
         async with gate.call(method, context) as identity:
             admit = partial(gate.admit, method, identity)
-            data = await arrivals.receive(method, context)
-            request = None if data is None else decoded(method, data)
+
+            async def received() -> Any | None:
+                data = await arrivals.receive(method, context)
+                return None if data is None else decoded(method, data)
+
             if method.kind == "stream":
-                served = DecodedStream(context, method, request)
+                served = DecodedStream(context, method, received)
                 await served.begin()
                 await handler(served if gate.is_open else AdmittedStream(served, admit))
                 return
+            request = await received()
             if request is not None:
                 admit(request)
             await answer(method, handler, request, context, gate.unread)

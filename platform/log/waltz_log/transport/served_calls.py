@@ -122,16 +122,19 @@ class ServedStream:
 
 
 class DecodedStream(ServedStream):
-    """A stream whose messages are decoded here. `opening`: the first message, received before (`Arrivals`) and decoded; None: there is none."""
+    """A stream whose messages are decoded here. `opening`: receives and decodes the first one, once the handler asks for it: a handler may send
+    before that."""
 
-    def __init__(self, context: Any, method: AnyMethod, opening: Any | None) -> None:
+    def __init__(self, context: Any, method: AnyMethod, opening: Callable[[], Awaitable[Any | None]]) -> None:
         super().__init__(context)
         self._method = method
-        self._first = [opening]
+        self._opening = opening
+        self._is_opening = True
 
     async def receive(self) -> Any | None:
-        if self._first:
-            return self._first.pop()
+        if self._is_opening:
+            self._is_opening = False
+            return await self._opening()
         message = await super().receive()
         return None if message is None else _decode(self._method, message)
 
