@@ -60,7 +60,7 @@ log = get_logger(__name__)
 def server_options(limits: ConnectionLimits, *, share_port: bool = False) -> list[tuple[str, Any]]:
     """The options of a gRPC server."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
-    # Without the probe, the window of a call that is not read does not grow: gRPC receives 64 KiB of it, and more of the message that is being read.
+    # Without the probe, the window of a call that is not read does not grow (decision 198): gRPC receives 64 KiB of it.
     return [*options, ("grpc.so_reuseport", int(share_port)), ("grpc.http2.bdp_probe", 0), *limits.options()]
 
 
