@@ -9,7 +9,7 @@ from typing import Any
 
 from waltz_log.errors import ProtocolViolation
 from waltz_log.server.partition import append_task
-from waltz_log.transport import served_calls
+from waltz_log.transport import forwarding, grpc, served_calls
 from waltz_log.transport.admitted import Gate
 from waltz_log.transport.direct import large_frame
 from waltz_log.transport.unread import Room, Unread
@@ -54,10 +54,22 @@ def _memory_as_announced() -> None:
     large_frame._memory = lambda size, announced: memoryview(bytearray(b"\1") * size)  # all of it is written to, as if it had been received
 
 
+def _places_for_all() -> None:
+    served_calls.ARRIVALS_MAX = served_calls.OPENINGS_MAX = 1 << 20  # type: ignore[misc]
+
+
+def _windows_that_grow() -> None:
+    options = grpc.server_options
+    setattr(grpc, "server_options", lambda *given, **named: [each for each in options(*given, **named) if "bdp" not in each[0]])  # noqa: B010
+    setattr(forwarding, "server_options", grpc.server_options)  # noqa: B010  # it is imported there, not exported
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     "requests of any size": _requests_of_any_size,
     "gate after the request": _gate_after_the_request,
     "frames in one piece": _frames_in_one_piece,
     "unread without limit": _unread_without_limit,
     "memory as announced": _memory_as_announced,
+    "places for all": _places_for_all,
+    "windows that grow": _windows_that_grow,
 }
