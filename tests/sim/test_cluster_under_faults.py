@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from verification.simulation import run
-from verification.simulation.mix import ACCESS_IN
+from verification.simulation.mix import ACCESS_IN, CUT_OFF_IN
 from verification.simulation.ranges import run_range
 
 SEEDS = 100
@@ -20,6 +20,7 @@ SHORT = 50
 """Seeds with every `make test`; the others are in tests marked long."""
 PORTION = 50
 ACCESS_SEEDS = 12
+CUT_OFF_SEEDS = 12
 
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
@@ -66,6 +67,14 @@ def test_rules_of_access_hold_whatever_goes_wrong() -> None:
     found = run_range(range(ACCESS_IN.start, ACCESS_IN.start + ACCESS_SEEDS), jobs=1)
     assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])
     assert found.committed > ACCESS_SEEDS * 20
+
+
+def test_one_server_alone_that_reaches_the_coordinator_is_enough() -> None:
+    found = run_range(range(CUT_OFF_IN.start, CUT_OFF_IN.start + CUT_OFF_SEEDS), jobs=1)
+    assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])
+    assert found.committed > CUT_OFF_SEEDS * 20
+    trace = run(CUT_OFF_IN.start).trace.tail(100_000)
+    assert "is reached by" in trace, "the fault has no effect"
 
 
 @pytest.mark.parametrize("seed", sorted(FAILED_ONCE))

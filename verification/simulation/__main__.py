@@ -7,11 +7,11 @@ import sys
 from random import Random
 from typing import Final
 
-from verification.simulation.mix import ACCESS_IN, BATCHES_IN, CONTEXTS_FROM
+from verification.simulation.mix import ACCESS_IN, BATCHES_IN, CONTEXTS_FROM, CUT_OFF_IN
 from verification.simulation.ranges import SHOWN_MAX, Range, run_range
 from verification.simulation.run import run
 
-KINDS: Final = (range(10_000, 100_000), range(100_000, CONTEXTS_FROM), range(CONTEXTS_FROM, BATCHES_IN.start), BATCHES_IN, ACCESS_IN)
+KINDS: Final = (range(10_000, 100_000), range(100_000, CONTEXTS_FROM), range(CONTEXTS_FROM, BATCHES_IN.start), BATCHES_IN, ACCESS_IN, CUT_OFF_IN)
 """The seeds of each kind of load (`mix`), without those that the tests run."""
 
 

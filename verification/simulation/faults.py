@@ -210,6 +210,23 @@ async def cut_server_off(world: World, rng: Random) -> None:
             world.trace.add(name, "reaches the coordinator")
 
 
+@fault("servers-cut-off", chance=0.0)
+async def cut_servers_off(world: World, rng: Random) -> None:
+    """The coordinator receives the messages of one server alone, so that clients and the cluster's manager depend on what this one knows. Seeds of
+    `mix.CUT_OFF_IN` alone have it."""
+    async with claim(world, sorted(world.servers)) as kept:
+        if kept is None:
+            return
+        cut = [name for name in sorted(world.servers) if name not in world.busy]
+        world.busy.update(cut)
+        try:
+            world.trace.add("coordinator", f"is reached by {kept} alone, not by {','.join(cut)}")
+            await world.silence([each for name in cut for each in world.servers[name].sessions], rng.choice((0.1, 0.7, 2.5)))
+            world.trace.add("coordinator", "is reached by all servers")
+        finally:
+            world.busy.difference_update(cut)
+
+
 @fault("server-added")
 async def add_server(world: World, rng: Random) -> None:
     """Adds a server for a while."""

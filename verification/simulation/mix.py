@@ -15,7 +15,7 @@ from waltz_log.core.topics.catalogue import Policies
 from waltz_log.server.base.settings import QuotaSettings
 from waltz_log.testing.links import Weather
 
-__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "QUOTAS_IN", "STRANDED_ALONE", "Mix", "draw"]
+__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "CUT_OFF_IN", "GROWTH", "QUOTAS_IN", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that lower seeds stay unchanged."""
@@ -44,6 +44,12 @@ STRANDED_ALONE: Final = range(401_000, 402_000)
 
 ACCESS_IN: Final = range(700_000, 800_000)
 """In these seeds the rules of access are enforced, and every run has a client that no rule permits anything."""
+
+CUT_OFF_IN: Final = range(800_000, 900_000)
+"""In these seeds all servers but one lose the coordinator, as often as all other faults together happen."""
+
+SERVERS_CUT_OFF: Final = "servers-cut-off"
+"""The fault of those seeds."""
 
 INTRUDERS: Final = "intruder"
 IMPOSTORS: Final = "impostor"
@@ -168,6 +174,8 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
     )
     if seed in QUOTAS_IN:
         return _with_quota(mix, Random(f"quota {seed}"))
+    if seed in CUT_OFF_IN:
+        return replace(mix, servers=3, faults={**mix.faults, SERVERS_CUT_OFF: max(1.0, sum(mix.faults.values()))})
     return _stranded_alone(mix) if seed in STRANDED_ALONE else mix
 
 

@@ -61,7 +61,8 @@ def collect(folder: Path, *options: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("def test_1():\n    pass\n\n\ndef test_2():\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder), *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True).stdout
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # options of this run
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True, env=own).stdout
 
 
 def in_order(collected: str) -> str:
