@@ -281,6 +281,21 @@ SCALE = {
     "scale.failover_s": "fail-over of all of them to it, with 15 s of session timeout",
 }
 
+BOOTSTRAP = {
+    f"bootstrap.{kind}{name}": f"{label}{ending}"
+    for kind, ending in (("", ""), ("tls_", ", mutual TLS"))
+    for name, label in (
+        ("connect_ms", "a client connects, p50"),
+        ("follower_kib", "memory of the server for each client that follows"),
+        ("change_spread_s", "from the first to the last client that learns of a change"),
+    )
+}
+FAILOVER = {
+    "failover.kill_s": "the server was killed: until the append is committed",
+    "failover.term_s": "the server ended in order: until the append is committed",
+    "failover.storage_gap_ms": "a storage node is killed: longest gap between answers",
+}
+
 COSTS = tuple(f"costs.{what}" for what in ("client", "server", "storage", "network", "disk"))
 QUEUEING = tuple(f"queueing.{quantile}_ms_at_{rate}k" for rate in (20, 50, 100) for quantile in ("p50", "p99"))
 
@@ -300,6 +315,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "spark": _table(SPARK, partial(_values, SPARK)),
     "journal": _table(JOURNAL, partial(_values, JOURNAL)),
     "scale": _table(SCALE, partial(_values, SCALE)),
+    "bootstrap": _table(BOOTSTRAP, partial(_values, BOOTSTRAP)),
+    "failover": _table(FAILOVER, partial(_values, FAILOVER)),
     "costs": _table({"costs.server": ""}, _costs),
     "runs": (COSTS, _runs),
     "roles": (COSTS, _roles),
