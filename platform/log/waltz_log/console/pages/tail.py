@@ -1,18 +1,21 @@
 """The live tail: new transactions as they are committed, as server-sent events.
 
 A tail never falls behind and slows nothing: it polls the committed marks and shows the newest few of what came since, with the number of
-those it skipped. The more it shows, the longer it waits. The number and the duration of tails are limited. A browser
-connects again by itself; if all tails are in use, the page says so.
+those it skipped. The more it shows, the longer it waits. The number and the duration of tails are limited, and one principal may have half of them.
+A browser connects again by itself; if all tails are in use, the page says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from waltz_log.console.console import Console
 from waltz_log.console.pages.parameters import scope_of
@@ -32,32 +35,69 @@ ROWS_PER_S = 20
 """A reader cannot follow more, and each row costs the cluster a little."""
 
 LIFE_S = 600.0
+
+UNREAD_S = 10.0
+"""After its time a tail waits so long for a browser that does not read."""
+
 RETRY_MS = 5000
 
 
 def routes(console: Console) -> list[Route]:
-    places = asyncio.BoundedSemaphore(console.settings.tails_max)
+    tails = Tails(console.settings.tails_max)
 
     async def tail(request: Request) -> Response:
         sample = await console.sampler.sample(watched=console.protects_payloads)
-        query = parse_query(request, sample)
-        if places.locked():
-            return PlainTextResponse("All live tails are in use.\n", 503, {"Retry-After": "30"})
-        await places.acquire()
-
-        async def events() -> AsyncGenerator[str, None]:
-            try:
-                async with asyncio.timeout(LIFE_S):
-                    async for event in _events(console, query):
-                        yield event
-            except TimeoutError:
-                yield f"retry: {RETRY_MS}\nevent: ended\ndata: \n\n"
-            finally:
-                places.release()
-
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return TailResponse(_limited(_events(console, parse_query(request, sample))), tails, console.access.principal or "")
 
     return [Route("/transactions/tail", tail)]
+
+
+class Tails:
+    """The tails that are open. `count_max`: in all; without principals, one browser may have all of them."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._open: Counter[str] = Counter()
+
+    def fits(self, principal: str) -> bool:
+        of_one_max = max(1, self._count_max // 2) if principal else self._count_max
+        return self._open.total() < self._count_max and self._open[principal] < of_one_max
+
+    @contextmanager
+    def one(self, principal: str) -> Iterator[None]:
+        self._open[principal] += 1
+        try:
+            yield
+        finally:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]
+
+
+class TailResponse(StreamingResponse):
+    """Counts from its first byte to its end, also if the browser is gone before the first event, or does not read."""
+
+    def __init__(self, events: AsyncGenerator[str, None], tails: Tails, principal: str) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._tails = tails
+        self._principal = principal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._tails.fits(self._principal):
+            await PlainTextResponse("All live tails are in use.\n", 503, {"Retry-After": "30"})(scope, receive, send)
+            return
+        with self._tails.one(self._principal), suppress(TimeoutError):
+            async with asyncio.timeout(LIFE_S + UNREAD_S):
+                await super().__call__(scope, receive, send)
+
+
+async def _limited(events: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    ends_s = asyncio.get_running_loop().time() + LIFE_S
+    async for event in events:
+        yield event
+        if asyncio.get_running_loop().time() >= ends_s:
+            yield f"retry: {RETRY_MS}\nevent: ended\ndata: \n\n"
+            return
 
 
 async def _events(console: Console, query: Query) -> AsyncGenerator[str, None]:
