@@ -2,7 +2,7 @@
 `run`.
 
 It reads two lines of JSON from stdin: its certificate and its `Target`. It begins one attack after the other, some at once, until its time is over.
-Then it prints one line of JSON: how often each attack was tried, and the breaches that it achieved.
+Then it prints one line of JSON: how often each attack was tried, what it achieved (`Outcome`), its errors, and the breaches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from verification.hostile import exhausting, forging, prying
-from verification.hostile.target import Hostile, Target
+from verification.hostile.target import Hostile, Outcome, Target
 from waltz_log.errors import WaltzError
 from waltz_log.security.settings import TlsSettings
 
 __all__ = ["ATTACKS"]
 
-Attack = Callable[[Hostile], Awaitable[list[str]]]
+Attack = Callable[[Hostile], Awaitable[Outcome]]
 
 ATTACKS: Final[Mapping[str, Attack]] = {
     each.__name__: each
@@ -47,6 +47,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         prying.flood_the_audit_log,
         prying.read_foreign_data,
         prying.write_foreign_entries,
+        prying.manage_topics,
         prying.write_to_the_coordinator,
     )
 }
@@ -65,6 +66,7 @@ class Attacker:
         self._round: list[str] = []
         """The attacks that are left of this round; each round has all of them, and the last one is completed."""
         self.tried: Counter[str] = Counter()
+        self.achieved: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.breaches: list[str] = []
 
@@ -77,11 +79,16 @@ class Attacker:
             if not self._round:
                 self._round = list(ATTACKS)
                 self._hostile.rng.shuffle(self._round)
+                self._round.sort(
+                    key=lambda each: ATTACKS[each].__module__ == exhausting.__name__
+                )  # popped first, while the honest client still appends
             name = self._round.pop()
             self.tried[name] += 1
             try:
                 async with asyncio.timeout(ATTACK_S_MAX):
-                    self.breaches += (await ATTACKS[name](self._hostile))[: BREACHES_MAX - len(self.breaches)]
+                    outcome = await ATTACKS[name](self._hostile)
+                self.achieved[name] += outcome.achieved
+                self.breaches += outcome.breaches[: BREACHES_MAX - len(self.breaches)]
             except (WaltzError, OSError, TimeoutError) as error:
                 self.failed[f"{name}: {type(error).__name__}"] += 1
             await asyncio.sleep(PAUSE_S)
@@ -98,7 +105,8 @@ async def _main() -> None:
     attacker = Attacker(hostile)
     await attacker.run(target.seconds)
     await hostile.close()
-    print(json.dumps({"tried": attacker.tried, "failed": attacker.failed, "breaches": attacker.breaches}))
+    found = {"tried": attacker.tried, "achieved": attacker.achieved, "failed": attacker.failed, "breaches": attacker.breaches}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

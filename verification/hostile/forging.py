@@ -1,11 +1,11 @@
-"""Attacks on outcomes: another client's id, its pending appends, and records whose checksums are wrong. Each returns the breaches that it
-achieved."""
+"""Attacks on outcomes: another client's id, its pending appends, and records whose checksums are wrong. Each returns what was
+refused, and the breaches that it achieved."""
 
 from __future__ import annotations
 
 import asyncio
 
-from verification.hostile.target import WAIT_S, Hostile
+from verification.hostile.target import WAIT_S, Hostile, Outcome
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import WaltzError
 from waltz_log.transport import waltz_pb2 as pb
@@ -19,56 +19,71 @@ NEWEST_MOUNT = 1 << 61
 FORGED = 8
 
 
-async def mount_as_the_victim(hostile: Hostile) -> list[str]:
+async def mount_as_the_victim(hostile: Hostile) -> Outcome:
     """Mounts under the victim's id, and appends records with sequences that the victim uses next."""
     partition = hostile.rng.choice(hostile.target.shared)
-    client_id = hostile.rng.choice([each for each in (hostile.target.victim, hostile.target.victim, 1, 2, 3, 4) if each != hostile.own_id])
+    client_id = hostile.rng.choice([each for each in (hostile.target.victim, hostile.target.victim, 1, 2, 3, 4) if not hostile.owns(each)])
     first = hostile.rng.choice((0, 1, 1000, 100_000))
     bodies = [b"forged %d" % number for number in range(FORGED)]
-    mounted, committed = await _append(hostile, partition, client_id, bodies, first, ticket=hostile.wrong_ticket())
+    outcome = Outcome()
+    mounted, committed = await _append(hostile, outcome, partition, client_id, bodies, first, ticket=hostile.wrong_ticket())
     if committed:
-        return [f"appended under the id of client {client_id}: partition={partition} transactions={committed}"]
-    return [f"mounted under the id of client {client_id}: partition={partition}"] if mounted else []
+        outcome.breaches.append(f"appended under the id of client {client_id}: partition={partition} transactions={committed}")
+    elif mounted:
+        outcome.breaches.append(f"mounted under the id of client {client_id}: partition={partition}")
+    return outcome
 
 
-async def fence_the_victim(hostile: Hostile) -> list[str]:
+async def fence_the_victim(hostile: Hostile) -> Outcome:
     """Mounts without appending, as a process does that continues what another one left."""
-    partition = hostile.rng.choice(hostile.target.shared)
+    partition, outcome = hostile.rng.choice(hostile.target.shared), Outcome()
     mount = hostile.mounting(partition, hostile.target.victim, NEWEST_MOUNT, appends_nothing=True, ticket=hostile.wrong_ticket())
-    answer = await _first_answer(hostile, mount)
-    return [] if answer is None else [f"fenced client {hostile.target.victim}: partition={partition}"]
+    stream = hostile.server().open(MOUNT)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await stream.send(mount)
+            if await stream.receive() is not None:
+                outcome.breaches.append(f"fenced client {hostile.target.victim}: partition={partition}")
+    except (WaltzError, TimeoutError) as error:
+        outcome.refused_with(error)
+    finally:
+        await stream.cancel()
+    return outcome
 
 
-async def resolve_for_the_victim(hostile: Hostile) -> list[str]:
-    partition = hostile.rng.choice(hostile.target.shared)
-    victim = hostile.target.victim
+async def resolve_for_the_victim(hostile: Hostile) -> Outcome:
+    """A frame whose closing checksums are wrong so that a checksum of the whole frame does not change, under the hostile client's own id."""
+    partition, victim, outcome = hostile.rng.choice(hostile.target.shared), hostile.target.victim, Outcome()
     request = pb.ResolveRequest(
         partition=partition, client_id=victim, first_sequence=0, last_sequence=1 << 30, since=-1, cluster_key=hostile.key, search_ms=100
     )
     request.ticket = hostile.wrong_ticket()
-    return [] if await hostile.refused(RESOLVE, request) else [f"resolved the appends of client {victim}: partition={partition}"]
+    await hostile.expect_refused(outcome, RESOLVE, request, f"resolved the appends of client {victim}: partition={partition}")
+    return outcome
 
 
-async def append_wrong_checksums(hostile: Hostile) -> list[str]:
-    """A frame whose closing checksums are wrong so that a checksum of the whole frame does not change, under the hostile client's own id."""
-    partition = hostile.rng.choice(hostile.target.shared)
+async def append_wrong_checksums(hostile: Hostile) -> Outcome:
+    """A frame whose closing checksums are wrong so that a checksum of the whole frame does not change, under the hostile client's own id. It achieves
+    something only if the frame is judged, which needs a mount."""
+    partition, judged = hostile.rng.choice(hostile.target.shared), Outcome()
     bodies = [b"cancels %d" % (number % 10) for number in range(128)]
     first = hostile.next_sequences(len(bodies))
-    _, committed = await _append(hostile, partition, hostile.own_id, bodies, first, ticket=hostile.own_ticket, wrong=True)
-    return [f"appended records with wrong checksums: partition={partition}"] if committed else []
+    mounted, committed = await _append(hostile, judged, partition, hostile.own_id, bodies, first, ticket=hostile.own_ticket, wrong=True)
+    return Outcome(judged.achieved if mounted else 0, [f"appended records with wrong checksums: partition={partition}"] if committed else [])
 
 
 async def _append(
-    hostile: Hostile, partition: int, client_id: int, bodies: list[bytes], first: int, *, ticket: str, wrong: bool = False
+    hostile: Hostile, outcome: Outcome, partition: int, client_id: int, bodies: list[bytes], first: int, *, ticket: str, wrong: bool = False
 ) -> tuple[bool, int]:
-    """Whether the mount was accepted, and how many transactions were committed."""
-    stream = hostile.server().open(MOUNT)
+    """Whether the mount was accepted, and how many transactions were committed. `outcome` counts a refusal of either."""
+    stream, mounted = hostile.server().open(MOUNT), False
     try:
         async with asyncio.timeout(WAIT_S):
             await stream.send(hostile.mounting(partition, client_id, hostile.next_mount_sequence(), ticket=ticket))
             answer = await stream.receive()
             if answer is None or not answer.HasField("mounted"):
                 return False, 0
+            mounted = True
             frame = hostile.frame(answer.mounted.generation, partition, client_id, first, bodies)
             if wrong:
                 frame.records = cancelling(frame.records, len(encode_record(0, 0, 0, 0, 0, bodies[0])))
@@ -77,23 +92,11 @@ async def _append(
                 if answer.HasField("result"):
                     found = answer.result.committed
                     return True, sum(int.from_bytes(found[at + 8 : at + 16], "big") for at in range(0, len(found), 24))
-            return True, 0
-    except (WaltzError, TimeoutError):
-        return False, 0
+    except (WaltzError, TimeoutError) as error:
+        outcome.refused_with(error)
     finally:
         await stream.cancel()
-
-
-async def _first_answer(hostile: Hostile, message: pb.ClientMessage) -> pb.ServerMessage | None:
-    stream = hostile.server().open(MOUNT)
-    try:
-        async with asyncio.timeout(WAIT_S):
-            await stream.send(message)
-            return await stream.receive()
-    except (WaltzError, TimeoutError):
-        return None
-    finally:
-        await stream.cancel()
+    return mounted, 0
 
 
 def cancelling(records: bytes, length: int) -> bytes:

@@ -22,10 +22,13 @@ from waltz_log.client import ClientSettings, NotAppended, OutcomeUnknown, Receip
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.security.settings import TlsSettings
 
-__all__ = ["PARTITIONS", "Honest", "Outcomes", "body"]
+__all__ = ["FOREIGN", "PARTITIONS", "Honest", "Outcomes", "body"]
 
 PARTITIONS: Final = (0, 1)
 """Of the log; the hostile client may append to them too."""
+
+FOREIGN: Final = (3,)
+"""Log partitions that no rule permits to the hostile client. They have records: an empty one could become a topic of any manager."""
 
 REGISTERED: Final = 2
 """The log partition of its subscriber."""
@@ -118,7 +121,8 @@ async def _main() -> None:
 
     settings = ClientSettings(tls=TlsSettings.model_validate(plan.tls), append_timeout_s=60.0)
     async with WaltzClient.open(plan.cluster, settings) as client:
-        await client.append(REGISTERED, b"first")  # a client gets its id with its first append
+        for partition in (REGISTERED, *FOREIGN):  # a client gets its id with its first append
+            await client.append(partition, b"first")
         async with await Subscribers.connect(plan.cluster, tls=settings.tls) as subscribers:
             await subscribers.register(SUBSCRIBER, {REGISTERED: -1})
         print(json.dumps({"client_id": client.client_id}), flush=True)

@@ -15,17 +15,17 @@ from typing import Any, Final  # Any: the lines of JSON that the two clients pri
 import psutil
 from pydantic import TypeAdapter
 
-from verification.hostile.honest import PARTITIONS, Honest, Outcomes, body
+from verification.hostile.attacker import ATTACKS
+from verification.hostile.honest import FOREIGN, PARTITIONS, Honest, Outcomes, body
+from verification.hostile.probes import ProbedCluster, Probes
+from verification.hostile.prying import NAMESPACE
 from verification.hostile.target import Target
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.server.base.settings import ServerSettings
 
-__all__ = ["FOREIGN", "GROWTH_BYTES_MAX", "SLOWER_MAX", "Attacked", "attack", "compare", "grant"]
-
-FOREIGN: Final = (3,)
-"""Log partitions that no rule permits to the hostile client."""
+__all__ = ["GROWTH_BYTES_MAX", "P99_FLOOR_S", "SLOWER_MAX", "Attacked", "attack", "compare", "grant"]
 
 SLOWER_MAX: Final = 2.0
 P99_FLOOR_S: Final = 0.02
@@ -56,7 +56,8 @@ FILES: Final = {"certificate", "key", "authorities"}
 @dataclass(frozen=True, slots=True)
 class Attacked:
     """`wrong`: receipts whose transaction is not the one that was appended, or that no feed can read. `growth_bytes`: the most that a node grew by.
-    `late_growth_bytes`: by how much the last third of the attack was above the first third, in the middle; 0 for a short one."""
+    `late_growth_bytes`: by how much the last third of the attack was above the first third, in the middle; 0 for a short one. `achieved`: by attack
+    (`Outcome`); `errors`: with which attacks ended. `alive`: by node, the probes that were answered in time; `not_alive`: the others."""
 
     appends: int
     committed: int
@@ -64,6 +65,11 @@ class Attacked:
     wrong: list[str]
     breaches: list[str]
     tried: dict[str, int]
+    achieved: dict[str, int]
+    errors: dict[str, int]
+    alive: dict[str, int]
+    not_alive: list[str]
+    longest_probe_s: float
     p50_alone_s: float
     p99_alone_s: float
     p50_s: float
@@ -82,6 +88,11 @@ class Attacked:
     def faults(self) -> list[str]:
         """What must not be, apart from latency."""
         found = [*self.failed, *self.wrong, *self.breaches, *(f"{name} ended" for name in self.ended)]
+        found += [f"{name} achieved nothing, so the run says nothing of it" for name in ATTACKS if not self.achieved.get(name)]
+        found += [f"no probe of {name} was answered" for name, answered in self.alive.items() if not answered]
+        found += self.not_alive[:20]
+        if not self.alive:
+            found.append("no node was probed")
         if self.committed != self.appends:
             found.append(f"{self.appends - self.committed} appends are not committed")
         if self.growth_bytes > GROWTH_BYTES_MAX:
@@ -90,15 +101,35 @@ class Attacked:
             found.append(f"memory is not flat: a node grew by another {self.late_growth_bytes >> 20} MiB")
         return found
 
+    @property
+    def summary(self) -> list[str]:
+        """The measurements that a verdict compares, and what it makes of them."""
+        lines = [
+            f"p99 {self.p99_alone_s} s alone and {self.p99_s} s under attack: {self.slower:.2f} times as long, at most {SLOWER_MAX}; "
+            f"a p99 below {P99_FLOOR_S} s counts as {P99_FLOOR_S} s",
+            f"probes answered {sum(self.alive.values())}, failed {len(self.not_alive)}, longest {self.longest_probe_s:.2f} s",
+            f"memory of a node may grow by {GROWTH_BYTES_MAX >> 20} MiB; late growth, which an attack of {STEADY_S:.0f} s or more has, is at most "
+            f"{LATE_GROWTH_BYTES_MAX >> 20} MiB, but for {ZOOKEEPER}",
+        ]
+        for name, (before, *thirds) in self.memory_mib.items():
+            medians, peak = thirds[::2], max(thirds[1::2], default=before)
+            late = medians[-1] - medians[0] if medians else 0
+            lines.append(f"memory of {name}: {before} MiB before, peak {peak} MiB (+{peak - before}), late growth {late:+} MiB")
+        return lines
+
 
 def grant(cluster: LocalCluster) -> None:
-    """The rules: both may append to and read the shared partitions, and the honest client all."""
-    for name, resource in (("honest", "log"), ("hostile", f"log:0-{max(PARTITIONS)}")):
+    """The rules: both may append to and read the shared partitions, and the honest client all. The hostile one manages topics of its own."""
+    for name, operations, resource in (
+        ("honest", "append,read", "log"),
+        ("hostile", "append,read", f"log:0-{max(PARTITIONS)}"),
+        ("hostile", "append,read,manage", f"{NAMESPACE}/*"),
+    ):
         command = [sys.executable, "-P", "-m", "waltz_log.cli", "access", "grant", cluster.coordinator]
-        subprocess.run([*command, f"spiffe://waltz/application/{name}", "append,read", resource], env=cluster.environment("operator"), check=True)
+        subprocess.run([*command, f"spiffe://waltz/application/{name}", operations, resource], env=cluster.environment("operator"), check=True)
 
 
-def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) -> Attacked:
+def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float) -> Attacked:
     """Appends at a steady rate, alone first and then under attack for the rest of the time."""
     outcomes_file = cluster.directory / "honest.json"
     certificates = {name: cluster.certificate("application", name).model_dump(mode="json", include=FILES) for name in ("honest", "hostile")}
@@ -113,7 +144,7 @@ def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) 
         time.sleep(alone_s)
         _say(honest, "hostile")
         before = _memory(nodes)
-        with _child("attacker") as attacker:
+        with _child("attacker") as attacker, Probes(cluster.probes) as probes:
             left = max(1.0, started + seconds - time.monotonic())
             _say(attacker, json.dumps(certificates["hostile"]))
             _say(attacker, TypeAdapter(Target).dump_json(_target(cluster, nodes, victim, left)).decode())
@@ -133,6 +164,11 @@ def attack(cluster: LocalCluster, appends: int, seconds: float, alone_s: float) 
         wrong=_wrong(cluster, outcomes),
         breaches=sorted(set(reported["breaches"])),
         tried=dict(reported["tried"]),
+        achieved=dict(reported["achieved"]),
+        errors=dict(reported["failed"]),
+        alive=dict(probes.answered),
+        not_alive=probes.failed,
+        longest_probe_s=round(probes.longest_s, 3),
         p50_alone_s=_part(alone, 0.5),
         p99_alone_s=_part(alone, 0.99),
         p50_s=_part(among, 0.5),
@@ -158,7 +194,7 @@ def _fill_caches(cluster: LocalCluster) -> None:
 
 
 def _mib(before: int, among: Sequence[int], third: int) -> list[int]:
-    parts = [among[start : start + third] for start in (0, third, 2 * third)]
+    parts = [among[:third], among[third : 2 * third], among[2 * third :]]
     return [value >> 20 for value in (before, *(each for part in parts if part for each in (int(median(part)), max(part))))]
 
 
@@ -180,8 +216,9 @@ def _line(child: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def _target(cluster: LocalCluster, nodes: dict[str, psutil.Process], victim: int, seconds: float) -> Target:
+def _target(cluster: ProbedCluster, nodes: dict[str, psutil.Process], victim: int, seconds: float) -> Target:
     listening = {each.laddr for one in nodes.values() for each in one.net_connections("tcp") if each.status == "LISTEN"}
+    on_the_machine = set(cluster.probes.values())
     settings = ClientSettings(tls=cluster.certificate("operator", "run"))
     with SyncWaltzClient(cluster.cluster, settings) as client:
         key = client.parameters.key.hex
@@ -191,7 +228,7 @@ def _target(cluster: LocalCluster, nodes: dict[str, psutil.Process], victim: int
         cluster_key=key,
         servers=tuple(addresses[name] for name in cluster.server_names),
         storages=tuple(addresses[name] for name in cluster.storage_names),
-        ports=tuple(sorted(f"{each.ip}:{each.port}" for each in listening)),
+        ports=tuple(sorted({f"{each.ip}:{each.port}" for each in listening} - on_the_machine)),
         zookeeper=f"{addresses['zookeeper']}/waltz/dev",
         shared=PARTITIONS,
         foreign=FOREIGN,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from verification.hostile.attacker import ATTACKS
+from verification.hostile.probes import ProbedCluster
 from verification.hostile.run import attack, grant
-from waltz_log.processes.local_cluster import LocalCluster
 
 SECONDS = 40.0
 
@@ -17,8 +17,7 @@ SECONDS = 40.0
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_hostile_client_changes_no_outcome_learns_nothing_and_exhausts_no_node(workers: int, tmp_path: Path) -> None:
     """It does not compare latencies: a minute on a busy machine says little of a p99."""
-    settings = {"workers": workers}
-    with LocalCluster(tmp_path, partitions=4, storages=3, servers=1, secure=True, http=True, server_settings=settings) as cluster:
+    with ProbedCluster(tmp_path, workers) as cluster:
         grant(cluster)
         found = attack(cluster, appends=8_000, seconds=SECONDS, alone_s=5.0)
     assert set(found.tried) == set(ATTACKS), "each attack was tried"
