@@ -74,6 +74,7 @@ class ReceivedFrame:
         "count",
         "follows",
         "generation",
+        "is_ordered",
         "lengths",
         "lock_counts",
         "locks",
@@ -102,6 +103,8 @@ class ReceivedFrame:
         self.received_s = 0.0
         self.follows = False
         """It is a piece of a frame, and not the first one (`frame_pieces`)."""
+        self.is_ordered = False
+        """It has left the queue."""
 
 
 @dataclass(slots=True)

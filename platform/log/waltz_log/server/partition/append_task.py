@@ -108,16 +108,29 @@ class AppendTask:
     # ---- what streams hand in ------------------------------------------------------------------------------------------------------------------
 
     async def submit(self, mount: Mount, message: pb.AppendFrame) -> None:
-        """Queues a frame; waits while the queue is full, which delays only this client. Raises what ended the mount meanwhile."""
-        await self._capacity.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
-        if mount.failed is not None:
-            raise mount.failed
+        """Queues a frame; waits while the queue is full, which delays only this client. A long frame is queued piece by piece, so that other clients
+        wait for one piece of it and not for all. Raises what ended the mount meanwhile: nothing more of the frame is queued."""
+        before: ReceivedFrame | None = None
+        await self._may_queue(mount, before)
         frame = ReceivedFrame(mount, message)
         frame.received_s = self._totals.now_s()
         for piece in pieces_of(frame):
+            if before is not None:
+                await self._may_queue(mount, before)
             self._queue.append(piece)
             self._queue_bytes += piece.size
-        self._wake.notify()
+            self._wake.notify()
+            before = piece
+
+    async def _may_queue(self, mount: Mount, before: ReceivedFrame | None) -> None:
+        """Waits until the queue has space and `before`, the last piece of the mount's frame, has left it."""
+
+        def may() -> bool:
+            return mount.failed is not None or (self._queue_bytes < self._settings.queue_bytes_max and (before is None or before.is_ordered))
+
+        await self._capacity.wait_for(may)
+        if mount.failed is not None:
+            raise mount.failed
 
     def barrier(self, decided: Callable[[int], None]) -> None:
         """`decided` is called with the high-water mark once all that is queued now is decided."""
@@ -187,6 +200,7 @@ class AppendTask:
                     break
                 planned[meter] = (transactions + head.count, records_bytes + len(head.records))
             frames.append(head)
+            head.is_ordered = True
             size += head.size
             self._queue.popleft()
         self._queue_bytes -= size

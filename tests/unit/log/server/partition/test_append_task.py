@@ -17,6 +17,7 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering import frame_pieces
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
 from waltz_log.server.partition.append_task import AppendTask
 from waltz_log.transport import waltz_pb2 as pb
@@ -213,6 +214,49 @@ async def test_a_small_block_waits_until_nothing_is_in_flight_and_a_large_one_do
     store.commit(16)
     await _settled()
     assert [block.count for block in store.blocks] == [1, 3, 3, 1]
+
+
+def _long_frame(count: int) -> pb.AppendFrame:
+    """A piece for each transaction, where a piece has one lock."""
+    joined = pb.AppendFrame(generation=1)
+    for sequence in range(count):
+        frame = _frame(sequence, lock=sequence)
+        for column in ("lengths", "marks", "lock_counts", "locks", "records"):
+            setattr(joined, column, getattr(joined, column) + getattr(frame, column))
+    return joined
+
+
+async def test_another_client_waits_for_a_piece_of_a_long_frame_and_not_for_all(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_pieces, "PIECE_LOCKS", 1)
+    task, store = bench
+    long, other = _Mount(), _Mount()
+    sending = asyncio.ensure_future(task.submit(long, _long_frame(8)))
+    await _settled()
+    await task.submit(other, _frame(100, lock=100))
+    for transaction_id in range(10, 19):
+        store.commit(transaction_id)
+        await _settled()
+    await sending
+    rows = [row for answers in long.answers for row in answers.committed]
+    assert [first + at for first, count, _ in rows for at in range(count)] == list(range(8)), "in the order in which they were sent"
+    (((_, _, others_id),),) = [answers.committed for answers in other.answers]
+    assert others_id <= 13, "two blocks may be in flight, and one piece in the queue"
+
+
+async def test_of_a_long_frame_nothing_more_is_queued_once_its_mount_has_failed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_pieces, "PIECE_LOCKS", 1)
+    task, store = bench
+    long = _Mount()
+    sending = asyncio.ensure_future(task.submit(long, _long_frame(8)))
+    await _settled()
+    long.fail(CorruptData(where="here", offset=0, transaction_id=-1, reason="fenced"))
+    task.mount_failed()
+    with pytest.raises(CorruptData):
+        await sending
+    for transaction_id in range(10, 19):
+        store.commit(transaction_id)
+        await _settled()
+    assert sum(block.count for block in store.blocks) <= 3
 
 
 async def test_while_moving_appends_are_refused_with_an_answer_and_corruption_ends_its_stream_alone(bench: Any) -> None:
