@@ -18,12 +18,12 @@ from waltz_log.transport.large_messages import AppendColumns
 
 __all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "is_long", "pieces_of"]
 
-PIECE_LOCKS: Final = 8192
-"""For one block: up to 15 ms where each must be judged for itself, and a fifth of that in the usual frame. At least 765, which one transaction can
+PIECE_LOCKS: Final = 4096
+"""For one block: up to 8 ms where each must be judged for itself, and a fifth of that in the usual frame. At least 765, which one transaction can
 have."""
 
-PIECE_TRANSACTIONS: Final = 16_384
-"""For one block: up to 15 ms where each is refused or in a range of its own."""
+PIECE_TRANSACTIONS: Final = 8192
+"""For one block: up to 8 ms where each is refused or in a range of its own."""
 
 
 def is_long(transactions: int, locks: int) -> bool:
