@@ -27,7 +27,7 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 
 
 DRAWN = Path(__file__).with_name("drawn_modules.txt")
-"""The modules of which every run of `make test` draws a share anew, because their tests need many seconds of Spark or of real processes: one a line,
+"""The modules of which every run of `make test` draws another share, because their tests need many seconds of Spark or of real processes: one a line,
 with `whole` behind it where the tests share what needs the time. Those are drawn as modules."""
 
 

@@ -15,7 +15,20 @@ from waltz_log.core.topics.catalogue import Policies
 from waltz_log.server.base.settings import QuotaSettings
 from waltz_log.testing.links import Weather
 
-__all__ = ["ACCESS_IN", "BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "CUT_OFF_IN", "GROWTH", "QUOTAS_IN", "STRANDED_ALONE", "Mix", "draw"]
+__all__ = [
+    "ACCESS_IN",
+    "BATCHES",
+    "BATCHES_IN",
+    "CLOCKS_ALONE",
+    "CONTEXTS",
+    "CONTEXTS_FROM",
+    "CUT_OFF_IN",
+    "GROWTH",
+    "QUOTAS_IN",
+    "STRANDED_ALONE",
+    "Mix",
+    "draw",
+]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that lower seeds stay unchanged."""

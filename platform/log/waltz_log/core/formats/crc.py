@@ -9,6 +9,6 @@ from __future__ import annotations
 try:
     from deflate import crc32
 except ImportError:
-    from zlib import crc32
+    from zlib import crc32  # type: ignore[assignment]  # its parameters have no names
 
 __all__ = ["crc32"]
