@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tools.clean_pip import run_pip
-from tools.package_hashes import HASHES, installed_hashes, read_hashes, record_installed, unknown
+from tools.package_hashes import HASHES, INSTALLED, installed_hashes, pins, read_hashes, record_installed, unknown
 from waltz_delta.launch import PROGRAMS
 from waltz_log import machine_faults
 from waltz_log.child_environment import java_environment
@@ -116,7 +116,16 @@ def why_new(project: Path, made: Made | None, chosen: str | None) -> str | None:
         return f"its Python has changed to {now}" if now is not None else "its Python does not run"
     if chosen is not None and now.split(" in ")[0] != chosen.split(" in ")[0]:
         return f"PYTHON names another one than {now.split(' in ')[0]}"
+    if made.requirements != requirements(project) and (removed := _removed_pins(project)):
+        return f"constraints.txt no longer has {', '.join(removed)}"
     return None
+
+
+def _removed_pins(project: Path) -> list[str]:
+    """What is installed and not pinned any more: pip would leave it there."""
+    recorded = project / ENVIRONMENT / INSTALLED
+    installed: dict[str, object] = json.loads(recorded.read_text()) if recorded.exists() else {}
+    return sorted(installed.keys() - {name for name, _ in pins((project / "constraints.txt").read_text())})
 
 
 def set_up(project: Path, python: str, *, chosen: bool) -> None:

@@ -78,6 +78,15 @@ def test_an_interrupted_set_up_begins_again(clone: Path, left: str) -> None:
     assert why_new(clone, read_stamp(clone / STAMP), None) == "it is not complete"
 
 
+def test_a_package_that_is_no_longer_pinned_does_not_stay(clone: Path) -> None:
+    (clone / ".venv" / INSTALLED).write_text('{"a": ["1", "00"], "b-c": ["2", "01"]}')
+    assert why_new(clone, read_stamp(clone / STAMP), None) is None, "nothing has changed"
+    (clone / "constraints.txt").write_text("a==2\n")
+    assert why_new(clone, read_stamp(clone / STAMP), None) == "constraints.txt no longer has b-c"
+    (clone / "constraints.txt").write_text("a==2\nB_c==2\n")
+    assert why_new(clone, read_stamp(clone / STAMP), None) is None
+
+
 def test_settings_of_tools_do_not_install_the_packages_again(clone: Path) -> None:
     before = requirements(clone)
     (clone / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.ruff]\nline-length = 1\n')
