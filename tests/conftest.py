@@ -129,7 +129,8 @@ def mixed(modules: Sequence[str], first: Sequence[str]) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _draw(config, items)
+    if config.option.share < 1:
+        _draw(config, items)
     if config.getoption("--first-modules"):
         modules = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
         ranks = {module: rank for rank, module in enumerate(mixed(modules, _lines(FIRST_MODULES)))}

@@ -29,7 +29,6 @@ def test_skips_inside():
 def test_only_listed_tests_may_be_skipped(listed: tuple[str, ...], spread: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "listed_skips.txt").write_text("# reasons\n" + "".join(f"test_some.py::{name}  # no reason\n" for name in listed))
-    (tmp_path / "drawn_modules.txt").write_text("")
     (tmp_path / "test_some.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *spread, str(tmp_path)]
     found = subprocess.run([*command, "--skips-listed"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
