@@ -1,6 +1,6 @@
-"""How property tests choose their examples.
+"""How property tests choose their examples, which tests a run draws, and in which order they run.
 
-`make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails the same way everywhere. `make explore`
+`make test` and a plain `pytest` derive the examples from the test's own code, so that a test passes or fails the same way everywhere. `make explore`
 loads the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`.
 No example has a deadline: how long one needs says more about what else the machine does."""
 
@@ -27,8 +27,8 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 
 
 DRAWN = Path(__file__).with_name("drawn_modules.txt")
-"""The modules of which every run of `make test` draws another share, because their tests need many seconds of Spark or of real processes: one a line,
-with `whole` behind it where the tests share what needs the time. Those are drawn as modules."""
+"""The modules of which every run of `make test` draws a random share, because their tests need many seconds of Spark or of real processes: one
+a line, with `whole` behind it where the tests share what needs the time. Those are drawn as modules."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Skips())
     if hasattr(config, "workerinput"):
         config.option.draw = config.workerinput["draw"]
+    elif not 0 < config.option.share <= 1:
+        raise pytest.UsageError(f"--share is {config.option.share:g}, not above 0 and at most 1")
     elif config.option.draw is None:
         config.option.draw = random.SystemRandom().randrange(1_000_000)
 
@@ -82,24 +84,25 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.option.share < 1:
         terminalreporter.write_line(
-            f"a share of {config.option.share:g} of what tests/{DRAWN.name} lists: --share={config.option.share:g} --draw={config.option.draw}"
+            f"of the modules in tests/{DRAWN.name} a share ran; the same again with: --share={config.option.share:g} --draw={config.option.draw}"
         )
 
 
-def left_out(tests: Sequence[str], modules: Sequence[str], share: float, draw: int) -> set[str]:
-    """What a draw leaves out, of `tests` by their ids, and of whole modules. Of each module's tests a share runs, and at least one."""
-    drawing = random.Random(draw)
+def left_out(tests: Sequence[str], whole_modules: Sequence[str], share: float, draw: int) -> set[str]:
+    """What a draw leaves out, of `tests` by their ids, and of whole modules. Of each module's tests a share runs, and at least one, whatever other
+    modules are there."""
     of_modules: dict[str, list[str]] = {}
     for test in sorted(tests):
         of_modules.setdefault(test.partition("::")[0], []).append(test)
     absent: set[str] = set()
-    for group in (*of_modules.values(), sorted(modules)):
-        absent |= {*group}.difference(drawing.sample(group, max(1, round(share * len(group)))) if group else ())
+    for name, group in (*of_modules.items(), ("whole modules", sorted(whole_modules))):
+        drawn = random.Random(f"{draw} {name}").sample(group, max(1, round(share * len(group)))) if group else []
+        absent |= {*group}.difference(drawn)
     return absent
 
 
 def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
-    listed = {path: rest == "whole" for path, _, rest in (line.partition(" ") for line in _lines(DRAWN))}
+    listed = {path: bool(rest) for path, *rest in (line.split() for line in _lines(DRAWN))}
     modules = {item.nodeid.partition("::")[0] for item in items}.intersection(listed)
     tests = [item.nodeid for item in items if listed.get(item.nodeid.partition("::")[0]) is False]
     absent = left_out(tests, [each for each in modules if listed[each]], config.option.share, config.option.draw)
@@ -128,6 +131,7 @@ def mixed(modules: Sequence[str], first: Sequence[str]) -> list[str]:
     return begin + sorted(places, key=lambda module: places[module])
 
 
+@pytest.hookimpl(trylast=True)  # of what `-m` and `-k` leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.share < 1:
         _draw(config, items)

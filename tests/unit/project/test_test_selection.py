@@ -88,6 +88,7 @@ def test_a_share_of_the_tests_of_each_module_and_of_the_whole_modules_is_drawn_a
         assert Counter(each.partition("::")[0] for each in drawn & {*TESTS}) == {"tests/e2e/test_a.py": 3, "tests/e2e/test_b.py": 3}
         assert len(drawn & {*WHOLE}) == 2
     assert set[str]().union(*draws) == {*TESTS, *WHOLE}
+    assert left_out(TESTS[:6], [], 0.5, 0) == left_out(TESTS, WHOLE, 0.5, 0) & {*TESTS[:6]}, "one module alone"
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.01, 3), (1.0, 16)])
@@ -100,6 +101,18 @@ def test_workers_draw_alike_and_the_run_says_how_to_repeat_it(tmp_path: Path) ->
     printed = collect(tmp_path, "--share", "0.5", "-n", "2")
     assert "13 passed" in printed
     assert re.search(r"--share=0\.5 --draw=\d+", printed)
+
+
+def test_a_draw_is_one_of_the_tests_that_the_marks_leave(tmp_path: Path) -> None:
+    for number in range(3):
+        assert "test_a.py::test_2" in collect(tmp_path, "--collect-only", "--share", "0.01", "--draw", str(number), "-k", "test_2")
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "nan"])
+def test_an_impossible_share_is_refused(tmp_path: Path, share: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        collect(tmp_path, "--collect-only", "--share", share)
+    assert "not above 0 and at most 1" in refused.value.stderr
 
 
 def test_each_drawn_module_is_there_once() -> None:

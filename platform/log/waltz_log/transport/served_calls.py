@@ -50,12 +50,13 @@ ARRIVALS_MAX: Final = 4
 can be checked. A request usually arrives together with its call."""
 
 OPENINGS_MAX: Final = 16
-"""First messages of streams of one principal that arrive at the same time, as `ARRIVALS_MAX`: 256 MiB, until one turns out to be too large. More than
-of requests, because a client mounts many partitions at once, and a first message that its sender delays keeps its place for longer."""
+"""First messages of streams of one principal that arrive at the same time, at most; as `ARRIVALS_MAX`: 256 MiB, until one turns out to be too
+large. More than of requests, because a client mounts many partitions at once, and a first message that its sender delays keeps its place for
+longer."""
 
 TOO_LARGE_S: Final = 5.0
-"""How long no request of a principal is received after one that was too large: gRPC copies it in the event loop, for some 20 ms, while all others
-wait. No client of ours sends one."""
+"""How long a principal waits after a request that was too large: gRPC copies it in the event loop, for some 20 ms, while all others wait. What
+already arrives still does. No client of ours sends one."""
 
 ARRIVAL_S: Final = 5.0
 """How long a request may arrive after its call: some seconds on a slow link. So a principal cannot hold its places for long."""
@@ -234,7 +235,7 @@ class Arrivals:
 
     async def receive(self, method: AnyMethod, context: Any) -> bytes | None:
         """The request of a call of the caller, or the first message of its stream. Raises `ProtocolViolation` if it does not arrive in time, or is
-        too large."""
+        too large. Of nodes, only the time of a first message is limited."""
         principal = counted_principal(caller())
         if principal is not None:
             return await self.receive_from(principal, _arriving(method), context)

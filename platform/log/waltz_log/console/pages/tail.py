@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -37,7 +37,7 @@ ROWS_PER_S = 20
 LIFE_S = 600.0
 
 UNREAD_S = 10.0
-"""After its time a tail waits so long for a browser that does not read."""
+"""After `LIFE_S`, for a browser that does not read."""
 
 RETRY_MS = 5000
 
@@ -86,18 +86,23 @@ class TailResponse(StreamingResponse):
         if not self._tails.fits(self._principal):
             await PlainTextResponse("All live tails are in use.\n", 503, {"Retry-After": "30"})(scope, receive, send)
             return
-        with self._tails.one(self._principal), suppress(TimeoutError):
-            async with asyncio.timeout(LIFE_S + UNREAD_S):
-                await super().__call__(scope, receive, send)
+        with self._tails.one(self._principal):
+            try:
+                async with asyncio.timeout(LIFE_S + UNREAD_S) as limit:
+                    await super().__call__(scope, receive, send)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
 
 
 async def _limited(events: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
     ends_s = asyncio.get_running_loop().time() + LIFE_S
-    async for event in events:
-        yield event
-        if asyncio.get_running_loop().time() >= ends_s:
-            yield f"retry: {RETRY_MS}\nevent: ended\ndata: \n\n"
-            return
+    async with aclosing(events):
+        async for event in events:
+            yield event
+            if asyncio.get_running_loop().time() >= ends_s:
+                yield f"retry: {RETRY_MS}\nevent: ended\ndata: \n\n"
+                return
 
 
 async def _events(console: Console, query: Query) -> AsyncGenerator[str, None]:

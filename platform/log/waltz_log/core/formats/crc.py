@@ -1,7 +1,7 @@
 """CRC-32 for all formats, with the same polynomial and results as `zlib.crc32`.
 
 libdeflate computes it with the processor's carry-less multiplication: in less than half of zlib's time for 200 bytes, in a tenth of it for a block
-(decision 199). Where the package `deflate` has no wheel, zlib does the same.
+(decision 199). On processors for which the package `deflate` has no wheel, zlib does the same.
 """
 
 from __future__ import annotations

@@ -110,23 +110,23 @@ class AppendTask:
     async def submit(self, mount: Mount, message: pb.AppendFrame) -> None:
         """Queues a frame; waits while the queue is full, which delays only this client. A long frame is queued piece by piece, so that other clients
         wait for one piece of it and not for all. Raises what ended the mount meanwhile: nothing more of the frame is queued."""
-        before: ReceivedFrame | None = None
-        await self._may_queue(mount, before)
+        previous: ReceivedFrame | None = None
+        await self._may_queue(mount, previous)
         frame = ReceivedFrame(mount, message)
         frame.received_s = self._totals.now_s()
         for piece in pieces_of(frame):
-            if before is not None:
-                await self._may_queue(mount, before)
+            if previous is not None:
+                await self._may_queue(mount, previous)
             self._queue.append(piece)
             self._queue_bytes += piece.size
             self._wake.notify()
-            before = piece
+            previous = piece
 
-    async def _may_queue(self, mount: Mount, before: ReceivedFrame | None) -> None:
-        """Waits until the queue has space and `before`, the last piece of the mount's frame, has left it."""
+    async def _may_queue(self, mount: Mount, previous: ReceivedFrame | None) -> None:
+        """Waits until the queue has space and the previous piece of the same frame has left it."""
 
         def may() -> bool:
-            return mount.failed is not None or (self._queue_bytes < self._settings.queue_bytes_max and (before is None or before.is_ordered))
+            return mount.failed is not None or (self._queue_bytes < self._settings.queue_bytes_max and (previous is None or previous.is_ordered))
 
         await self._capacity.wait_for(may)
         if mount.failed is not None:
@@ -152,7 +152,7 @@ class AppendTask:
                 self._pass(head)
             else:
                 self._order_block(self._pop_block())
-                await asyncio.sleep(0)  # a block takes up to 15 ms, and one whose transactions are all rejected need not wait for the one before
+                await asyncio.sleep(0)  # a block needs up to 8 ms, and one whose transactions are all rejected need not wait for the one before
 
     def _can_order(self) -> bool:
         if not self._queue:
