@@ -87,8 +87,9 @@ class TailResponse(StreamingResponse):
             await PlainTextResponse("All live tails are in use.\n", 503, {"Retry-After": "30"})(scope, receive, send)
             return
         with self._tails.one(self._principal):
+            limit = asyncio.timeout(LIFE_S + UNREAD_S)
             try:
-                async with asyncio.timeout(LIFE_S + UNREAD_S) as limit:
+                async with limit:
                     await super().__call__(scope, receive, send)
             except TimeoutError:
                 if not limit.expired():
