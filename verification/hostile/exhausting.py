@@ -47,7 +47,7 @@ JUDGED_S: Final = 45.0
 
 FEEDS: Final = 512
 SAMPLED: Final = 16
-"""Every so many of the unread streams is read once at the end, to see whether a server served it."""
+"""Of this many unread streams, one is read once at the end, to see whether a server served it."""
 
 ANNOUNCED: Final = 64
 BEGUN_BYTES: Final = 32 * 1024

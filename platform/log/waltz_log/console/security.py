@@ -140,8 +140,7 @@ class BrowserAccess:
 
     @property
     def principal(self) -> str | None:
-        peer = caller()
-        return named_principal(peer)
+        return named_principal(caller())
 
 
 class Guard:

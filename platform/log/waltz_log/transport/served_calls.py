@@ -225,7 +225,7 @@ def _arriving(method: AnyMethod) -> Arriving:
 
 
 class Arrivals:
-    """The requests and first messages of streams that arrive, of one process: so many of each peer at a time, for so long."""
+    """The requests and first messages of streams that arrive, of one process: a few of each peer at a time, within a time limit."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], tuple[asyncio.Semaphore, int]] = {}

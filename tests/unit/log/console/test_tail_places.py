@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from waltz_log.console.pages import tail
-from waltz_log.console.pages.tail import TailResponse, Tails
+from waltz_log.console.pages.tail import TailResponse
+from waltz_log.core.fair_counts import FairCounts
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 
@@ -22,7 +23,7 @@ async def _events() -> AsyncGenerator[str, None]:
 class Browser:
     """Reads until it leaves. `status`: of the answer."""
 
-    def __init__(self, tails: Tails, principal: str) -> None:
+    def __init__(self, tails: FairCounts, principal: str) -> None:
         self.status = 0
         self.bodies: list[bytes] = []
         self.reads = True
@@ -45,22 +46,22 @@ class Browser:
         self.bodies.append(message.get("body", b""))
 
 
-async def _open(tails: Tails, principal: str) -> Browser:
+async def _open(tails: FairCounts, principal: str) -> Browser:
     browser = Browser(tails, principal)
     await asyncio.sleep(0.1)
     return browser
 
 
-def _run(work: Callable[[Tails], Coroutine[Any, Any, None]]) -> None:
+def _run(work: Callable[[FairCounts], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await work(Tails(4))
+        await work(FairCounts(4))
 
     run_in_virtual_time(main())
 
 
 @pytest.mark.parametrize(("principal", "most"), [("ann", 2), ("", 4)], ids=["a principal", "without principals"])
 def test_one_principal_has_half_of_the_tails(principal: str, most: int) -> None:
-    async def work(tails: Tails) -> None:
+    async def work(tails: FairCounts) -> None:
         some = [await _open(tails, principal) for _ in range(most)]
         assert [each.status for each in some] == [200] * most
         assert (await _open(tails, principal)).status == 503
@@ -76,7 +77,7 @@ def test_one_principal_has_half_of_the_tails(principal: str, most: int) -> None:
 
 
 def test_a_browser_that_leaves_before_the_first_event_frees_its_tail() -> None:
-    async def work(tails: Tails) -> None:
+    async def work(tails: FairCounts) -> None:
         for _ in range(10):
             browser = Browser(tails, "ann")
             browser._left.set()
@@ -90,7 +91,7 @@ def test_a_browser_that_leaves_before_the_first_event_frees_its_tail() -> None:
 
 
 def test_a_tail_ends_in_order_after_its_time_and_one_that_is_not_read_ends_soon_after() -> None:
-    async def work(tails: Tails) -> None:
+    async def work(tails: FairCounts) -> None:
         reads, deaf = await _open(tails, "ann"), await _open(tails, "ann")
         deaf.reads = False
         await asyncio.sleep(tail.LIFE_S + 2)

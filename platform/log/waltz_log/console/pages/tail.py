@@ -8,9 +8,8 @@ A browser connects again by itself; if all tails are in use, the page says so.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -21,6 +20,7 @@ from waltz_log.console.console import Console
 from waltz_log.console.pages.parameters import scope_of
 from waltz_log.console.pages.transactions import Query, line_of, parse_query
 from waltz_log.console.reading.following import Follower
+from waltz_log.core.fair_counts import FairCounts
 from waltz_log.errors import WaltzError
 from waltz_log.loggers import get_logger
 
@@ -43,7 +43,7 @@ RETRY_MS = 5000
 
 
 def routes(console: Console) -> list[Route]:
-    tails = Tails(console.settings.tails_max)
+    tails = FairCounts(console.settings.tails_max)
 
     async def tail(request: Request) -> Response:
         sample = await console.sampler.sample(watched=console.protects_payloads)
@@ -52,32 +52,10 @@ def routes(console: Console) -> list[Route]:
     return [Route("/transactions/tail", tail)]
 
 
-class Tails:
-    """The tails that are open. `count_max`: in all; without principals, one browser may have all of them."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._open: Counter[str] = Counter()
-
-    def fits(self, principal: str) -> bool:
-        of_one_max = max(1, self._count_max // 2) if principal else self._count_max
-        return self._open.total() < self._count_max and self._open[principal] < of_one_max
-
-    @contextmanager
-    def one(self, principal: str) -> Iterator[None]:
-        self._open[principal] += 1
-        try:
-            yield
-        finally:
-            self._open[principal] -= 1
-            if not self._open[principal]:
-                del self._open[principal]
-
-
 class TailResponse(StreamingResponse):
     """Counts from its first byte to its end, also if the browser is gone before the first event, or does not read."""
 
-    def __init__(self, events: AsyncGenerator[str, None], tails: Tails, principal: str) -> None:
+    def __init__(self, events: AsyncGenerator[str, None], tails: FairCounts, principal: str) -> None:
         super().__init__(events, media_type="text/event-stream")
         self._tails = tails
         self._principal = principal

@@ -12,6 +12,8 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from waltz_log.core.fair_counts import of_one_max
+
 __all__ = ["FairPlaces"]
 
 
@@ -70,7 +72,7 @@ class FairPlaces:
     def _continue(self) -> None:
         """Gives the places that are free."""
         while self._held.total() < self._count_max:
-            principal = next((each for each in self._waiting if self._held[each] < self._of_one_max(each)), None)
+            principal = next((each for each in self._waiting if self._held[each] < of_one_max(self._count_max, each)), None)
             if principal is None:
                 return
             turns = self._waiting[principal]
@@ -82,9 +84,6 @@ class FairPlaces:
             if not turn.done():  # its caller may have been cancelled, and not have run since
                 self._held[principal] += 1
                 turn.set_result(None)
-
-    def _of_one_max(self, principal: str) -> int:
-        return max(1, self._count_max // 2) if principal else self._count_max
 
 
 class _Held:

@@ -11,13 +11,13 @@ What a follower has not read by then counts as unread of its principal (`transpo
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Final
 
 from waltz_log.core.cluster_map import TOPICS_SOURCE, MapPart, chunks, is_behind
+from waltz_log.core.fair_counts import FairCounts
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import Sender
 from waltz_log.core.status.server_statistics import FollowerStatistics
@@ -70,9 +70,8 @@ class Followers:
     def __init__(self, directory: Directory, key: bytes, count_max: int, rng: Random, unread: Unread | None = None) -> None:
         self._directory = directory
         self._key = key
-        self._count_max = count_max
         self._rng = rng
-        self._principals: Counter[str] = Counter()
+        self._counts = FairCounts(count_max)
         self._unread = unread or Unread(0)
         self._first_answers = FairPlaces(SENDING_MAX, PLACE_S)
         self._shared: dict[tuple[View, tuple[tuple[str, int], ...]], list[bytes]] = {}
@@ -82,7 +81,7 @@ class Followers:
 
     @property
     def count(self) -> int:
-        return self._principals.total()
+        return self._counts.count
 
     def statistics(self) -> FollowerStatistics:
         return FollowerStatistics(self.count, self._sent_bytes, self._refused, round(self._directory.age_s, 3))
@@ -125,17 +124,11 @@ class Followers:
 
     @contextmanager
     def _counted(self, principal: str) -> Iterator[None]:
-        of_one_max = self._count_max if not principal else max(1, self._count_max // 2)
-        if self.count >= self._count_max or self._principals[principal] >= of_one_max:
+        if not self._counts.fits(principal):
             self._refused += 1
             raise QuotaExceeded(partition=-1, quota="followers_max", principal=principal, topic="", retry_after_s=RETRY_S)
-        self._principals[principal] += 1
-        try:
+        with self._counts.one(principal):
             yield
-        finally:
-            self._principals[principal] -= 1
-            if not self._principals[principal]:
-                del self._principals[principal]
 
     async def _catch_up(self, stated: Mapping[str, int], epoch: int) -> None:
         directory = self._directory

@@ -384,7 +384,7 @@ async def test_a_hostile_client_that_follows_4608_times_and_never_reads_is_bound
     served = server._followers
     assert served is not None
     noted = Noted()
-    monkeypatch.setattr(served, "_principals", noted)
+    monkeypatch.setattr(served._counts, "_open", noted)
     honest = Follower(cluster, host="application-honest")
     await honest.until(_owned)
     stated = [pb.MapVersion(source=source, version=version) for source, version in versions.items()]
