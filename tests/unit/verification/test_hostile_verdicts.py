@@ -115,12 +115,12 @@ def test_the_frame_of_locks_is_as_large_as_a_frame_may_be_and_its_locks_are_judg
     frame = locks_frame(hostile, 0, pb.MountResponse(generation=3, high_water_mark=mark))
     assert len(frame.locks) == 8 * sum(frame.lock_counts) == 8 * LOCKED * LOCKS_EACH
     assert MAX_FRAME_BYTES - (2 << 20) < frame.ByteSize() < MAX_FRAME_BYTES
-    pieces = pieces_of(ReceivedFrame(_Appender(), frame))  # type: ignore[arg-type]  # it gets no answers here
+    pieces = list(pieces_of(ReceivedFrame(_Appender(), frame)))  # type: ignore[arg-type]  # it gets no answers here
     assert len(pieces) > 100, "columns that do not fit each other stay in one piece, which is refused"
     sequencer = Sequencer(0, 3, mark, lock_entries_max=1 << 20, record_bytes_max=1 << 20)
     found = sequencer.sequence(pieces[:1], 0, mark)
     assert (found.broken, found.refused, found.rejected, found.above_log) == ([], [], [], [])
-    assert len(sequencer.locks) == pieces[0].count * LOCKS_EACH > 4000
+    assert len(sequencer.locks) == pieces[0].count * LOCKS_EACH > 1000
 
 
 # ---- probes ----------------------------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,11 @@ ADA, BOB = (Identity(name, frozenset({Role.READER})) for name in ("ada", "bob"))
 NODE = Identity("a node", frozenset({Role.NODE}))
 
 
+async def _passes(count: int = unread.PASSES + 1) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_a_principal_waits_for_its_own_room_and_no_other_does() -> None:
     rooms = Unread(10)
     first = await rooms.acquire(ADA, 6)
@@ -23,12 +28,32 @@ async def test_a_principal_waits_for_its_own_room_and_no_other_does() -> None:
     assert not waiting.done()
     assert rooms.acquire_now(ADA, 1) is None, "it would pass the one that waits"
     assert rooms.acquire_now(BOB, 10) is not None
+    await _passes()
+    assert not waiting.done(), "there is no room"
     first.release()
     assert rooms.held("ada") == 6
     second = await waiting
     second.release()
     second.release()
     assert rooms.held("ada") == 0
+
+
+async def test_messages_of_a_principal_begin_some_passes_of_the_loop_apart() -> None:
+    """A commit that wakes hundreds of its feeds would otherwise make hundreds of frames in one pass, while all others wait."""
+    rooms = Unread(1000)
+    assert rooms.acquire_now(ADA, 1) is not None
+    assert rooms.acquire_now(ADA, 1) is None
+    assert rooms.acquire_now(BOB, 1) is not None, "each principal has its own"
+    waiting = [asyncio.ensure_future(rooms.acquire(ADA, 1)) for _ in range(3)]
+    begun = []
+    for _ in range(4 * (unread.PASSES + 2)):
+        await asyncio.sleep(0)
+        begun.append(sum(each.done() for each in waiting))
+    assert begun[-1] == 3
+    first, second, third = (begun.index(count) for count in (1, 2, 3))
+    assert min(first + 1, second - first, third - second) >= unread.PASSES
+    for each in waiting:
+        each.result().release()
 
 
 async def test_room_is_returned_when_a_message_turns_out_to_be_smaller_and_when_it_was_sent() -> None:
@@ -39,6 +64,7 @@ async def test_room_is_returned_when_a_message_turns_out_to_be_smaller_and_when_
     room.shrink(3)
     async with room:
         (await waiting).release()
+    await _passes()
     assert rooms.principals == 0
 
 
@@ -48,9 +74,11 @@ async def test_one_that_waited_and_was_cancelled_holds_nothing() -> None:
     waiting = [asyncio.ensure_future(rooms.acquire(ADA, 10)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
+    await _passes()
     room.release()  # it is the turn of the second one, which is cancelled before it runs
     waiting[1].cancel()
     (await waiting[2]).release()
+    await _passes()
     assert rooms.principals == 0
 
 

@@ -4,6 +4,9 @@ A dict needs a hundred bytes for each lock, and its lookups wait for memory one 
 wait together. Open addressing: a lock is at the place that its hash names, or at the next one that is free. At least half of the places are free.
 Locks are never removed: `LockTable` forgets a whole map at a time.
 
+A map that is full gets twice the places, and its locks move there in pieces: a few with each lock that is new, and those that are looked up at once.
+To move a million together needs 90 ms, in which a server serves nobody.
+
 Locks come from clients, which could choose many that share a place. So the hash multiplies by a number that they do not know.
 """
 
@@ -22,8 +25,29 @@ ABSENT: Final = -1
 MULTIPLIER: Final = 0x9E37_79B9_7F4A_7C15
 """The default, for tests; a server draws one. This one, of the golden ratio, spreads consecutive numbers."""
 
+COUNT_MAX: Final = 1 << 62
+
 PLACES_MIN_BITS: Final = 6
+_PAGE: Final = 512
+"""Numbers in a page of memory."""
+
 _64_BITS: Final = (1 << 64) - 1
+
+READY_IN: Final = 4
+"""The next places are prepared while the last one of so many parts of the present ones becomes full."""
+
+FREE: Final = 0
+MOVED: Final = 1
+"""What is at a place beside the complement of a writer, which is negative: new memory has free places without being written. Of the places that a
+map had before it grew, those whose lock has moved are not free: another lock may be behind them."""
+
+MOVED_AT_ONCE: Final = 1 << 12
+"""A map with no more places moves its locks together."""
+
+MOVED_EACH: Final = 8
+MOVED_MIN: Final = 4096
+"""Places from which locks move for each new lock, at least so many places at a time: numpy's calls cost as much for one. With 2 for each, the last
+lock would move just before the map is full again."""
 
 FEW_ASTRAY: Final = 24
 """If no more locks of a frame are not at their first place, they are found one by one."""
@@ -31,109 +55,222 @@ FEW_ASTRAY: Final = 24
 Int64s = NDArray[np.int64]
 
 
-class LockMap:
-    """Locks are signed 64-bit numbers. `multiplier`: odd, 64 bits. Places, as `places` returns them, are valid until a lock is written that was not
-    in the map. A free place may hold any lock: only its writer says that it is free."""
+class _Places:
+    """2 to the power of `bits` places. `stored`: what is at each of them; a free place may hold any lock."""
 
-    def __init__(self, multiplier: int = MULTIPLIER) -> None:
-        self._multiplier = multiplier
-        self._count = 0
-        self._make_places(PLACES_MIN_BITS)
-
-    def _make_places(self, bits: int) -> None:
-        self._shift = 64 - bits
-        self._multiplier_u8, self._shift_u8 = np.uint64(self._multiplier), np.uint64(self._shift)
+    def __init__(self, bits: int, multiplier: int) -> None:
+        self._multiplier, self._shift = multiplier, 64 - bits
+        self._multiplier_u8, self._shift_u8 = np.uint64(multiplier), np.uint64(self._shift)
         self._mask = (1 << bits) - 1
-        self._locks: Int64s = np.zeros(1 << bits, dtype=np.int64)
-        self._writers: Int64s = np.full(1 << bits, ABSENT, dtype=np.int64)
+        self._touched = 0
+        self.locks: Int64s = np.zeros(1 << bits, dtype=np.int64)
+        self.stored: Int64s = np.zeros(1 << bits, dtype=np.int64)
         # Views of the same memory: numpy needs several times as long for one element.
-        self._lock_at, self._writer_at = self._locks.data, self._writers.data
+        self.lock_at, self.stored_at = self.locks.data, self.stored.data
+
+    def __len__(self) -> int:
+        return self._mask + 1
+
+    def touch(self, places: int) -> None:
+        """Makes the system provide the memory of this number of further places, before a lock is there."""
+        begin, self._touched = self._touched, self._touched + places
+        for column in (self.locks, self.stored):
+            column[begin : self._touched : _PAGE] = 0
+
+    def find(self, lock: int) -> int:
+        """Where the lock is, or the free place where it would be."""
+        place = (lock * self._multiplier & _64_BITS) >> self._shift
+        lock_at, stored_at = self.lock_at, self.stored_at
+        while lock_at[place] != lock and stored_at[place] != FREE:
+            place = (place + 1) & self._mask
+        return place
+
+    def find_all(self, locks: Int64s) -> Int64s:
+        """int64[n]: as `find`."""
+        places = (locks.view(np.uint64) * self._multiplier_u8 >> self._shift_u8).view(np.int64)
+        (astray,) = (self.locks.take(places) != locks).nonzero()
+        while len(astray) > FEW_ASTRAY:
+            at, mine = places[astray], locks[astray]
+            astray = astray[(self.locks.take(at) != mine) & (self.stored.take(at) != FREE)]
+            places[astray] = (places[astray] + 1) & self._mask
+        if len(astray):
+            places[astray] = [self.find(lock) for lock in locks[astray].tolist()]
+        return places
+
+    def enter(self, locks: Int64s, stored: Int64s) -> None:
+        """Locks that are not there yet, each once."""
+        self.enter_at(locks, stored, self.find_all(locks), np.arange(len(locks)))
+
+    def enter_at(self, locks: Int64s, stored: Int64s, places: Int64s, new: NDArray[np.intp]) -> None:
+        """Gives each of the new locks a place of its own: of several that found the same one free, one keeps it, and the others search again. Changes
+        `places`."""
+        while len(new):
+            at, mine = places[new], locks[new]
+            self.locks[at] = mine
+            kept = self.locks[at] == mine
+            self.stored[at[kept]] = stored[new[kept]]
+            new = new[~kept]
+            if len(new):
+                places[new] = self.find_all(locks[new])
+
+    def items(self) -> tuple[Int64s, Int64s]:
+        """All locks, and what is stored with them."""
+        (used,) = (self.stored < FREE).nonzero()
+        return self.locks[used], self.stored[used]
+
+
+class _Former:
+    """The places that a map had before it grew, and how many of them, from the first, are empty by now."""
+
+    def __init__(self, places: _Places) -> None:
+        self.places = places
+        self.emptied = 0
+
+    def take(self, places: Int64s) -> tuple[Int64s, Int64s]:
+        """The locks that are still at these places, of which several may be the same, and what is stored with them. They are gone then."""
+        left = np.unique(places[self.places.stored.take(places) < FREE])
+        found = self.places.locks.take(left), self.places.stored.take(left)
+        self.places.stored[left] = MOVED
+        return found
+
+    def take_next(self, count: int) -> tuple[Int64s, Int64s]:
+        """As `take`, of the next places from the first that may not be empty yet."""
+        begin, self.emptied = self.emptied, min(self.emptied + count, len(self.places.locks))
+        return self.take(np.arange(begin, self.emptied))
+
+    @property
+    def is_empty(self) -> bool:
+        return self.emptied == len(self.places.locks)
+
+
+class LockMap:
+    """Locks are signed 64-bit numbers. `multiplier`: odd, 64 bits. `count_max`: with about so many locks the map is given up, so it does not grow for
+    some more. Places, as `places` returns them, are valid until another lock is looked up or written."""
+
+    def __init__(self, multiplier: int = MULTIPLIER, count_max: int = COUNT_MAX) -> None:
+        self._multiplier = multiplier
+        self._count_max = count_max
+        self._count = 0
+        self._now = _Places(PLACES_MIN_BITS, multiplier)
+        self._former: _Former | None = None
+        self._next: _Places | None = None
+        self._owed = 0
+        """Former places whose locks should have moved by now."""
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def _is_last(self) -> bool:
+        """Whether the map is given up before it grows once more."""
+        return len(self._now) >= 2 * self._count_max
+
     def _reserve(self, more: int) -> bool:
         """Makes room for this number of new locks. Returns whether all places changed."""
-        if (needed := 2 * (self._count + more)) <= self._mask + 1:
+        places, needed = len(self._now), 2 * (self._count + more)
+        if needed <= places or (self._is_last and 2 * needed <= 3 * places):
             return False
-        locks, writers = self._items()
-        self._make_places((needed - 1).bit_length())
-        self._enter(locks, writers, self.places(locks), np.arange(len(locks)))
+        self._move(len(self._now))  # few are left, if any
+        bits = (needed - 1).bit_length()
+        self._former = _Former(self._now)
+        self._now = self._next if self._next is not None and len(self._next) == 1 << bits else _Places(bits, self._multiplier)
+        self._next = None
+        if len(self._former.places) <= MOVED_AT_ONCE:
+            self._move(MOVED_AT_ONCE)
         return True
+
+    def _move(self, places: int) -> None:
+        """Moves the locks of this number of the former places."""
+        if self._former is not None:
+            self._now.enter(*self._former.take_next(places))
+            if self._former.is_empty:
+                self._former = None
+
+    def _move_with(self, new: int) -> None:
+        """This number of locks is new."""
+        if self._former is None:
+            self._prepare(new)
+        else:
+            self._owed += MOVED_EACH * new
+            if self._owed >= MOVED_MIN:
+                self._move(self._owed)
+                self._owed = 0
+
+    def _prepare(self, new: int) -> None:
+        """Of a map that is soon full, the memory of the next places: to get tens of MiB from the system together needs tens of milliseconds."""
+        places = len(self._now)
+        if self._next is None and not self._is_last and places >= MOVED_AT_ONCE and 2 * self._count >= places - places // READY_IN:
+            self._next = _Places(places.bit_length(), self._multiplier)
+        if self._next is not None:
+            self._next.touch(4 * READY_IN * new)
 
     def as_dict(self) -> dict[int, int]:
         """By lock: its last writer."""
-        locks, writers = self._items()
+        locks, writers = self.items()
         return dict(zip(locks.tolist(), writers.tolist(), strict=True))
 
-    def _items(self) -> tuple[Int64s, Int64s]:
+    def items(self) -> tuple[Int64s, Int64s]:
         """All locks and their last writers."""
-        used = np.flatnonzero(self._writers != ABSENT)
-        return self._locks[used], self._writers[used]
+        parts = [self._now.items(), *([] if self._former is None else [self._former.places.items()])]
+        return np.concatenate([locks for locks, _ in parts]), ~np.concatenate([stored for _, stored in parts])
 
     # ---- one lock --------------------------------------------------------------------------------------------------------------------------------
 
     def _place(self, lock: int) -> int:
-        """Where the lock is, or the free place where it would be."""
-        place = (lock * self._multiplier & _64_BITS) >> self._shift
-        lock_at, writer_at = self._lock_at, self._writer_at
-        while lock_at[place] != lock and writer_at[place] != ABSENT:
-            place = (place + 1) & self._mask
+        place = self._now.find(lock)
+        if self._former is not None and self._now.stored_at[place] == FREE:
+            former = self._former.places
+            at = former.find(lock)
+            if former.stored_at[at] < FREE:
+                self._now.lock_at[place], self._now.stored_at[place] = lock, former.stored_at[at]
+                former.stored_at[at] = MOVED
         return place
 
     def get(self, lock: int) -> int:
         """Its last writer, or `ABSENT`."""
-        return self._writer_at[self._place(lock)]
+        return ~self._now.stored_at[self._place(lock)]
 
     def put(self, lock: int, writer: int) -> None:
         place = self._place(lock)
-        if self._writer_at[place] == ABSENT:
-            if self._reserve(1):
-                place = self._place(lock)
-            self._lock_at[place] = lock
+        is_new = self._now.stored_at[place] == FREE
+        if is_new and self._reserve(1):
+            place = self._place(lock)
+        self._now.lock_at[place], self._now.stored_at[place] = lock, ~writer
+        if is_new:
             self._count += 1
-        self._writer_at[place] = writer
+            self._move_with(1)
 
     # ---- the locks of a frame --------------------------------------------------------------------------------------------------------------------
 
     def places(self, locks: Int64s) -> Int64s:
-        """int64[n]: as `_place`."""
-        places = (locks.view(np.uint64) * self._multiplier_u8 >> self._shift_u8).view(np.int64)
-        (astray,) = (self._locks.take(places) != locks).nonzero()
-        while len(astray) > FEW_ASTRAY:
-            at, mine = places[astray], locks[astray]
-            astray = astray[(self._locks.take(at) != mine) & (self._writers.take(at) != ABSENT)]
-            places[astray] = (places[astray] + 1) & self._mask
-        if len(astray):
-            places[astray] = [self._place(lock) for lock in locks[astray].tolist()]
+        """int64[n]: where each lock is, or the free place where it would be."""
+        places = self._now.find_all(locks)
+        if self._former is not None:
+            (absent,) = (self._now.stored.take(places) == FREE).nonzero()
+            if len(absent):
+                moved = self._former.take(self._former.places.find_all(locks[absent]))
+                if len(moved[0]):
+                    self._now.enter(*moved)
+                    places[absent] = self._now.find_all(locks[absent])
         return places
 
     def writers_at(self, places: Int64s) -> Int64s:
         """int64[n]: the last writers of the locks whose places these are, or `ABSENT`."""
-        return self._writers.take(places)
+        return ~self._now.stored.take(places)
 
     def put_all(self, locks: Int64s, places: Int64s, before: Int64s, writers: Int64s) -> bool:
         """`before`: the result of `writers_at(places)`. Returns False and leaves the content unchanged if a lock is there twice, with different
         writers. May change `places`."""
         (new,) = (before == ABSENT).nonzero()
+        stored = ~writers
         if len(new):
             if self._reserve(len(new)):
                 places = self.places(locks)
-            self._enter(locks, writers, places, new)
-        self._writers[places] = writers
-        if (self._writers.take(places) != writers).any():
-            self._writers[places] = before
+            self._now.enter_at(locks, stored, places, new)
+        self._now.stored[places] = stored
+        if (self._now.stored.take(places) != stored).any():
+            self._now.stored[places] = ~before
             return False
         self._count += len(new)
+        self._move_with(len(new))
         return True
-
-    def _enter(self, locks: Int64s, writers: Int64s, places: Int64s, new: NDArray[np.intp]) -> None:
-        """Gives each new lock a place of its own: of several that found the same one free, one keeps it, and the others search again."""
-        while len(new):
-            at, mine = places[new], locks[new]
-            self._locks[at] = mine
-            kept = self._locks[at] == mine
-            self._writers[at[kept]] = writers[new[kept]]
-            new = new[~kept]
-            if len(new):
-                places[new] = self.places(locks[new])

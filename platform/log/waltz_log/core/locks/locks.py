@@ -81,14 +81,17 @@ class LockTable:
         self._floor = floor
         self._entries_max = max(2, entries_max)
         self._multiplier = multiplier
-        self._young = LockMap(multiplier)
-        self._old = LockMap(multiplier)
+        self._young = self._new_map()
+        self._old = self._new_map()
         self._old_newest = floor
         self._newest = floor
         self._conflicts = 0
         self._floor_conflicts = 0
         self._hot = HotKeys(HOT_LOCKS_KEPT)
         self._own_writes = OwnWrites(floor)
+
+    def _new_map(self) -> LockMap:
+        return LockMap(self._multiplier, self._entries_max // 2)
 
     @property
     def floor(self) -> int:
@@ -120,13 +123,18 @@ class LockTable:
 
     def newest(self, entries_max: int) -> tuple[int, dict[int, int]]:
         """A floor, and every lock that was written above it with its last writer: the newest of them, at most this many."""
-        found = [(writer, lock) for lock, writer in (self._old.as_dict() | self._young.as_dict()).items() if writer > self._floor]
-        found.sort(reverse=True)
-        floor = self._floor
-        if len(found) > entries_max:
-            floor = found[entries_max][0]
-            found = [(writer, lock) for writer, lock in found[:entries_max] if writer > floor]
-        return floor, {lock: writer for writer, lock in found}
+        parts = [found.items() for found in (self._old, self._young)]
+        locks, writers = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        looked_at = 2 * entries_max + 2  # a lock that both maps have is there twice
+        if len(writers) > looked_at:
+            latest = np.argpartition(writers, -looked_at)[-looked_at:]
+            locks, writers = locks[latest], writers[latest]
+        last: dict[int, int] = {}
+        for at in np.argsort(writers, kind="stable")[::-1].tolist():
+            last.setdefault(int(locks[at]), int(writers[at]))
+        found = [(lock, writer) for lock, writer in last.items() if writer > self._floor]
+        floor = found[entries_max][1] if len(found) > entries_max else self._floor
+        return floor, {lock: writer for lock, writer in found[:entries_max] if writer > floor}
 
     def know(self, floor: int, writers: Mapping[int, int]) -> None:
         """Restores what `newest` of an earlier table returned. That table must have ended at the id where this one, which is unused, begins."""
@@ -265,5 +273,5 @@ class LockTable:
 
     def _forget(self) -> None:
         self._floor = max(self._floor, self._old_newest) if len(self._old) else self._floor
-        self._old, self._young = self._young, LockMap(self._multiplier)
+        self._old, self._young = self._young, self._new_map()
         self._old_newest = self._newest

@@ -1,61 +1,77 @@
 """Cuts a received frame into pieces that are ordered one after the other, so that no frame holds the event loop for long.
 
 A frame may have the locks and transactions that fit into 16 MiB: two million locks take seconds. Each piece becomes part of a block of its own, and
-other partitions and other clients are served between two. The outcome is the same, because the transactions of a frame are decided one by one, in
+other partitions and other clients are served between two. A piece is cut when it is queued. The outcome is the same, because the transactions of a frame are decided one by one, in
 order. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from waltz_log.core.formats.columns import offsets_array
 from waltz_log.core.formats.traces import pack_traces, unpack_traces
+from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.server.ordering.sequencer import ReceivedFrame
 from waltz_log.transport.large_messages import AppendColumns
 
-__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "is_long", "pieces_of"]
+__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "UNUSUAL", "is_long", "pieces_of", "usual_locks"]
 
 PIECE_LOCKS: Final = 4096
-"""For one block: up to 8 ms where each must be judged for itself, and a fifth of that in the usual frame. At least 765, which one transaction can
-have."""
+"""For one block, in the usual frame, where each transaction has one write lock: up to 2 ms."""
+
+UNUSUAL: Final = 4
+"""As many usual locks cost what one of another frame does, which is judged for itself. `UNUSUAL * 765` fit: one transaction can have so many."""
 
 PIECE_TRANSACTIONS: Final = 8192
 """For one block: up to 8 ms where each is refused or in a range of its own."""
 
 
 def is_long(transactions: int, locks: int) -> bool:
-    """Whether so much is too much for one block."""
+    """Whether so much is too much for one block. `locks`: as `usual_locks` counts them."""
     return transactions > PIECE_TRANSACTIONS or locks > PIECE_LOCKS
 
 
-def pieces_of(frame: ReceivedFrame) -> list[ReceivedFrame]:
+def usual_locks(frame: ReceivedFrame) -> int:
+    """As many locks of the usual frame cost what those of this one do."""
+    return len(frame.locks) // 8 * _weight(frame)
+
+
+def _weight(frame: ReceivedFrame) -> int:
+    return 1 if not frame.locks or frame.lock_counts == ONE_WRITE * frame.count else UNUSUAL
+
+
+def pieces_of(frame: ReceivedFrame) -> Iterator[ReceivedFrame]:
     """The frame itself if it is short, or if its columns do not fit each other: then the sequencer fails it at once. Later pieces `follow` the first,
     and share its verdict on quotas."""
-    count, locks = frame.count, len(frame.locks) // 8
-    if not is_long(count, locks):
-        return [frame]
+    count = frame.count
+    if not is_long(count, usual_locks(frame)):
+        yield frame
+        return
     per_transaction = np.frombuffer(frame.lock_counts, dtype=np.uint8).astype(np.int64)
     if len(per_transaction) not in (0, 3 * count) or int(per_transaction.sum()) * 8 != len(frame.locks):
-        return [frame]
+        yield frame
+        return
     if len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.own) not in (0, count):
-        return [frame]
+        yield frame
+        return
     records = offsets_array(frame.lengths)
     if int(records[-1]) != len(frame.records) or bool((np.diff(records) < 0).any()):
-        return [frame]
+        yield frame
+        return
     before = np.zeros(count + 1, dtype=np.int64)
     if len(per_transaction):
         before[1:] = per_transaction.reshape(-1, 3).sum(axis=1).cumsum()
-    found, start = [], 0
+    locks_max, start = PIECE_LOCKS // _weight(frame), 0
     while start < count:
-        stop = min(count, start + PIECE_TRANSACTIONS, int(np.searchsorted(before, before[start] + PIECE_LOCKS, side="right")) - 1)
+        stop = min(count, start + PIECE_TRANSACTIONS, int(np.searchsorted(before, before[start] + locks_max, side="right")) - 1)
         piece = _piece(frame, start, max(stop, start + 1), before, records)
         piece.follows = start > 0
-        found.append(piece)
+        yield piece
         start += piece.count
-    return found
 
 
 def _piece(frame: ReceivedFrame, start: int, stop: int, locks: np.typing.NDArray[np.int64], records: np.typing.NDArray[np.int64]) -> ReceivedFrame:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltz_log.core.locks import lock_map
 from waltz_log.core.locks.lock_map import ABSENT, FEW_ASTRAY, MULTIPLIER, LockMap
 
 LOCKS = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 1 << 32]))
@@ -32,10 +33,16 @@ def writers(found: LockMap, locks: list[int]) -> list[int]:
 @given(
     st.lists(st.one_of(st.tuples(LOCKS, st.integers(0, 99)), st.lists(LOCKS, min_size=1, max_size=90)), max_size=12),
     st.sampled_from([MULTIPLIER, SHARED, 1 << 57 | 1]),
+    st.sampled_from([0, lock_map.MOVED_AT_ONCE]),
 )
-def test_a_map_holds_what_a_dict_does(steps: list[tuple[int, int] | list[int]], multiplier: int) -> None:
-    """A pair is written alone, a list as a frame, which is refused if it has a lock twice."""
-    found = LockMap(multiplier)
+def test_a_map_holds_what_a_dict_does(steps: list[tuple[int, int] | list[int]], multiplier: int, moved_at_once: int) -> None:
+    """A pair is written alone, a list as a frame, which is refused if it has a lock twice. A map that grows moves its locks at once or later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock_map, "MOVED_AT_ONCE", moved_at_once)
+        _compare(steps, LockMap(multiplier))
+
+
+def _compare(steps: list[tuple[int, int] | list[int]], found: LockMap) -> None:
     exact: dict[int, int] = {}
     for number, step in enumerate(steps):
         if isinstance(step, tuple):
@@ -73,6 +80,26 @@ def test_a_map_that_grew_many_times_has_lost_nothing() -> None:
         exact |= dict(zip(frame, ids, strict=True))
     assert len(found) == len(exact) > 20_000
     assert writers(found, list(exact)) == list(exact.values())
+
+
+def test_a_map_that_grows_moves_a_few_locks_with_each_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its size: to move all at once would take longer than other clients may wait."""
+    entered: list[int] = []
+    enter = lock_map._Places.enter
+
+    def counted(places: lock_map._Places, locks: lock_map.Int64s, stored: lock_map.Int64s) -> None:
+        entered.append(len(locks))
+        enter(places, locks, stored)
+
+    monkeypatch.setattr(lock_map._Places, "enter", counted)
+    found, frame = LockMap(), 1_000
+    for first in range(0, 300_000, frame):
+        ids = list(range(first, first + frame))
+        assert put_all(found, ids, ids)
+        assert found.get(first // 2) == first // 2
+    assert sum(entered) > 300_000, "it grew"
+    assert max(entered) <= max(lock_map.MOVED_EACH * frame, lock_map.MOVED_AT_ONCE)
+    assert found.as_dict() == {each: each for each in range(300_000)}
 
 
 def test_a_frame_with_a_lock_twice_leaves_the_map_as_it_was() -> None:

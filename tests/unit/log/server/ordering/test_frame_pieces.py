@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from waltz_log.core.formats.records import encode_record
 from waltz_log.server.ordering import frame_pieces
-from waltz_log.server.ordering.frame_pieces import PIECE_LOCKS, PIECE_TRANSACTIONS, is_long, pieces_of
+from waltz_log.server.ordering.frame_pieces import PIECE_LOCKS, PIECE_TRANSACTIONS, UNUSUAL, is_long, pieces_of, usual_locks
 from waltz_log.server.ordering.sequencer import Appender, ReceivedFrame, Sequencer
 from waltz_log.transport.large_messages import AppendColumns
 
@@ -63,7 +63,7 @@ def test_pieces_are_decided_as_the_whole_frame_is(transactions: list[tuple[int, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_pieces, "PIECE_TRANSACTIONS", most)
         patch.setattr(frame_pieces, "PIECE_LOCKS", locks_most)
-        pieces = pieces_of(_frame(transactions, _appender()))
+        pieces = list(pieces_of(_frame(transactions, _appender())))
     assert all(piece.count <= most for piece in pieces)
     assert all(len(piece.locks) // 8 <= locks_most or piece.count == 1 for piece in pieces)
     assert [piece.follows for piece in pieces] == [False] + [True] * (len(pieces) - 1)
@@ -72,11 +72,19 @@ def test_pieces_are_decided_as_the_whole_frame_is(transactions: list[tuple[int, 
 
 def test_the_largest_frame_becomes_pieces_that_are_short() -> None:
     appender = _appender()
-    pieces = pieces_of(_frame([(10, list(range(at, at + 100)), list(range(at, at + 155))) for at in range(2000)], appender))
+    pieces = list(pieces_of(_frame([(10, list(range(at, at + 100)), list(range(at, at + 155))) for at in range(2000)], appender)))
     assert sum(piece.count for piece in pieces) == 2000
-    assert not any(is_long(piece.count, len(piece.locks) // 8) for piece in pieces)
-    assert len(pieces_of(_frame([(10, [], [])] * (PIECE_TRANSACTIONS + 1), appender))) == 2
-    assert PIECE_LOCKS >= 3 * 255, "one transaction can have so many"
+    assert not any(is_long(piece.count, usual_locks(piece)) for piece in pieces)
+    assert len(list(pieces_of(_frame([(10, [], [])] * (PIECE_TRANSACTIONS + 1), appender)))) == 2
+    assert PIECE_LOCKS // UNUSUAL >= 3 * 255, "one transaction can have so many"
+
+
+def test_a_lock_of_the_usual_frame_costs_a_quarter() -> None:
+    """A frame of one write lock for each transaction is judged in columns, and any other lock by lock."""
+    usual = _frame([(10, [at], []) for at in range(PIECE_LOCKS)], _appender())
+    unusual = _frame([(10, [at], []) for at in range(PIECE_LOCKS - 1)] + [(10, [], [1])], _appender())
+    assert [piece.count for piece in pieces_of(usual)] == [PIECE_LOCKS]
+    assert [piece.count for piece in pieces_of(unusual)] == [PIECE_LOCKS // UNUSUAL] * UNUSUAL
 
 
 def test_a_frame_whose_columns_do_not_fit_is_left_to_the_sequencer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,4 +92,4 @@ def test_a_frame_whose_columns_do_not_fit_is_left_to_the_sequencer(monkeypatch: 
     for column, wrong in {"lengths": b"\0", "marks": b"\0", "lock_counts": b"\1", "locks": b"\0" * 8, "own": b"\0", "records": b"x"}.items():
         frame = _frame([(10, [1], [2]), (10, [3], [])], _appender())
         setattr(frame, column, bytes(getattr(frame, column)) + wrong)
-        assert pieces_of(frame) == [frame], column
+        assert list(pieces_of(frame)) == [frame], column
