@@ -1,8 +1,8 @@
 """Cuts a received frame into pieces that are ordered one after the other, so that no frame holds the event loop for long.
 
 A frame may have the locks and transactions that fit into 16 MiB: two million locks take seconds. Each piece becomes part of a block of its own, and
-other partitions and other clients are served between two. A piece is cut when it is queued. The outcome is the same, because the transactions of a frame are decided one by one, in
-order. Pure.
+other partitions and other clients are served between two. A piece is cut when it is queued. The outcome is the same, because the transactions of a
+frame are decided one by one, in order. Pure.
 """
 
 from __future__ import annotations
