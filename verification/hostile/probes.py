@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.processes.ports import HOST, HeldPort, free_port
+from waltz_log.server.base.settings import ServerSettings
 
 __all__ = ["LIVEZ_S", "ProbedCluster", "Probes"]
 
@@ -30,7 +31,18 @@ class ProbedCluster(LocalCluster):
     """A secure cluster of one log server and three storage nodes, which answer probes. `workers`: processes of the log server."""
 
     def __init__(self, directory: Path | str, workers: int) -> None:
-        super().__init__(directory, partitions=PARTITIONS, storages=3, servers=1, secure=True, http=True, server_settings={"workers": workers})
+        settings = {"workers": workers}
+        session_timeout_s = ServerSettings.model_fields["session_timeout_s"].default  # not the short one of a cluster for tests: the machine is busy
+        super().__init__(
+            directory,
+            partitions=PARTITIONS,
+            storages=3,
+            servers=1,
+            session_timeout_s=session_timeout_s,
+            secure=True,
+            http=True,
+            server_settings=settings,
+        )
         self._probes: dict[str, HeldPort] = {}
 
     @property

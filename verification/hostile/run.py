@@ -32,7 +32,7 @@ P99_FLOOR_S: Final = 0.02
 """A p99 below this depends more on the machine, which the two clients share with the cluster, than on the nodes."""
 
 GROWTH_BYTES_MAX: Final = 512 << 20
-"""Of one node, beside its memory before the attack."""
+"""Of one process, beside its memory before the attack: what a principal may hold it may hold at each worker."""
 
 LATE_GROWTH_BYTES_MAX: Final = 96 << 20
 """Between the first and the last third of the attack, each in the middle: single attacks hold some hundred MiB for seconds, and give them back. Not
@@ -55,7 +55,7 @@ FILES: Final = {"certificate", "key", "authorities"}
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """`wrong`: receipts whose transaction is not the one that was appended, or that no feed can read. `growth_bytes`: the most that a node grew by.
+    """`wrong`: receipts whose transaction is not the one that was appended, or that no feed can read. `growth_bytes`: the most that a process grew.
     `late_growth_bytes`: by how much the last third of the attack was above the first third, in the middle; 0 for a short one. `achieved`: by attack
     (`Outcome`); `errors`: with which attacks ended. `alive`: by node, the probes that were answered in time; `not_alive`: the others."""
 
@@ -77,7 +77,7 @@ class Attacked:
     growth_bytes: int
     late_growth_bytes: int
     memory_mib: dict[str, list[int]] = field(default_factory=dict)
-    """By node: before the attack, and the median and the most in each third of it."""
+    """By process: before the attack, and the median and the most in each third of it."""
     ended: list[str] = field(default_factory=list)
 
     @property
@@ -96,9 +96,9 @@ class Attacked:
         if self.committed != self.appends:
             found.append(f"{self.appends - self.committed} appends are not committed")
         if self.growth_bytes > GROWTH_BYTES_MAX:
-            found.append(f"a node grew by {self.growth_bytes >> 20} MiB")
+            found.append(f"a process grew by {self.growth_bytes >> 20} MiB")
         if self.late_growth_bytes > LATE_GROWTH_BYTES_MAX:
-            found.append(f"memory is not flat: a node grew by another {self.late_growth_bytes >> 20} MiB")
+            found.append(f"memory is not flat: a process grew by another {self.late_growth_bytes >> 20} MiB")
         return found
 
     @property
@@ -108,7 +108,7 @@ class Attacked:
             f"p99 {self.p99_alone_s} s alone and {self.p99_s} s under attack: {self.slower:.2f} times as long, at most {SLOWER_MAX}; "
             f"a p99 below {P99_FLOOR_S} s counts as {P99_FLOOR_S} s",
             f"probes answered {sum(self.alive.values())}, failed {len(self.not_alive)}, longest {self.longest_probe_s:.2f} s",
-            f"memory of a node may grow by {GROWTH_BYTES_MAX >> 20} MiB; late growth, which an attack of {STEADY_S:.0f} s or more has, is at most "
+            f"memory of a process may grow by {GROWTH_BYTES_MAX >> 20} MiB; late growth, which an attack of {STEADY_S:.0f} s or more has, is at most "
             f"{LATE_GROWTH_BYTES_MAX >> 20} MiB, but for {ZOOKEEPER}",
         ]
         for name, (before, *thirds) in self.memory_mib.items():
@@ -135,7 +135,7 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
     certificates = {name: cluster.certificate("application", name).model_dump(mode="json", include=FILES) for name in ("honest", "hostile")}
     if seconds >= STEADY_S:
         _fill_caches(cluster)
-    nodes = {name: psutil.Process(pid) for name, pid in cluster.processes.items()}
+    nodes = _processes(cluster)
     plan = Honest(cluster.cluster, certificates["honest"], appends, appends / seconds, str(outcomes_file))
     with _child("honest") as honest:
         started = time.monotonic()
@@ -237,12 +237,21 @@ def _target(cluster: ProbedCluster, nodes: dict[str, psutil.Process], victim: in
     )
 
 
+def _processes(cluster: LocalCluster) -> dict[str, psutil.Process]:
+    """By the name of the node; a worker has a number behind it."""
+    found: dict[str, psutil.Process] = {}
+    for name, pid in cluster.processes.items():
+        found[name] = process = psutil.Process(pid)
+        found |= {f"{name} worker {number}": each for number, each in enumerate(process.children(recursive=True))}
+    return found
+
+
 def _memory(nodes: dict[str, psutil.Process]) -> dict[str, int]:
-    """Of each node with its workers; 0: the node has ended."""
+    """Of each process; 0: it has ended."""
     found = {}
     for name, process in nodes.items():
         try:
-            found[name] = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+            found[name] = process.memory_info().rss
         except psutil.NoSuchProcess:
             found[name] = 0
     return found

@@ -66,7 +66,7 @@ class NodeSettings(Settings):
         "connection.",
     )
     unread_bytes_per_principal: int = Field(
-        default=128 * 1024 * 1024,
+        default=64 * 1024 * 1024,
         ge=0,
         description="Bytes that are ready for clients of one principal that do not read them: feeds, reads and answers. At the limit its further "
         "ones wait, and what was not read for 10 s ends. 0: no limit. It needs `tls`, and does not apply to nodes. Choose 1 MiB for each feed that "

@@ -68,7 +68,7 @@ def test_a_sound_run_has_no_faults() -> None:
         ({"failed": ["3: unknown"]}, "3: unknown"),
         ({"wrong": ["append 3"]}, "append 3"),
         ({"breaches": ["fenced"]}, "fenced"),
-        ({"growth_bytes": GROWTH_BYTES_MAX + 1}, "a node grew"),
+        ({"growth_bytes": GROWTH_BYTES_MAX + 1}, "a process grew"),
         ({"late_growth_bytes": GROWTH_BYTES_MAX + 1}, "memory is not flat"),
         ({"ended": ["server-0"]}, "server-0 ended"),
         ({"alive": {"server-0": 30, "storage-0": 0}}, "no probe of storage-0 was answered"),

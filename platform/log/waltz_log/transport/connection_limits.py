@@ -35,7 +35,7 @@ class ConnectionLimits(NamedTuple):
     streams_per_principal: int = 16_384
     direct_per_principal: int = 64
     received_per_principal: int = 128 * 1024 * 1024
-    unread_per_principal: int = 128 * 1024 * 1024
+    unread_per_principal: int = 64 * 1024 * 1024
 
     @property
     def costs(self) -> dict[Cost, int]:

@@ -291,7 +291,9 @@ class _Calls:
                         self._forwarded.bytes_from_owners += len(message)
                         await context.write(message)
                         continue
-                    async with await self._gate.unread.acquire(caller(), size):
+                    room = await self._gate.unread.acquire(caller(), size)
+                    room.shrink(size)
+                    async with room:
                         if (message := await call.read()) is EOF:
                             break
                         self._forwarded.bytes_from_owners += len(message)

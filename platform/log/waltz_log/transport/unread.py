@@ -4,8 +4,8 @@ Room is acquired before a message is made, for as many bytes as it can have, and
 A principal whose callers do not read waits for its own room, and no other principal notices. So that callers that read are not kept waiting by others
 of the same principal that do not, the message that has waited longest ends its stream if it is older than `UNREAD_S` and its room is needed.
 
-In a few passes of the event loop one message of a principal begins. A commit that wakes hundreds of its feeds would otherwise make hundreds of frames
-in one pass, while the appends of all others wait.
+A principal begins at most one message in a pass of the event loop, and after a large one none for some passes. A commit that wakes hundreds of its
+feeds would otherwise make hundreds of frames in one pass, while the appends of all others wait.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ __all__ = ["UNREAD_S", "Room", "Unread"]
 UNREAD_S: Final = 10.0
 """How long a message may stay unread while others of its principal wait for room."""
 
-PASSES: Final = 4
-"""A message of 1 MiB needs 1 ms of the loop, and an append several passes. Where nobody else has work, a pass needs some microseconds."""
+PASS_BYTES: Final = 256 * 1024
+"""For each of these a message delays the next one by another pass. A message of 1 MiB takes 1 ms of the loop, and an append takes several passes.
+When nobody else has work, a pass takes some microseconds."""
 
 
 class _OfPrincipal:
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.rooms: dict[Room, None] = {}
         """The oldest first."""
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.has_begun = False
-        """Whether a message began within the last `PASSES` of the event loop."""
+        self.pause = 0
+        """Passes of the event loop until its next message may begin."""
 
 
 class Room:
     """The room of one message. Use it as a context around its sending, which ends with `QuotaExceeded` if the room is needed and the peer does not
     read."""
 
-    def __init__(self, unread: Unread, principal: str | None, size: int) -> None:
+    def __init__(self, unread: Unread, of: _OfPrincipal | None, size: int) -> None:
+        """`of`: None: it is not counted."""
         self._unread = unread
-        self.principal = principal
+        self._of = of
         self.size = size
         self.since_s = asyncio.get_running_loop().time()
         self._limit = asyncio.timeout(None)
@@ -69,15 +72,17 @@ class Room:
         try:
             await self._limit.__aexit__(*details)  # type: ignore[arg-type]  # as Python calls it
         except TimeoutError:
-            raise self._unread.exceeded(self.principal) from None
+            raise self._unread.exceeded(None if self._of is None else self._of.name) from None
 
     def shrink(self, size: int) -> None:
         """The message turned out to be that small."""
-        self._unread.shrink(self, size)
+        if self._of is not None:
+            self._unread.shrink(self, self._of, size)
 
     def release(self) -> None:
         """Once or more often."""
-        self._unread.release(self)
+        if self._of is not None:
+            self._unread.release(self, self._of)
 
 
 class Unread:
@@ -94,24 +99,30 @@ class Unread:
         principal = counted_principal(peer) if self._bytes_max else None
         if principal is None:
             return Room(self, None, 0)
-        of = self._principals.setdefault(principal, _OfPrincipal())
+        of = self._principals.get(principal)
+        if of is None:
+            of = self._principals[principal] = _OfPrincipal(principal)
         size = min(size, self._bytes_max)
-        if of.waiting or of.has_begun or not self._costs.fits(principal, Cost.UNREAD_BYTES, size):
+        if of.waiting or of.pause or not self._fits(of, size):
             return None
-        self._begin(principal, of)
-        return self._grant(of, principal, size)
+        self._pause(of, 1)
+        return self._grant(of, size)
 
-    def _begin(self, principal: str, of: _OfPrincipal) -> None:
-        """A message begins: the next one does so after `PASSES`."""
-        of.has_begun = True
-        self._pass(principal, of, PASSES)
+    def _fits(self, of: _OfPrincipal, size: int) -> bool:
+        return self._costs.fits(of.name, Cost.UNREAD_BYTES, size)
 
-    def _pass(self, principal: str, of: _OfPrincipal, left: int) -> None:
-        if left:
-            asyncio.get_running_loop().call_soon(self._pass, principal, of, left - 1)
+    def _pause(self, of: _OfPrincipal, passes: int) -> None:
+        """Its next message begins that much later."""
+        if not of.pause and passes:
+            asyncio.get_running_loop().call_soon(self._count_down, of)
+        of.pause += passes
+
+    def _count_down(self, of: _OfPrincipal) -> None:
+        of.pause -= 1
+        if of.pause:
+            asyncio.get_running_loop().call_soon(self._count_down, of)
         else:
-            of.has_begun = False
-            self._continue(principal, of)
+            self._continue(of)
 
     async def acquire(self, peer: Identity | None, size: int) -> Room:
         room = self.acquire_now(peer, size)
@@ -123,57 +134,54 @@ class Unread:
         of = self._principals[principal]
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         of.waiting.append((size, turn))
-        self._need_oldest(principal, of)
+        self._need_oldest(of)
         try:
             await turn
         except asyncio.CancelledError:
             of.waiting = deque(each for each in of.waiting if each[1] is not turn)
             if turn.done() and not turn.cancelled():  # its room was reserved already
                 self._costs.release(principal, Cost.UNREAD_BYTES, size)
-            self._continue(principal, of)
+            self._continue(of)
             raise
         self._costs.release(principal, Cost.UNREAD_BYTES, size)  # reserved for this task when its turn came
-        return self._grant(of, principal, size)
+        return self._grant(of, size)
 
-    def _grant(self, of: _OfPrincipal, principal: str, size: int) -> Room:
-        self._costs.charge(principal, Cost.UNREAD_BYTES, size)
-        room = Room(self, principal, size)
+    def _grant(self, of: _OfPrincipal, size: int) -> Room:
+        self._costs.charge(of.name, Cost.UNREAD_BYTES, size)
+        room = Room(self, of, size)
         of.rooms[room] = None
-        self._need_oldest(principal, of)
+        self._need_oldest(of)
         return room
 
-    def release(self, room: Room) -> None:
-        if room.principal is None:
-            return
-        of = self._principals.get(room.principal)
-        if of is None or room not in of.rooms:
-            return
-        del of.rooms[room]
-        self._costs.release(room.principal, Cost.UNREAD_BYTES, room.size)
-        self._continue(room.principal, of)
+    def release(self, room: Room, of: _OfPrincipal) -> None:
+        if room in of.rooms:
+            del of.rooms[room]
+            self._costs.release(of.name, Cost.UNREAD_BYTES, room.size)
+            self._continue(of)
 
-    def shrink(self, room: Room, size: int) -> None:
-        if room.principal is None or size >= room.size:
-            return
-        self._costs.release(room.principal, Cost.UNREAD_BYTES, room.size - size)
-        room.size = size
-        self._continue(room.principal, self._principals[room.principal])
+    def shrink(self, room: Room, of: _OfPrincipal, size: int) -> None:
+        self._pause(of, size // PASS_BYTES)
+        if room in of.rooms and size < room.size:
+            self._costs.release(of.name, Cost.UNREAD_BYTES, room.size - size)
+            room.size = size
+            self._continue(of)
 
-    def _continue(self, principal: str, of: _OfPrincipal) -> None:
+    def _continue(self, of: _OfPrincipal) -> None:
         """Wakes the one whose turn it is. Its room is reserved until it runs."""
-        while of.waiting and not of.has_begun and self._costs.fits(principal, Cost.UNREAD_BYTES, of.waiting[0][0]):
+        while of.waiting and not of.pause and self._fits(of, of.waiting[0][0]):
             size, turn = of.waiting.popleft()
             if not turn.done():
-                self._begin(principal, of)
-                self._costs.charge(principal, Cost.UNREAD_BYTES, size)
+                self._costs.charge(of.name, Cost.UNREAD_BYTES, size)
                 turn.set_result(None)
-        self._need_oldest(principal, of)
-        if not of.waiting and not of.has_begun and not of.rooms and not self._costs.held(principal, Cost.UNREAD_BYTES):
-            self._principals.pop(principal, None)
+                self._pause(of, 1)
+        self._need_oldest(of)
+        is_idle = not of.waiting and not of.pause and not of.rooms and not self._costs.held(of.name, Cost.UNREAD_BYTES)
+        if is_idle and self._principals.get(of.name) is of:  # a cancelled caller may come back to one that is gone
+            del self._principals[of.name]
 
-    def _need_oldest(self, principal: str, of: _OfPrincipal) -> None:
-        """If another message waits for room."""
-        if of.rooms and of.waiting and not self._costs.fits(principal, Cost.UNREAD_BYTES, of.waiting[0][0]):
+    def _need_oldest(self, of: _OfPrincipal) -> None:
+        """Asks the oldest room to end if the first that waits does not fit."""
+        if of.rooms and of.waiting and not self._fits(of, of.waiting[0][0]):
             next(iter(of.rooms)).need()
 
     def exceeded(self, principal: str | None) -> QuotaExceeded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ ADA, BOB = (Identity(name, frozenset({Role.READER})) for name in ("ada", "bob"))
 NODE = Identity("a node", frozenset({Role.NODE}))
 
 
-async def _passes(count: int = unread.PASSES + 1) -> None:
+async def _passes(count: int = 3) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -38,22 +39,48 @@ async def test_a_principal_waits_for_its_own_room_and_no_other_does() -> None:
     assert rooms.held("ada") == 0
 
 
-async def test_messages_of_a_principal_begin_some_passes_of_the_loop_apart() -> None:
+@pytest.mark.parametrize(("size", "apart"), [(1, 1), (unread.PASS_BYTES, 2), (4 * unread.PASS_BYTES, 5)])
+async def test_messages_of_a_principal_begin_in_different_passes_of_the_loop(size: int, apart: int) -> None:
     """A commit that wakes hundreds of its feeds would otherwise make hundreds of frames in one pass, while all others wait."""
-    rooms = Unread(1000)
-    assert rooms.acquire_now(ADA, 1) is not None
-    assert rooms.acquire_now(ADA, 1) is None
-    assert rooms.acquire_now(BOB, 1) is not None, "each principal has its own"
-    waiting = [asyncio.ensure_future(rooms.acquire(ADA, 1)) for _ in range(3)]
-    begun = []
-    for _ in range(4 * (unread.PASSES + 2)):
+    rooms, begun, passes = Unread(1 << 30), list[int](), 0
+
+    async def send() -> None:
+        room = await rooms.acquire(ADA, 8 * unread.PASS_BYTES)
+        begun.append(passes)
+        room.shrink(size)
+        room.release()
+
+    sending = [asyncio.ensure_future(send()) for _ in range(4)]
+    while not all(each.done() for each in sending):
+        passes += 1
         await asyncio.sleep(0)
-        begun.append(sum(each.done() for each in waiting))
-    assert begun[-1] == 3
-    first, second, third = (begun.index(count) for count in (1, 2, 3))
-    assert min(first + 1, second - first, third - second) >= unread.PASSES
-    for each in waiting:
-        each.result().release()
+        assert passes < 100
+        other = rooms.acquire_now(BOB, 1)
+        assert passes % 9 or other is not None, "each principal has its own"
+        if other is not None:
+            other.release()
+    assert {later - earlier for earlier, later in pairwise(begun[1:])} == {apart}
+
+
+@pytest.mark.parametrize("passes", range(8))
+async def test_a_cancelled_caller_leaves_the_room_of_later_ones_alone(passes: int) -> None:
+    """Its principal may have been forgotten meanwhile, and have come back."""
+    rooms = Unread(10)
+
+    async def send(size: int) -> None:
+        async with await rooms.acquire(ADA, size):
+            await asyncio.sleep(0)
+
+    await send(4)
+    waiting = asyncio.ensure_future(send(4))
+    await _passes(passes)
+    later = [asyncio.ensure_future(send(6)) for _ in range(3)]
+    waiting.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(waiting, *later, return_exceptions=True)
+        await send(6)
+    await _passes()
+    assert (rooms.held("ada"), rooms.principals) == (0, 0)
 
 
 async def test_room_is_returned_when_a_message_turns_out_to_be_smaller_and_when_it_was_sent() -> None:

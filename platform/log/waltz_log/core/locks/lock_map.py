@@ -1,17 +1,19 @@
 """A map from locks to the ids of their last writers, in two flat arrays: the locks of a frame are found and written together.
 
-A dict needs a hundred bytes for each lock, and its lookups wait for memory one after another. Here a lock needs 32 to 64 bytes, and numpy's lookups
-wait together. Open addressing: a lock is at the place that its hash names, or at the next one that is free. At least half of the places are free.
-Locks are never removed: `LockTable` forgets a whole map at a time.
+A dict needs a hundred bytes for each lock, and waits for memory once for each lookup. Here a lock needs 32 to 96 bytes, and numpy has many reads in
+flight at the same time. Open addressing: a lock is at the place that its hash names, or at the next one that is free. At least a quarter of the
+places is free, and at least half in a map that still grows. Locks are never removed: `LockTable` forgets a whole map at a time.
 
-A map that is full gets twice the places, and its locks move there in pieces: a few with each lock that is new, and those that are looked up at once.
-To move a million together needs 90 ms, in which a server serves nobody.
+A map that is full gets twice the places. Its locks move there piece by piece: some with each new lock, and each lock that is looked up, immediately.
+Moving a million at once takes 90 ms, during which a server does nothing else.
 
 Locks come from clients, which could choose many that share a place. So the hash multiplies by a number that they do not know.
 """
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -33,38 +35,52 @@ _PAGE: Final = 512
 
 _64_BITS: Final = (1 << 64) - 1
 
-READY_IN: Final = 4
-"""The next places are prepared while the last one of so many parts of the present ones becomes full."""
+PREPARED_PART: Final = 4
+"""The next table is prepared while the last quarter of the present one fills."""
 
 FREE: Final = 0
 MOVED: Final = 1
-"""What is at a place beside the complement of a writer, which is negative: new memory has free places without being written. Of the places that a
-map had before it grew, those whose lock has moved are not free: another lock may be behind them."""
+"""`stored` is one of these, or the complement of a writer, which is negative. Fresh memory is zero, so all places are free. `MOVED` marks a place of
+the former table whose lock has moved. It is not free: a search must go past it."""
 
 MOVED_AT_ONCE: Final = 1 << 12
-"""A map with no more places moves its locks together."""
+"""A map of at most this many places moves all its locks in one step."""
 
-MOVED_EACH: Final = 8
+MOVED_EACH: Final = 4
+"""Former places that are emptied for each new lock. With 2, the last lock would move just before the map is full again."""
+
 MOVED_MIN: Final = 4096
-"""Places from which locks move for each new lock, at least so many places at a time: numpy's calls cost as much for one. With 2 for each, the last
-lock would move just before the map is full again."""
+"""Former places that are emptied at a time, at least: a call of numpy costs as much for one."""
 
 FEW_ASTRAY: Final = 24
-"""If no more locks of a frame are not at their first place, they are found one by one."""
+"""Up to this many locks that are not at their first place are found one by one."""
+
+LARGE_BYTES: Final = 1 << 20
 
 Int64s = NDArray[np.int64]
 
 
+def _zeros(count: int) -> Int64s:
+    """int64[count]. Of a large array the system provides each page of 4 KiB when it is touched. numpy would ask for huge pages of 2 MiB, and each of
+    them takes 10 ms in a virtual machine."""
+    if 8 * count < LARGE_BYTES or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(count, dtype=np.int64)
+    memory = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.int64)
+
+
 class _Places:
-    """2 to the power of `bits` places. `stored`: what is at each of them; a free place may hold any lock."""
+    """2 to the power of `bits` places. `stored`: what is at each of them. The lock at a free place means nothing."""
 
     def __init__(self, bits: int, multiplier: int) -> None:
         self._multiplier, self._shift = multiplier, 64 - bits
-        self._multiplier_u8, self._shift_u8 = np.uint64(multiplier), np.uint64(self._shift)
+        self._multiplier_u64, self._shift_u64 = np.uint64(multiplier), np.uint64(self._shift)
         self._mask = (1 << bits) - 1
         self._touched = 0
-        self.locks: Int64s = np.zeros(1 << bits, dtype=np.int64)
-        self.stored: Int64s = np.zeros(1 << bits, dtype=np.int64)
+        self.locks = _zeros(1 << bits)
+        self.stored = _zeros(1 << bits)
         # Views of the same memory: numpy needs several times as long for one element.
         self.lock_at, self.stored_at = self.locks.data, self.stored.data
 
@@ -87,7 +103,7 @@ class _Places:
 
     def find_all(self, locks: Int64s) -> Int64s:
         """int64[n]: as `find`."""
-        places = (locks.view(np.uint64) * self._multiplier_u8 >> self._shift_u8).view(np.int64)
+        places = (locks.view(np.uint64) * self._multiplier_u64 >> self._shift_u64).view(np.int64)
         (astray,) = (self.locks.take(places) != locks).nonzero()
         while len(astray) > FEW_ASTRAY:
             at, mine = places[astray], locks[astray]
@@ -120,14 +136,14 @@ class _Places:
 
 
 class _Former:
-    """The places that a map had before it grew, and how many of them, from the first, are empty by now."""
+    """The places that a map had before it grew. Those below `emptied` have been emptied."""
 
     def __init__(self, places: _Places) -> None:
         self.places = places
         self.emptied = 0
 
     def take(self, places: Int64s) -> tuple[Int64s, Int64s]:
-        """The locks that are still at these places, of which several may be the same, and what is stored with them. They are gone then."""
+        """The locks that are still at these places, of which several may be the same, and what is stored with them. Removes them."""
         left = np.unique(places[self.places.stored.take(places) < FREE])
         found = self.places.locks.take(left), self.places.stored.take(left)
         self.places.stored[left] = MOVED
@@ -144,8 +160,8 @@ class _Former:
 
 
 class LockMap:
-    """Locks are signed 64-bit numbers. `multiplier`: odd, 64 bits. `count_max`: with about so many locks the map is given up, so it does not grow for
-    some more. Places, as `places` returns them, are valid until another lock is looked up or written."""
+    """Locks are signed 64-bit numbers. `multiplier`: odd, 64 bits. `count_max`: the owner drops the map at about this many locks. Near that, it fills
+    up further instead of growing. Places, as `places` returns them, are valid until another lock is looked up or written."""
 
     def __init__(self, multiplier: int = MULTIPLIER, count_max: int = COUNT_MAX) -> None:
         self._multiplier = multiplier
@@ -155,22 +171,22 @@ class LockMap:
         self._former: _Former | None = None
         self._next: _Places | None = None
         self._owed = 0
-        """Former places whose locks should have moved by now."""
+        """Former places that should have been emptied by now, and were not yet."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
-    def _is_last(self) -> bool:
-        """Whether the map is given up before it grows once more."""
+    def _is_dropped_next(self) -> bool:
+        """Whether the owner drops the map before it has to grow again."""
         return len(self._now) >= 2 * self._count_max
 
     def _reserve(self, more: int) -> bool:
         """Makes room for this number of new locks. Returns whether all places changed."""
         places, needed = len(self._now), 2 * (self._count + more)
-        if needed <= places or (self._is_last and 2 * needed <= 3 * places):
+        if needed <= places or (self._is_dropped_next and 2 * needed <= 3 * places):
             return False
-        self._move(len(self._now))  # few are left, if any
+        self._move(len(self._now))  # finishes the move before; almost nothing is left
         bits = (needed - 1).bit_length()
         self._former = _Former(self._now)
         self._now = self._next if self._next is not None and len(self._next) == 1 << bits else _Places(bits, self._multiplier)
@@ -197,12 +213,12 @@ class LockMap:
                 self._owed = 0
 
     def _prepare(self, new: int) -> None:
-        """Of a map that is soon full, the memory of the next places: to get tens of MiB from the system together needs tens of milliseconds."""
+        """When the map is nearly full, gets the memory of the next places in small steps: tens of MiB at once take tens of milliseconds."""
         places = len(self._now)
-        if self._next is None and not self._is_last and places >= MOVED_AT_ONCE and 2 * self._count >= places - places // READY_IN:
+        if self._next is None and not self._is_dropped_next and places >= MOVED_AT_ONCE and 2 * self._count >= places - places // PREPARED_PART:
             self._next = _Places(places.bit_length(), self._multiplier)
         if self._next is not None:
-            self._next.touch(4 * READY_IN * new)
+            self._next.touch(4 * PREPARED_PART * new)  # the last part takes places / 2 / PREPARED_PART locks, and the next table has 2 * places
 
     def as_dict(self) -> dict[int, int]:
         """By lock: its last writer."""
@@ -259,8 +275,8 @@ class LockMap:
         return ~self._now.stored.take(places)
 
     def put_all(self, locks: Int64s, places: Int64s, before: Int64s, writers: Int64s) -> bool:
-        """`before`: the result of `writers_at(places)`. Returns False and leaves the content unchanged if a lock is there twice, with different
-        writers. May change `places`."""
+        """`before`: the result of `writers_at(places)`. No two locks of one call have the same writer. Returns False and leaves the content unchanged
+        if a lock is there twice. May change `places`."""
         (new,) = (before == ABSENT).nonzero()
         stored = ~writers
         if len(new):

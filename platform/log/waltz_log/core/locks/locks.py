@@ -125,7 +125,7 @@ class LockTable:
         """A floor, and every lock that was written above it with its last writer: the newest of them, at most this many."""
         parts = [found.items() for found in (self._old, self._young)]
         locks, writers = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        looked_at = 2 * entries_max + 2  # a lock that both maps have is there twice
+        looked_at = 2 * entries_max + 2  # a lock may be in both maps
         if len(writers) > looked_at:
             latest = np.argpartition(writers, -looked_at)[-looked_at:]
             locks, writers = locks[latest], writers[latest]

@@ -121,7 +121,7 @@ class ServerSettings(NodeSettings):
     lock_entries_max: int = Field(
         default=1_000_000,
         ge=1000,
-        description="Locks that a partition remembers exactly, 32 to 64 bytes each. With fewer, slow clients get needless conflicts.",
+        description="Locks that a partition remembers exactly, 32 to 96 bytes each. With fewer, slow clients get needless conflicts.",
     )
     checkpoint_transactions: int = Field(
         default=2_000_000,

@@ -13,7 +13,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.record_layout import SEALED_HEADER_BYTES
 from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
-from waltz_log.server.mounts.feed_frames import FeedFrame, PartitionFrames
+from waltz_log.server.mounts.feed_frames import FRAME_BLOCKS_MAX, FeedFrame, PartitionFrames
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.replication.memory import Run, cut
 from waltz_log.server.replication.store_session import StoreSession
@@ -36,7 +36,7 @@ class Feed:
         found = self._frames.find(headers, first, target)
         if found is not None:
             return found
-        blocks = cut(self._memory.window.blocks_from(first, target, self.bytes_max), first, target)
+        blocks = cut(self._memory.window.blocks_from(first, target, self.bytes_max, FRAME_BLOCKS_MAX), first, target)
         if blocks:
             return self._frames.make(headers, blocks, target)
         run = self._frames.headers_from(first) if headers else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.sealed_headers import seal_headers
@@ -18,7 +19,10 @@ from waltz_log.server.replication.memory import Run, Runs
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import message_of
 
-__all__ = ["FeedFrame", "PartitionFrames"]
+__all__ = ["FRAME_BLOCKS_MAX", "FeedFrame", "PartitionFrames"]
+
+FRAME_BLOCKS_MAX: Final = 256
+"""Encoding a block costs microseconds, however small it is, and appends of a few records at a time make thousands of them in one MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,8 @@ class PartitionFrames:
         return frame
 
     def make(self, headers: bool, blocks: list[Block], target: int, *, headers_cut: bool = False) -> FeedFrame:
-        """`headers`: of headers alone. `headers_cut`: the blocks hold nothing else."""
-        frame = _encode(blocks, target, headers=headers, headers_cut=headers_cut)
+        """`headers`: of headers alone. `headers_cut`: the blocks hold nothing else. Of the blocks, as many as one frame may have."""
+        frame = _encode(blocks[:FRAME_BLOCKS_MAX], target, headers=headers, headers_cut=headers_cut)
         self.made += 1
         if not self._closed:
             known = self._frames.pop((headers, frame.first), None)

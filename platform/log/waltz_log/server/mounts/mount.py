@@ -7,7 +7,6 @@ read stops only its own writer: one frame waits for it, and a bounded number of 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import struct
 from collections import deque
@@ -30,7 +29,7 @@ from waltz_log.server.mounts.feed_frames import FeedFrame
 from waltz_log.server.ordering.sequencer import Answers
 from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.unread import Unread
+from waltz_log.transport.unread import Room, Unread
 
 __all__ = ["ANSWER_BYTES_MAX", "Mount", "expect_mount"]
 
@@ -215,35 +214,39 @@ class Mount:
 
     async def _feed(self, target: int) -> None:
         """One frame of the feed. Between two, and while room for one is awaited or one is read from a replica, answers go out."""
-        size = self._source.bytes_max
-        room = self._unread.acquire_now(self.caller, size)
-        if room is None:
-            room = await self._while_answering(self._unread.acquire(self.caller, size))
-        try:
+        size, rooms = self._source.bytes_max, list[Room]()
+
+        async def wait_for_room() -> None:
+            rooms.append(await self._unread.acquire(self.caller, size))
+
+        try:  # a room that is granted while this mount ends is returned too
+            if (at_once := self._unread.acquire_now(self.caller, size)) is not None:
+                rooms.append(at_once)
+            else:
+                await self._while_answering(wait_for_room())
             frame = self._source.ready(self._headers, self._fed + 1, target)
             if frame is None:
                 frame = await self._while_answering(self._source.fetch(self._headers, self._fed + 1, target))
+            (room,) = rooms
             room.shrink(frame.size)
             async with room:
                 await self._send_frame(frame)
         finally:
-            room.release()
+            for each in rooms:
+                each.release()
 
     async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Answers go out meanwhile."""
         working = start_task(work)
-        answering: asyncio.Future[None] | None = None
+        working.add_done_callback(lambda _: self._wake.notify())
         try:
             while not working.done():
-                answering = start_task(self._wake.wait_for(self._has_answers))
-                await asyncio.wait([working, answering], return_when=asyncio.FIRST_COMPLETED)
-                if answering.done():
-                    outcome_of(answering)
+                await self._wake.wait_for(lambda: working.done() or self._has_answers())
+                if self._has_answers():
                     await self._send_answers()
-                answering.cancel()
             return outcome_of(working)
         finally:
-            await end_tasks([working, *([] if answering is None else [answering])])
+            await end_tasks([working])
 
     async def _send_frame(self, frame: FeedFrame) -> None:
         await self._stream.send(frame.message)

@@ -1,8 +1,8 @@
 """Cuts a received frame into pieces that are ordered one after the other, so that no frame holds the event loop for long.
 
 A frame may have the locks and transactions that fit into 16 MiB: two million locks take seconds. Each piece becomes part of a block of its own, and
-other partitions and other clients are served between two. A piece is cut when it is queued. The outcome is the same, because the transactions of a
-frame are decided one by one, in order. Pure.
+other partitions and other clients are served between two. A piece is cut when it is about to be queued. The outcome is the same, because the
+transactions of a frame are decided one by one, in order. Pure.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.server.ordering.sequencer import ReceivedFrame
 from waltz_log.transport.large_messages import AppendColumns
 
-__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "UNUSUAL", "is_long", "pieces_of", "usual_locks"]
+__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "UNUSUAL_WEIGHT", "is_long", "lock_cost", "pieces_of"]
 
-PIECE_LOCKS: Final = 4096
-"""For one block, in the usual frame, where each transaction has one write lock: up to 2 ms."""
+PIECE_LOCKS: Final = 2048
+"""For one block, in the usual frame, where each transaction has one write lock: 1 ms, or up to 5 ms if a transaction conflicts, because all are then
+judged one by one."""
 
-UNUSUAL: Final = 4
-"""As many usual locks cost what one of another frame does, which is judged for itself. `UNUSUAL * 765` fit: one transaction can have so many."""
+UNUSUAL_WEIGHT: Final = 2
+"""A lock of any other frame costs as much as this many usual ones, because it is always judged by itself. One transaction can have 765 locks."""
 
 PIECE_TRANSACTIONS: Final = 8192
-"""For one block: up to 8 ms where each is refused or in a range of its own."""
+"""For one block: up to 8 ms if each is refused, or answered as a range of its own."""
 
 
 def is_long(transactions: int, locks: int) -> bool:
-    """Whether so much is too much for one block. `locks`: as `usual_locks` counts them."""
+    """Whether this is too much for one block. `locks`: as `lock_cost` counts them."""
     return transactions > PIECE_TRANSACTIONS or locks > PIECE_LOCKS
 
 
-def usual_locks(frame: ReceivedFrame) -> int:
-    """As many locks of the usual frame cost what those of this one do."""
+def lock_cost(frame: ReceivedFrame) -> int:
+    """What the locks of the frame cost, in locks of the usual frame."""
     return len(frame.locks) // 8 * _weight(frame)
 
 
 def _weight(frame: ReceivedFrame) -> int:
-    return 1 if not frame.locks or frame.lock_counts == ONE_WRITE * frame.count else UNUSUAL
+    return 1 if not frame.locks or frame.lock_counts == ONE_WRITE * frame.count else UNUSUAL_WEIGHT
 
 
 def pieces_of(frame: ReceivedFrame) -> Iterator[ReceivedFrame]:
     """The frame itself if it is short, or if its columns do not fit each other: then the sequencer fails it at once. Later pieces `follow` the first,
     and share its verdict on quotas."""
     count = frame.count
-    if not is_long(count, usual_locks(frame)):
+    if not is_long(count, lock_cost(frame)):
         yield frame
         return
     per_transaction = np.frombuffer(frame.lock_counts, dtype=np.uint8).astype(np.int64)

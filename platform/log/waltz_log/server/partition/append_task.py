@@ -30,7 +30,7 @@ from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.append_traces import AppendTraces, TracedAppend
 from waltz_log.server.ordering.conflicts import Conflict
-from waltz_log.server.ordering.frame_pieces import is_long, pieces_of, usual_locks
+from waltz_log.server.ordering.frame_pieces import is_long, lock_cost, pieces_of
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.replication.store_session import StoreSession
@@ -191,7 +191,7 @@ class AppendTask:
             head = self._queue[0]
             if isinstance(head, _Barrier) or (frames and size + head.size > self._settings.block_bytes_max):
                 break
-            count, locks = count + head.count, locks + usual_locks(head)
+            count, locks = count + head.count, locks + lock_cost(head)
             if frames and is_long(count, locks):
                 break
             if (meter := head.appender.meter) is not None:

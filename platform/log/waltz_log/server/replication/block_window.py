@@ -4,6 +4,7 @@ mark and older ones while the memory is not needed. Blocks are consecutive. Uses
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 
 from waltz_log.core.formats.block import Block
@@ -43,14 +44,14 @@ class BlockWindow:
             return None
         return self._blocks[bisect_right(self._firsts, transaction_id) - 1]
 
-    def blocks_from(self, transaction_id: int, last: int, bytes_max: int) -> list[Block]:
+    def blocks_from(self, transaction_id: int, last: int, bytes_max: int, blocks_max: int = sys.maxsize) -> list[Block]:
         """Consecutive blocks from the one that holds the id up to that of `last`, of about `bytes_max` together, at least one; none where the id is
         not held."""
         if transaction_id < self.first_transaction_id or transaction_id > self._last:
             return []
         start = stop = bisect_right(self._firsts, transaction_id) - 1
-        size = 0
-        while stop < len(self._blocks) and self._firsts[stop] <= last and (stop == start or size + len(self._blocks[stop].records) <= bytes_max):
+        size, end = 0, min(len(self._blocks), start + blocks_max)
+        while stop < end and self._firsts[stop] <= last and (stop == start or size + len(self._blocks[stop].records) <= bytes_max):
             size += len(self._blocks[stop].records)
             stop += 1
         return self._blocks[start:stop]

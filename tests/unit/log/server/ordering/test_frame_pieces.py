@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from waltz_log.core.formats.records import encode_record
 from waltz_log.server.ordering import frame_pieces
-from waltz_log.server.ordering.frame_pieces import PIECE_LOCKS, PIECE_TRANSACTIONS, UNUSUAL, is_long, pieces_of, usual_locks
+from waltz_log.server.ordering.frame_pieces import PIECE_LOCKS, PIECE_TRANSACTIONS, UNUSUAL_WEIGHT, is_long, lock_cost, pieces_of
 from waltz_log.server.ordering.sequencer import Appender, ReceivedFrame, Sequencer
 from waltz_log.transport.large_messages import AppendColumns
 
@@ -74,17 +74,17 @@ def test_the_largest_frame_becomes_pieces_that_are_short() -> None:
     appender = _appender()
     pieces = list(pieces_of(_frame([(10, list(range(at, at + 100)), list(range(at, at + 155))) for at in range(2000)], appender)))
     assert sum(piece.count for piece in pieces) == 2000
-    assert not any(is_long(piece.count, usual_locks(piece)) for piece in pieces)
+    assert not any(is_long(piece.count, lock_cost(piece)) for piece in pieces)
     assert len(list(pieces_of(_frame([(10, [], [])] * (PIECE_TRANSACTIONS + 1), appender)))) == 2
-    assert PIECE_LOCKS // UNUSUAL >= 3 * 255, "one transaction can have so many"
+    assert PIECE_LOCKS // UNUSUAL_WEIGHT >= 3 * 255, "one transaction can have so many"
 
 
-def test_a_lock_of_the_usual_frame_costs_a_quarter() -> None:
+def test_a_lock_of_the_usual_frame_costs_half() -> None:
     """A frame of one write lock for each transaction is judged in columns, and any other lock by lock."""
     usual = _frame([(10, [at], []) for at in range(PIECE_LOCKS)], _appender())
     unusual = _frame([(10, [at], []) for at in range(PIECE_LOCKS - 1)] + [(10, [], [1])], _appender())
     assert [piece.count for piece in pieces_of(usual)] == [PIECE_LOCKS]
-    assert [piece.count for piece in pieces_of(unusual)] == [PIECE_LOCKS // UNUSUAL] * UNUSUAL
+    assert [piece.count for piece in pieces_of(unusual)] == [PIECE_LOCKS // UNUSUAL_WEIGHT] * UNUSUAL_WEIGHT
 
 
 def test_a_frame_whose_columns_do_not_fit_is_left_to_the_sequencer(monkeypatch: pytest.MonkeyPatch) -> None:
