@@ -38,7 +38,7 @@ def _gate_after_the_request() -> None:
 
 
 def _frames_in_one_piece() -> None:
-    setattr(append_task, "pieces_of", lambda frame: [frame])  # noqa: B010  # as above
+    setattr(append_task, "pieces_of", lambda frame, weights: [frame])  # noqa: B010  # as above
 
 
 def _unread_without_limit() -> None:

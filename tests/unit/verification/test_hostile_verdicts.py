@@ -27,7 +27,7 @@ from verification.hostile.target import Hostile, Outcome, Target
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.records import decode_record, encode_records
 from waltz_log.errors import ConnectionLost, CorruptData, PermissionDenied
-from waltz_log.server.ordering.frame_pieces import pieces_of
+from waltz_log.server.ordering.frame_pieces import LockWeights, pieces_of
 from waltz_log.server.ordering.sequencer import ReceivedFrame, Sequencer
 from waltz_log.testing import SyncInMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
@@ -115,7 +115,7 @@ def test_the_frame_of_locks_is_as_large_as_a_frame_may_be_and_its_locks_are_judg
     frame = locks_frame(hostile, 0, pb.MountResponse(generation=3, high_water_mark=mark))
     assert len(frame.locks) == 8 * sum(frame.lock_counts) == 8 * LOCKED * LOCKS_EACH
     assert MAX_FRAME_BYTES - (2 << 20) < frame.ByteSize() < MAX_FRAME_BYTES
-    pieces = list(pieces_of(ReceivedFrame(_Appender(), frame)))  # type: ignore[arg-type]  # it gets no answers here
+    pieces = list(pieces_of(ReceivedFrame(_Appender(), frame), LockWeights()))  # type: ignore[arg-type]  # it gets no answers here
     assert len(pieces) > 100, "columns that do not fit each other stay in one piece, which is refused"
     sequencer = Sequencer(0, 3, mark, lock_entries_max=1 << 20, record_bytes_max=1 << 20)
     found = sequencer.sequence(pieces[:1], 0, mark)

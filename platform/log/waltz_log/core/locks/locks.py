@@ -78,6 +78,8 @@ class LockTable:
 
     def __init__(self, floor: int, entries_max: int, multiplier: int = MULTIPLIER) -> None:
         self.few_locks = FEW_LOCKS
+        self.judged_singly = 0
+        """Locks that were judged by themselves, and not with the others of their frame, in all."""
         self._floor = floor
         self._entries_max = max(2, entries_max)
         self._multiplier = multiplier
@@ -156,6 +158,7 @@ class LockTable:
         one_write = len(locks) == total and counts == ONE_WRITE * total
         verdict = self._judge_together(marks, locks, first_transaction_id) if one_write and total >= self.few_locks else None
         if verdict is None:
+            self.judged_singly += len(locks)
             judge = self._judge_one_write if one_write else self._judge_any
             verdict = judge(_Frame(marks, counts, locks, client_id, own), self._writers_of(locks), first_transaction_id)
         self._own_writes.note(client_id, first_transaction_id, verdict.accepted, counts, locks)

@@ -18,38 +18,52 @@ from waltz_log.core.locks.lock_columns import ONE_WRITE
 from waltz_log.server.ordering.sequencer import ReceivedFrame
 from waltz_log.transport.large_messages import AppendColumns
 
-__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "UNUSUAL_WEIGHT", "is_long", "lock_cost", "pieces_of"]
+__all__ = ["PIECE_LOCKS", "PIECE_TRANSACTIONS", "UNUSUAL_WEIGHT", "LockWeights", "is_long", "pieces_of"]
 
-PIECE_LOCKS: Final = 2048
-"""For one block, in the usual frame, where each transaction has one write lock: 1 ms, or up to 5 ms if a transaction conflicts, because all are then
-judged one by one."""
+PIECE_LOCKS: Final = 4096
+"""For one block, in the usual frame, where each transaction has one write lock: 2 ms. More blocks cost throughput."""
 
-UNUSUAL_WEIGHT: Final = 2
-"""A lock of any other frame costs as much as this many usual ones, because it is always judged by itself. One transaction can have 765 locks."""
+UNUSUAL_WEIGHT: Final = 4
+"""A lock that is judged by itself costs as much as this many usual ones. One transaction can have 765 of them."""
+
+MANY: Final = 256
 
 PIECE_TRANSACTIONS: Final = 8192
 """For one block: up to 8 ms if each is refused, or answered as a range of its own."""
 
 
 def is_long(transactions: int, locks: int) -> bool:
-    """Whether this is too much for one block. `locks`: as `lock_cost` counts them."""
+    """Whether this is too much for one block. `locks`: as `LockWeights` counts them."""
     return transactions > PIECE_TRANSACTIONS or locks > PIECE_LOCKS
 
 
-def lock_cost(frame: ReceivedFrame) -> int:
-    """What the locks of the frame cost, in locks of the usual frame."""
-    return len(frame.locks) // 8 * _weight(frame)
+class LockWeights:
+    """What the locks of a partition's frames cost, in usual ones. Locks of any other frame are always judged by themselves. Those of the usual frame
+    are if one transaction of it conflicts, which shows only when they are judged: so after many such locks the next ones count as
+    much, until many were judged together."""
+
+    def __init__(self) -> None:
+        self._usual = 1
+
+    def cost(self, frame: ReceivedFrame) -> int:
+        return len(frame.locks) // 8 * self.of(frame)
+
+    def of(self, frame: ReceivedFrame) -> int:
+        return self._usual if not frame.locks or frame.lock_counts == ONE_WRITE * frame.count else UNUSUAL_WEIGHT
+
+    def judged(self, locks: int, singly: int) -> None:
+        """A block with that many locks was sequenced. `singly`: those that were judged by themselves."""
+        if singly >= MANY:
+            self._usual = UNUSUAL_WEIGHT
+        elif locks >= MANY:
+            self._usual = max(1, self._usual // 2)
 
 
-def _weight(frame: ReceivedFrame) -> int:
-    return 1 if not frame.locks or frame.lock_counts == ONE_WRITE * frame.count else UNUSUAL_WEIGHT
-
-
-def pieces_of(frame: ReceivedFrame) -> Iterator[ReceivedFrame]:
+def pieces_of(frame: ReceivedFrame, weights: LockWeights) -> Iterator[ReceivedFrame]:
     """The frame itself if it is short, or if its columns do not fit each other: then the sequencer fails it at once. Later pieces `follow` the first,
     and share its verdict on quotas."""
     count = frame.count
-    if not is_long(count, lock_cost(frame)):
+    if not is_long(count, weights.cost(frame)):
         yield frame
         return
     per_transaction = np.frombuffer(frame.lock_counts, dtype=np.uint8).astype(np.int64)
@@ -66,8 +80,9 @@ def pieces_of(frame: ReceivedFrame) -> Iterator[ReceivedFrame]:
     before = np.zeros(count + 1, dtype=np.int64)
     if len(per_transaction):
         before[1:] = per_transaction.reshape(-1, 3).sum(axis=1).cumsum()
-    locks_max, start = PIECE_LOCKS // _weight(frame), 0
+    start = 0
     while start < count:
+        locks_max = PIECE_LOCKS // weights.of(frame)
         stop = min(count, start + PIECE_TRANSACTIONS, int(np.searchsorted(before, before[start] + locks_max, side="right")) - 1)
         piece = _piece(frame, start, max(stop, start + 1), before, records)
         piece.follows = start > 0

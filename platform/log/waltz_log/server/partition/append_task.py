@@ -30,7 +30,7 @@ from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.append_traces import AppendTraces, TracedAppend
 from waltz_log.server.ordering.conflicts import Conflict
-from waltz_log.server.ordering.frame_pieces import is_long, lock_cost, pieces_of
+from waltz_log.server.ordering.frame_pieces import LockWeights, is_long, pieces_of
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.replication.store_session import StoreSession
@@ -93,6 +93,7 @@ class AppendTask:
         self._settle_wake = Pulse()
         self._capacity = Pulse()
         self._drained = Pulse()
+        self._weights = LockWeights()
         self._lock_queues: LockQueues[Appender] = LockQueues(totals.lock_wait)
         self._queues_wake = Pulse()
         self._above_log: list[tuple[Appender, list[tuple[int, int]]]] = []
@@ -114,7 +115,7 @@ class AppendTask:
         await self._may_queue(mount, previous)
         frame = ReceivedFrame(mount, message)
         frame.received_s = self._totals.now_s()
-        for piece in pieces_of(frame):
+        for piece in pieces_of(frame, self._weights):
             if previous is not None:
                 await self._may_queue(mount, previous)
             self._queue.append(piece)
@@ -191,7 +192,7 @@ class AppendTask:
             head = self._queue[0]
             if isinstance(head, _Barrier) or (frames and size + head.size > self._settings.block_bytes_max):
                 break
-            count, locks = count + head.count, locks + lock_cost(head)
+            count, locks = count + head.count, locks + self._weights.cost(head)
             if frames and is_long(count, locks):
                 break
             if (meter := head.appender.meter) is not None:
@@ -216,7 +217,9 @@ class AppendTask:
         frames = self._within_quotas(frames)
         self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
         began_s = 0.0 if self._traces is None else self._totals.now_s()
+        judged_singly = self._sequencer.locks.judged_singly
         sequenced = self._sequencer.sequence(frames, self._append_time_ms, max(self._store.committed, self._store.received))
+        self._weights.judged(sum(len(frame.locks) for frame in frames) // 8, self._sequencer.locks.judged_singly - judged_singly)
         traced = None if self._traces is None else self._traces.order(frames, sequenced, began_s, self._totals.now_s())
         block = sequenced.block
         for appender, error in sequenced.broken:
