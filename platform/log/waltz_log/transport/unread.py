@@ -25,7 +25,7 @@ UNREAD_S: Final = 10.0
 
 PASS_BYTES: Final = 256 * 1024
 """For each of these a message delays the next one by another pass. A message of 1 MiB takes 1 ms of the loop, and an append takes several passes.
-When nobody else has work, a pass takes some microseconds."""
+If no other client has work, a pass takes some microseconds."""
 
 
 class _OfPrincipal:
