@@ -106,7 +106,7 @@ smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 t
 strangers: setup ## 10,000 connections of strangers to every port of a secure cluster, under a client that appends; CONNECTIONS=300 SECONDS=12 a shorter run
 	$(BIN)/python -m verification.strangers $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(SECONDS),--seconds $(SECONDS))
 
-hostile: setup ## a million appends beside a client with a certificate and every right except the honest one's, eleven minutes; APPENDS=20000 SECONDS=33 WORKERS=2
+hostile: setup ## a million appends beside a client with a certificate and every right except the honest one's, fourteen minutes; APPENDS=20000 SECONDS=33 WORKERS=2
 	$(BIN)/python -m verification.hostile $(if $(APPENDS),--appends $(APPENDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WORKERS),--workers $(WORKERS))
 
 flood: setup ## three principals without rights call for ten minutes, and the audit trail of earlier denied calls is read; SECONDS=25 RATE=50 WORKERS=2

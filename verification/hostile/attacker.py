@@ -1,8 +1,9 @@
 """A hostile client with a certificate of an application and every right except its victim's. Run as `python -m verification.hostile.attacker`, by
 `run`.
 
-It reads two lines of JSON from stdin: its certificate and its `Target`. It begins one attack after the other, some at once, until its time is over.
-Then it prints one line of JSON: how often each attack was tried, what it achieved (`Outcome`), its errors, and the breaches.
+It reads two lines of JSON from stdin: its certificate and its `Target`. It begins one attack after the other, some at once, until its time is over,
+with pauses in which the honest client is alone again. Then it prints one line of JSON: how often each attack was tried, what it achieved (`Outcome`),
+its errors, the breaches, and when the turns between the pauses began and ended.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ ATTACKS: Final[Mapping[str, Attack]] = {
 PAUSE_S: Final = 1.0
 """Between two attacks. The attacker shares two processors with the cluster, and what it computes itself is no harm that a server does."""
 
+TURN_S: Final = 50.0
+QUIET_S: Final = 10.0
+"""A pause after each turn: how fast the machine is changes within minutes, so each turn is compared with the pause after it."""
+
 AT_ONCE: Final = 2
 ATTACK_S_MAX: Final = 60.0
 BREACHES_MAX: Final = 100
@@ -69,13 +74,22 @@ class Attacker:
         self.achieved: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.breaches: list[str] = []
+        self.turns: list[tuple[float, float]] = []
+        """When each began and ended, by the monotonic clock."""
 
     async def run(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        await asyncio.gather(*(self._attack(until) for _ in range(AT_ONCE)))
+        end = time.monotonic() + seconds
+        while not self.turns or time.monotonic() + TURN_S < end:
+            if self.turns:
+                await asyncio.sleep(QUIET_S)
+            began = time.monotonic()
+            until = began + TURN_S if began + TURN_S + QUIET_S < end else end
+            await asyncio.gather(*(self._attack(until, is_last=until == end) for _ in range(AT_ONCE)))
+            self.turns.append((began, time.monotonic()))
 
-    async def _attack(self, until: float) -> None:
-        while time.monotonic() < until or self._round:
+    async def _attack(self, until: float, *, is_last: bool) -> None:
+        """`is_last`: completes the round."""
+        while time.monotonic() < until or (is_last and self._round):
             if not self._round:
                 self._round = list(ATTACKS)
                 self._hostile.rng.shuffle(self._round)
@@ -105,7 +119,13 @@ async def _main() -> None:
     attacker = Attacker(hostile)
     await attacker.run(target.seconds)
     await hostile.close()
-    found = {"tried": attacker.tried, "achieved": attacker.achieved, "failed": attacker.failed, "breaches": attacker.breaches}
+    found = {
+        "tried": attacker.tried,
+        "achieved": attacker.achieved,
+        "failed": attacker.failed,
+        "breaches": attacker.breaches,
+        "turns": attacker.turns,
+    }
     print(json.dumps(found))
 
 

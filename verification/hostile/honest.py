@@ -1,7 +1,6 @@
 """An application that appends at a steady rate and remembers each receipt. Run as `python -m verification.hostile.honest`, by `run`.
 
-It reads one line of JSON from stdin (`Honest`). A line `hostile` on stdin divides what it measures: what it appended before is the time alone. It
-ends when it has appended its share, and writes what it got to the file of its plan.
+It reads one line of JSON from stdin (`Honest`), ends when it has appended its share, and writes what it got to the file of its plan.
 """
 
 from __future__ import annotations
@@ -47,11 +46,12 @@ class Honest:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """`ids`: the transaction id of each append, by its number; -1: not committed. `alone`: how many were appended before the attack."""
+    """`ids`: the transaction id of each append, by its number; -1: not committed. `began_s`: when each was appended, by the monotonic clock of the
+    machine, which its processes share."""
 
     ids: list[int]
+    began_s: list[float]
     latencies_s: list[float]
-    alone: int
     failed: list[str]
     client_id: int
 
@@ -66,13 +66,13 @@ class _Appending:
         self._plan = plan
         self._client = client
         self._ids = array("q", [-1]) * plan.appends
+        self._began_s = array("d", [0.0]) * plan.appends
         self._latencies_s = array("d", [0.0]) * plan.appends
         self._failed: list[str] = []
         self._open = 0
         self._settled = asyncio.Event()
-        self.alone = 0
 
-    async def run(self, attacked: asyncio.Event) -> Outcomes:
+    async def run(self) -> Outcomes:
         began, plan = time.monotonic(), self._plan
         number = 0
         while number < plan.appends:
@@ -80,15 +80,14 @@ class _Appending:
             while number < due:
                 await self._append(number)
                 number += 1
-                self.alone += not attacked.is_set()
             await asyncio.sleep(PER_TICK_S)
         while self._open:
             self._settled.clear()
             await self._settled.wait()
-        return Outcomes(list(self._ids), list(self._latencies_s), self.alone, self._failed, self._client.client_id)
+        return Outcomes(list(self._ids), list(self._began_s), list(self._latencies_s), self._failed, self._client.client_id)
 
     async def _append(self, number: int) -> None:
-        began = time.monotonic()
+        began = self._began_s[number] = time.monotonic()
         try:
             future = await self._client.append_nowait(PARTITIONS[number % len(PARTITIONS)], body(number))
         except NotAppended as error:  # the client was fenced, for example
@@ -113,12 +112,6 @@ class _Appending:
 
 async def _main() -> None:
     plan = TypeAdapter(Honest).validate_json(sys.stdin.readline())
-    loop, attacked = asyncio.get_running_loop(), asyncio.Event()
-
-    async def watch() -> None:
-        await loop.run_in_executor(None, sys.stdin.readline)
-        attacked.set()
-
     settings = ClientSettings(tls=TlsSettings.model_validate(plan.tls), append_timeout_s=60.0)
     async with WaltzClient.open(plan.cluster, settings) as client:
         for partition in (REGISTERED, *FOREIGN):  # a client gets its id with its first append
@@ -126,10 +119,8 @@ async def _main() -> None:
         async with await Subscribers.connect(plan.cluster, tls=settings.tls) as subscribers:
             await subscribers.register(SUBSCRIBER, {REGISTERED: -1})
         print(json.dumps({"client_id": client.client_id}), flush=True)
-        watching = asyncio.ensure_future(watch())
-        outcomes = await _Appending(plan, client).run(attacked)
+        outcomes = await _Appending(plan, client).run()
     await asyncio.to_thread(Path(plan.outcomes).write_bytes, TypeAdapter(Outcomes).dump_json(outcomes))
-    await watching
 
 
 if __name__ == "__main__":

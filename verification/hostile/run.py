@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Any, Final  # Any: the lines of JSON that the two clients print
 
@@ -48,6 +49,9 @@ FILL_BYTES: Final = sum(ServerSettings.model_fields[name].default for name in ("
 FILL_RECORD_BYTES: Final = 1024
 FILL_ROWS: Final = 8192
 
+SETTLED_S: Final = 1.0
+"""After a turn of the attack what it held is gone."""
+
 SAMPLE_S: Final = 1.0
 ZOOKEEPER: Final = "zookeeper"
 FILES: Final = {"certificate", "key", "authorities"}
@@ -70,6 +74,8 @@ class Attacked:
     alive: dict[str, int]
     not_alive: list[str]
     longest_probe_s: float
+    turns_s: list[tuple[float, float]]
+    """The p99 of each turn of the attack, and of the time alone after it; after the last turn there is none, so of that before it."""
     p50_alone_s: float
     p99_alone_s: float
     p50_s: float
@@ -82,7 +88,8 @@ class Attacked:
 
     @property
     def slower(self) -> float:
-        return max(self.p99_s, P99_FLOOR_S) / max(self.p99_alone_s, P99_FLOOR_S)
+        """In the middle of the turns."""
+        return median(max(among, P99_FLOOR_S) / max(alone, P99_FLOOR_S) for among, alone in self.turns_s)
 
     @property
     def faults(self) -> list[str]:
@@ -105,8 +112,8 @@ class Attacked:
     def summary(self) -> list[str]:
         """The measurements that a verdict compares, and what it makes of them."""
         lines = [
-            f"p99 {self.p99_alone_s} s alone and {self.p99_s} s under attack: {self.slower:.2f} times as long, at most {SLOWER_MAX}; "
-            f"a p99 below {P99_FLOOR_S} s counts as {P99_FLOOR_S} s",
+            f"p99 {self.p99_alone_s} s alone and {self.p99_s} s under attack; in the middle of {len(self.turns_s)} turns {self.slower:.2f} times "
+            f"as long, at most {SLOWER_MAX}; a p99 below {P99_FLOOR_S} s counts as {P99_FLOOR_S} s",
             f"probes answered {sum(self.alive.values())}, failed {len(self.not_alive)}, longest {self.longest_probe_s:.2f} s",
             f"memory of a process may grow by {GROWTH_BYTES_MAX >> 20} MiB; late growth, which an attack of {STEADY_S:.0f} s or more has, is at most "
             f"{LATE_GROWTH_BYTES_MAX >> 20} MiB, but for {ZOOKEEPER}",
@@ -130,7 +137,7 @@ def grant(cluster: LocalCluster) -> None:
 
 
 def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float) -> Attacked:
-    """Appends at a steady rate, alone first and then under attack for the rest of the time."""
+    """Appends at a steady rate, alone first and then under attack for the rest of the time, with pauses."""
     outcomes_file = cluster.directory / "honest.json"
     certificates = {name: cluster.certificate("application", name).model_dump(mode="json", include=FILES) for name in ("honest", "hostile")}
     if seconds >= STEADY_S:
@@ -142,7 +149,6 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
         _say(honest, TypeAdapter(Honest).dump_json(plan).decode())
         victim = _line(honest)["client_id"]
         time.sleep(alone_s)
-        _say(honest, "hostile")
         before = _memory(nodes)
         with _child("attacker") as attacker, Probes(cluster.probes) as probes:
             left = max(1.0, started + seconds - time.monotonic())
@@ -152,7 +158,7 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
             reported = _line(attacker)
         honest.wait(60)
     outcomes = TypeAdapter(Outcomes).validate_json(outcomes_file.read_bytes())
-    alone, among = outcomes.latencies_s[: outcomes.alone], outcomes.latencies_s[outcomes.alone :]
+    among, alone = _latencies(outcomes, reported["turns"])
     third = max(1, len(samples) // 3)
     steady = len(samples) * SAMPLE_S >= STEADY_S
     ours = [name for name in nodes if name != ZOOKEEPER]
@@ -169,15 +175,29 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
         alive=dict(probes.answered),
         not_alive=probes.failed,
         longest_probe_s=round(probes.longest_s, 3),
-        p50_alone_s=_part(alone, 0.5),
-        p99_alone_s=_part(alone, 0.99),
-        p50_s=_part(among, 0.5),
-        p99_s=_part(among, 0.99),
+        turns_s=[(_part(each, 0.99), _part(beside, 0.99)) for each, beside in zip(among, alone, strict=True)],
+        p50_alone_s=_part([value for part in alone for value in part], 0.5),
+        p99_alone_s=_part([value for part in alone for value in part], 0.99),
+        p50_s=_part([value for part in among for value in part], 0.5),
+        p99_s=_part([value for part in among for value in part], 0.99),
         growth_bytes=max(each[name] - before[name] for each in samples for name in nodes),
         late_growth_bytes=int(max(late)),
         memory_mib={name: _mib(before[name], [each[name] for each in samples], third) for name in nodes},
         ended=sorted(cluster.ended),
     )
+
+
+def _latencies(outcomes: Outcomes, turns: Sequence[tuple[float, float]]) -> tuple[list[list[float]], list[list[float]]]:
+    """Of the appends that began in each turn of the attack; and in the pause after it or, if there was none, the last time alone before it."""
+
+    def between(begin: float, end: float) -> list[float]:
+        return [latency for began, latency in zip(outcomes.began_s, outcomes.latencies_s, strict=True) if begin <= began < end]
+
+    among, alone = [], [between(0.0, turns[0][0])]
+    for (begin, end), following in pairwise([*turns, (turns[-1][1], 0.0)]):
+        among.append(between(begin, end))
+        alone.append(between(end + SETTLED_S, following[0]) or alone[-1])
+    return among, alone[1:]
 
 
 def _fill_caches(cluster: LocalCluster) -> None:

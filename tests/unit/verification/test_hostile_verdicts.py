@@ -22,7 +22,7 @@ from verification.hostile.exhausting import LOCKED, LOCKS_EACH, locks_frame
 from verification.hostile.forging import cancelling
 from verification.hostile.honest import PARTITIONS, Outcomes, body
 from verification.hostile.probes import LIVEZ_S, Probes
-from verification.hostile.run import GROWTH_BYTES_MAX, P99_FLOOR_S, Attacked, compare
+from verification.hostile.run import GROWTH_BYTES_MAX, P99_FLOOR_S, Attacked, _latencies, compare
 from verification.hostile.target import Hostile, Outcome, Target
 from waltz_log.core.formats.crc import crc32
 from waltz_log.core.formats.records import decode_record, encode_records
@@ -47,6 +47,7 @@ SOUND = Attacked(
     alive={"server-0": 30, "storage-0": 30},
     not_alive=[],
     longest_probe_s=0.1,
+    turns_s=[(0.05, 0.03)],
     p50_alone_s=0.002,
     p99_alone_s=0.03,
     p50_s=0.002,
@@ -59,6 +60,16 @@ SOUND = Attacked(
 def test_a_sound_run_has_no_faults() -> None:
     assert SOUND.faults == []
     assert SOUND.slower == pytest.approx(5 / 3)
+
+
+def test_each_turn_is_compared_with_the_pause_after_it() -> None:
+    """A machine that is slow for a minute makes one turn slow, and the pause after it too."""
+    times = [*range(10), 20, 21, 25, 30]
+    outcomes = Outcomes(list(range(14)), [float(each) for each in times], [0.03] * 5 + [0.06] * 5 + [0.03, 0.05, 0.5, 0.4], [], 1)
+    among, alone = _latencies(outcomes, [(5.0, 10.0), (21.0, 22.0), (30.0, 32.0)])
+    assert among == [[0.06] * 5, [0.05], [0.4]]
+    assert alone == [[0.03], [0.5], [0.5]], "without a pause after it, the last one before it counts"
+    assert replace(SOUND, turns_s=[(0.06, 0.03), (0.01, 0.03), (0.5, 0.03)]).slower == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +108,10 @@ def test_only_a_server_that_answers_refuses() -> None:
 
 
 def test_the_summary_says_that_a_short_p99_counts_as_the_floor_and_what_memory_each_node_used() -> None:
-    found = replace(SOUND, p99_alone_s=0.001, p99_s=0.03, memory_mib={"server-0": [100, 110, 120, 150, 300, 115, 160]})
+    found = replace(SOUND, p99_alone_s=0.001, p99_s=0.03, turns_s=[(0.03, 0.001)], memory_mib={"server-0": [100, 110, 120, 150, 300, 115, 160]})
     text = "\n".join(found.summary)
     assert found.slower == pytest.approx(0.03 / P99_FLOOR_S)
-    assert "p99 0.001 s alone and 0.03 s under attack: 1.50 times as long" in text
+    assert "p99 0.001 s alone and 0.03 s under attack; in the middle of 1 turns 1.50 times as long" in text
     assert f"a p99 below {P99_FLOOR_S} s counts as {P99_FLOOR_S} s" in text
     assert "memory of server-0: 100 MiB before, peak 300 MiB (+200), late growth +5 MiB" in text
 
@@ -178,7 +189,7 @@ def test_receipts_are_compared_with_the_log() -> None:
     with SyncInMemoryCluster(partitions=1 + max(PARTITIONS)) as cluster:
         client = cluster.client()
         ids = [client.append(PARTITIONS[number % len(PARTITIONS)], body(number)).transaction_id for number in range(6)]
-        right = Outcomes(ids, [0.0] * 6, 3, [], 1)
+        right = Outcomes(ids, [0.0] * 6, [0.0] * 6, [], 1)
         assert compare(client, right) == []
         swapped = replace(right, ids=[ids[2], ids[1], ids[0], *ids[3:]])
         assert len(compare(client, swapped)) == 2
