@@ -49,25 +49,25 @@ class Room:
         self.size = size
         self.since_s = asyncio.get_running_loop().time()
         self._limit = asyncio.timeout(None)
-        self._is_sending = False
+        self.is_sending = False
         self._is_needed = False
 
     def need(self) -> None:
         """Another message waits for it."""
         if not self._is_needed:
             self._is_needed = True
-            if self._is_sending:
+            if self.is_sending:
                 self._limit.reschedule(self.since_s + UNREAD_S)
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._is_sending = True
+        self.is_sending = True
         if self._is_needed:
             self._limit.reschedule(self.since_s + UNREAD_S)
         return self
 
     async def __aexit__(self, *details: object) -> None:
-        self._is_sending = False
+        self.is_sending = False
         self.release()
         try:
             await self._limit.__aexit__(*details)  # type: ignore[arg-type]  # as Python calls it
@@ -180,9 +180,12 @@ class Unread:
             del self._principals[of.name]
 
     def _need_oldest(self, of: _OfPrincipal) -> None:
-        """Asks the oldest room to end if the first that waits does not fit."""
-        if of.rooms and of.waiting and not self._fits(of, of.waiting[0][0]):
-            next(iter(of.rooms)).need()
+        """If the first that waits does not fit, asks the oldest message to end that is being sent, and those before it once they are."""
+        if of.waiting and not self._fits(of, of.waiting[0][0]):
+            for room in of.rooms:
+                room.need()
+                if room.is_sending:
+                    break
 
     def exceeded(self, principal: str | None) -> QuotaExceeded:
         return self._costs.exceeded(principal, Cost.UNREAD_BYTES)

@@ -146,3 +146,22 @@ async def test_the_oldest_that_is_not_read_ends_where_its_room_is_needed(monkeyp
     deaf[1].cancel()
     await asyncio.gather(deaf[1], return_exceptions=True)
     assert rooms.principals == 0
+
+
+async def test_a_message_that_is_still_made_does_not_protect_those_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "UNREAD_S", 0.05)
+    rooms = Unread(10)
+    made = await rooms.acquire(ADA, 5)
+
+    async def never_read() -> None:
+        async with await rooms.acquire(ADA, 5):
+            await asyncio.Event().wait()
+
+    deaf = asyncio.ensure_future(never_read())
+    await _passes()
+    async with asyncio.timeout(5):
+        room = await rooms.acquire(ADA, 5)
+        with pytest.raises(QuotaExceeded):
+            await deaf
+    room.release()
+    made.release()
