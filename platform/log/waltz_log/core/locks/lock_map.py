@@ -220,11 +220,6 @@ class LockMap:
         if self._next is not None:
             self._next.touch(4 * PREPARED_PART * new)  # the last part takes places / 2 / PREPARED_PART locks, and the next table has 2 * places
 
-    def as_dict(self) -> dict[int, int]:
-        """By lock: its last writer."""
-        locks, writers = self.items()
-        return dict(zip(locks.tolist(), writers.tolist(), strict=True))
-
     def items(self) -> tuple[Int64s, Int64s]:
         """All locks and their last writers."""
         parts = [self._now.items(), *([] if self._former is None else [self._former.places.items()])]
