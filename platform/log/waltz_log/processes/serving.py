@@ -22,7 +22,7 @@ __all__ = ["either", "freeze_modules", "run", "say_ready", "serve"]
 T = TypeVar("T")
 
 COLLECT_AFTER = (10_000, 3, 30)
-"""New objects before the garbage collector looks at them; how often it does before it also looks at older ones, and how often that before it looks at
+"""New objects before the garbage collector visits them; how often it does before it also visits older ones, and how often that before it visits
 all. Python's default of 700 is for programs whose objects die young; what waits in a server's queues is alive. With ten times instead of three, an
 attack that makes many objects was a pause of 110 ms for all clients."""
 

@@ -24,8 +24,8 @@ UNREAD_S: Final = 10.0
 """How long a message may stay unread while others of its principal wait for room."""
 
 PASS_BYTES: Final = 256 * 1024
-"""For each of these a message delays the next one by another pass. A message of 1 MiB takes 1 ms of the loop, and an append takes several passes.
-If no other client has work, a pass takes some microseconds."""
+"""For each of these a message delays the next one by another pass. A message of 1 MiB needs 1 ms of the loop, and an append several passes. If no
+other client has work, a pass needs some microseconds."""
 
 
 class _OfPrincipal:

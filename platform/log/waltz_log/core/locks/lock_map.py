@@ -142,17 +142,17 @@ class _Former:
         self.places = places
         self.emptied = 0
 
-    def take(self, places: Int64s) -> tuple[Int64s, Int64s]:
+    def empty(self, places: Int64s) -> tuple[Int64s, Int64s]:
         """The locks that are still at these places, of which several may be the same, and what is stored with them. Removes them."""
         left = np.unique(places[self.places.stored.take(places) < FREE])
         found = self.places.locks.take(left), self.places.stored.take(left)
         self.places.stored[left] = MOVED
         return found
 
-    def take_next(self, count: int) -> tuple[Int64s, Int64s]:
-        """As `take`, of the next places from the first that may not be empty yet."""
+    def empty_next(self, count: int) -> tuple[Int64s, Int64s]:
+        """As `empty`, of the next places from the first that may not be empty yet."""
         begin, self.emptied = self.emptied, min(self.emptied + count, len(self.places.locks))
-        return self.take(np.arange(begin, self.emptied))
+        return self.empty(np.arange(begin, self.emptied))
 
     @property
     def is_empty(self) -> bool:
@@ -198,7 +198,7 @@ class LockMap:
     def _move(self, places: int) -> None:
         """Moves the locks of this number of the former places."""
         if self._former is not None:
-            self._now.enter(*self._former.take_next(places))
+            self._now.enter(*self._former.empty_next(places))
             if self._former.is_empty:
                 self._former = None
 
@@ -218,7 +218,7 @@ class LockMap:
         if self._next is None and not self._is_dropped_next and places >= MOVED_AT_ONCE and 2 * self._count >= places - places // PREPARED_PART:
             self._next = _Places(places.bit_length(), self._multiplier)
         if self._next is not None:
-            self._next.touch(4 * PREPARED_PART * new)  # the last part takes places / 2 / PREPARED_PART locks, and the next table has 2 * places
+            self._next.touch(4 * PREPARED_PART * new)  # the last part fills with places / 2 / PREPARED_PART locks, and the next table has 2 * places
 
     def items(self) -> tuple[Int64s, Int64s]:
         """All locks and their last writers."""
@@ -259,7 +259,7 @@ class LockMap:
         if self._former is not None:
             (absent,) = (self._now.stored.take(places) == FREE).nonzero()
             if len(absent):
-                moved = self._former.take(self._former.places.find_all(locks[absent]))
+                moved = self._former.empty(self._former.places.find_all(locks[absent]))
                 if len(moved[0]):
                     self._now.enter(*moved)
                     places[absent] = self._now.find_all(locks[absent])
