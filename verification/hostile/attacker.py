@@ -78,13 +78,13 @@ class Attacker:
         """When each began and ended, by the monotonic clock."""
 
     async def run(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not self.turns or time.monotonic() + TURN_S < end:
+        end, is_last = time.monotonic() + seconds, False
+        while not is_last:
             if self.turns:
                 await asyncio.sleep(QUIET_S)
             began = time.monotonic()
-            until = began + TURN_S if began + TURN_S + QUIET_S < end else end
-            await asyncio.gather(*(self._attack(until, is_last=until == end) for _ in range(AT_ONCE)))
+            is_last = began + TURN_S + QUIET_S >= end
+            await asyncio.gather(*(self._attack(end if is_last else began + TURN_S, is_last=is_last) for _ in range(AT_ONCE)))
             self.turns.append((began, time.monotonic()))
 
     async def _attack(self, until: float, *, is_last: bool) -> None:

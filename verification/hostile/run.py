@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any, Final  # Any: the lines of JSON that the two clients print
 
@@ -159,6 +159,7 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
         honest.wait(60)
     outcomes = TypeAdapter(Outcomes).validate_json(outcomes_file.read_bytes())
     among, alone = _latencies(outcomes, reported["turns"])
+    all_among, all_alone = (sorted(chain.from_iterable(parts)) for parts in (among, alone))
     third = max(1, len(samples) // 3)
     steady = len(samples) * SAMPLE_S >= STEADY_S
     ours = [name for name in nodes if name != ZOOKEEPER]
@@ -175,11 +176,11 @@ def attack(cluster: ProbedCluster, appends: int, seconds: float, alone_s: float)
         alive=dict(probes.answered),
         not_alive=probes.failed,
         longest_probe_s=round(probes.longest_s, 3),
-        turns_s=[(_part(each, 0.99), _part(beside, 0.99)) for each, beside in zip(among, alone, strict=True)],
-        p50_alone_s=_part([value for part in alone for value in part], 0.5),
-        p99_alone_s=_part([value for part in alone for value in part], 0.99),
-        p50_s=_part([value for part in among for value in part], 0.5),
-        p99_s=_part([value for part in among for value in part], 0.99),
+        turns_s=[(_part(each, 0.99), _part(beside, 0.99)) for each, beside in zip(among, alone, strict=True) if each],
+        p50_alone_s=_part(all_alone, 0.5),
+        p99_alone_s=_part(all_alone, 0.99),
+        p50_s=_part(all_among, 0.5),
+        p99_s=_part(all_among, 0.99),
         growth_bytes=max(each[name] - before[name] for each in samples for name in nodes),
         late_growth_bytes=int(max(late)),
         memory_mib={name: _mib(before[name], [each[name] for each in samples], third) for name in nodes},

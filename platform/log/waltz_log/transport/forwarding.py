@@ -292,7 +292,7 @@ class _Calls:
                         await context.write(message)
                         continue
                     room = await self._gate.unread.acquire(caller(), size)
-                    room.shrink(size)
+                    room.shrink(size)  # it is that large, and delays the next one by as much
                     async with room:
                         if (message := await call.read()) is EOF:
                             break

@@ -76,7 +76,7 @@ def test_the_largest_frame_becomes_pieces_that_are_short() -> None:
     assert sum(piece.count for piece in pieces) == 2000
     assert not any(is_long(piece.count, LockWeights().cost(piece)) for piece in pieces)
     assert len(list(pieces_of(_frame([(10, [], [])] * (PIECE_TRANSACTIONS + 1), appender), LockWeights()))) == 2
-    assert PIECE_LOCKS // UNUSUAL_WEIGHT >= 3 * 255, "one transaction can have so many"
+    assert PIECE_LOCKS // UNUSUAL_WEIGHT >= 3 * 255, "one transaction can have that many"
 
 
 def test_a_lock_of_the_usual_frame_costs_a_quarter() -> None:
