@@ -79,7 +79,7 @@ class ZooKeeperCoordinator:
         self._address = address
         self._tls = tls
         self._hosts = hosts
-        self._timeout_s = timeout_s
+        self._timeout_s = self._call_timeout_s = timeout_s
         self._session_timeout_s = session_timeout_s
         self._suspended: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -109,12 +109,20 @@ class ZooKeeperCoordinator:
 
     @classmethod
     async def connect(
-        cls, address: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0, new: bool = False, tls: TlsSettings | None = None
+        cls,
+        address: str,
+        *,
+        session_timeout_s: float = 10.0,
+        timeout_s: float = 10.0,
+        join_timeout_s: float | None = None,
+        new: bool = False,
+        tls: TlsSettings | None = None,
     ) -> Self:
-        """Opens a session. Raises `ClusterUnavailable` within `timeout_s` if no ensemble answers, or if no cluster is at the root (`new`: there may
-        be none yet). `tls`: mutual TLS, with certificates that are read at each connection; None: what the environment says
-        (`security.settings`), or plain text."""
+        """Opens a session. Raises `ClusterUnavailable` if no ensemble opens one within `timeout_s`, or if no cluster is at the root (`new`: there may
+        be none yet). `timeout_s` is also that of each call, but until `joined` that of a node is `join_timeout_s`. `tls`: mutual TLS, with
+        certificates that are read at each connection; None: what the environment says (`security.settings`), or plain text."""
         self = cls(address, session_timeout_s, timeout_s, chosen_tls(tls))
+        self._call_timeout_s = timeout_s if join_timeout_s is None else join_timeout_s
         self._client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,6 +137,11 @@ class ZooKeeperCoordinator:
             self._end()
             raise
         return self
+
+    def joined(self) -> None:
+        """From now on a call gives up after `timeout_s`, because callers of this node wait for it. While it joined, none did. The ensemble had
+        opened a session, so it is the right one, and its disk may stand still for ten seconds and more."""
+        self._call_timeout_s = self._timeout_s
 
     @property
     def address(self) -> str:
@@ -254,7 +267,7 @@ class ZooKeeperCoordinator:
         """The ensemble's answer, or one of `refusals`. A patient call outlasts any outage."""
         retried = False
         try:
-            async with asyncio.timeout(None if patient else self._timeout_s):
+            async with asyncio.timeout(None if patient else self._call_timeout_s):
                 while True:
                     self._check()
                     try:
@@ -269,7 +282,7 @@ class ZooKeeperCoordinator:
                     self._check()
                     return answer
         except TimeoutError:
-            raise ClusterUnavailable(address=self._address, reason=f"no answer within {self._timeout_s:g} s") from None
+            raise ClusterUnavailable(address=self._address, reason=f"no answer within {self._call_timeout_s:g} s") from None
 
     async def _sync(self, full: str) -> None:
         """Returns once the server this session is connected to has applied what the leader had when this began."""

@@ -17,6 +17,7 @@ from waltz_log.coordination.remembered_values import RememberedValues
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.loggers import get_logger
+from waltz_log.processes.joining import AGAIN_PAUSE_S, CONNECT_TIMEOUT_S
 from waltz_log.security.access import AccessControl
 from waltz_log.security.audit_log import AuditSettings
 from waltz_log.security.settings import TlsSettings, chosen_tls
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["FollowedAccess", "access_control", "auditing", "following"]
 
 log = get_logger(__name__)
-
-CONNECT_TIMEOUT_S = 10.0
-AGAIN_PAUSE_S = 0.5
-"""Before a node that lost its session connects to the coordinator again. Until then the rules that it knows apply."""
 
 
 def access_control(tls: TlsSettings | None) -> AccessControl:

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 
 from waltz_log.background_tasks import start_task
 from waltz_log.coordination.administration import AdministrationAudit
-from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.followed import KnownValues
 from waltz_log.coordination.other_nodes import OtherNodes
 from waltz_log.core.status.server_statistics import ServerStatistics
@@ -28,6 +27,7 @@ from waltz_log.processes.clock import WallClock
 from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.file_limit import prepare_open_files
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.joining import AGAIN_PAUSE_S, join
 from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.subscriber_lag import SubscriberLag
@@ -48,10 +48,7 @@ __all__ = ["run", "share_of"]
 
 log = get_logger(__name__)
 
-CONNECT_TIMEOUT_S = 10.0
 CACHE_BYTES_MIN = 1024 * 1024
-AGAIN_PAUSE_S = 0.5
-"""Before a server that lost its session connects to the coordinator again."""
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
@@ -102,9 +99,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
     """One server from its session's start to its end; returns the address that it served at, or would have served at if the session ended
     before. If it is asked to stop, it hands its partitions over first. `access`: the rules that the previous life knew, to record a change in
     between."""
-    coordinator = await ZooKeeperCoordinator.connect(
-        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
-    )
+    coordinator = await join(settings.coordinator, settings.tls, settings.session_timeout_s)
     try:
         network = GrpcNetwork(settings.direct_port, limits=settings.connection_limits, beside=health_handler(monitored.ready), tls=settings.tls)
         async with tracing(settings.tracing, "waltz-server") as tracer, auditing(settings.audit, recorded, coordinator):
@@ -119,6 +114,7 @@ async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Ev
                 if not coordinator.ended:
                     raise
                 return settings.listen
+            coordinator.joined()
             subscribers = SubscriberLag(coordinator)
             address = server.address
 
@@ -150,9 +146,7 @@ async def _life_of_workers(
 ) -> None:
     """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
     servers own them already, and their recovery decides the blocks in flight."""
-    coordinator = await ZooKeeperCoordinator.connect(
-        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
-    )
+    coordinator = await join(settings.coordinator, settings.tls, settings.session_timeout_s)
     try:
         known = KnownValues()
         cluster = await read_cluster(coordinator, settings.coordinator, known)
@@ -176,6 +170,7 @@ async def _life_of_workers(
                 monitored.stuck_workers = workers.stuck
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)
+                    coordinator.joined()
                     monitored.serving(statistics)
                     say_ready("server", address=addresses.address, coordinator=settings.coordinator, workers=settings.workers)
                     await either(stop.wait(), asyncio.shield(lost), workers.wait_failed())

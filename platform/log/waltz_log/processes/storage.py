@@ -30,6 +30,7 @@ from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.file_limit import prepare_open_files
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.joining import CONNECT_TIMEOUT_S, join
 from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
@@ -52,8 +53,6 @@ from waltz_log.transport.grpc import GrpcNetwork
 __all__ = ["admit_behind", "check_start", "find_peers", "measure_peers", "peer_addresses", "register", "run", "share_of"]
 
 log = get_logger(__name__)
-
-CONNECT_TIMEOUT_S = 10.0
 
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
@@ -81,7 +80,7 @@ async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.E
 async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool, tracer: Tracer | None) -> None:
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    coordinator = await join(settings.coordinator, settings.tls)
     try:
         monitored.starting("opening the directory")
         control = access_control(settings.tls)
@@ -128,7 +127,7 @@ async def _life_of_workers(
     ended, even if this process ended first."""
     monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
-    coordinator = await ZooKeeperCoordinator.connect(settings.coordinator, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls)
+    coordinator = await join(settings.coordinator, settings.tls)
     try:
         disk = FileSystemDisk(settings.directory)
         monitored.starting("opening the directory")

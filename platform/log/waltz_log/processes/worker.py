@@ -37,6 +37,7 @@ from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.coordinator_certificate import CoordinatorCertificate
 from waltz_log.processes.health import health_handler
+from waltz_log.processes.joining import AGAIN_PAUSE_S, join
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
 from waltz_log.processes.tracing import tracing
@@ -58,10 +59,6 @@ __all__ = ["main"]
 log = get_logger(__name__)
 
 PR_SET_PDEATHSIG = 1
-
-CONNECT_TIMEOUT_S = 10.0
-AGAIN_PAUSE_S = 0.5
-"""Before a worker that lost its session connects to the coordinator again."""
 
 
 def main() -> None:
@@ -183,12 +180,9 @@ async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> 
 
 async def _partitions_session(orders: Orders, settings: ServerSettings, link: Link, stop: asyncio.Event, access: AccessControl) -> None:
     """`access`: the rules that the session before knew, so that a change in between is recorded."""
-    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
     from waltz_log.server import LogServer
 
-    coordinator = await ZooKeeperCoordinator.connect(
-        settings.coordinator, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S, tls=settings.tls
-    )
+    coordinator = await join(settings.coordinator, settings.tls, settings.session_timeout_s)
     try:
         async with tracing(settings.tracing, "waltz-server") as tracer:
             server = LogServer(
@@ -205,6 +199,7 @@ async def _partitions_session(orders: Orders, settings: ServerSettings, link: Li
             certificate = CoordinatorCertificate(settings.coordinator, settings.tls)
             server.coordinator_expiry_s = certificate.expires_s
             await server.start()
+            coordinator.joined()
             link.send(READY)
             await either(stop.wait(), server.wait_lost())
             await (server.stop() if stop.is_set() else server.abort())

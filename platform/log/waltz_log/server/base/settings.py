@@ -99,7 +99,7 @@ class ServerSettings(NodeSettings):
     feed_bytes_max: int = Field(
         default=1024 * 1024,
         ge=4096,
-        le=8 * 1024 * 1024,
+        le=2 * 1024 * 1024,
         description="Records in one feed frame, and in one read of a replica. Larger frames cost memory for each reader; smaller ones cost "
         "throughput.",
     )

@@ -51,7 +51,7 @@ class StorageSettings(NodeSettings):
     read_bytes_max: int = Field(
         default=1024 * 1024,
         ge=4096,
-        le=8 * 1024 * 1024,
+        le=2 * 1024 * 1024,
         description="Records in one block of an answer, if the reader does not ask for less. Larger blocks cost memory for each reader; "
         "smaller ones cost throughput.",
     )

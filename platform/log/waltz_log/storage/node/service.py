@@ -32,8 +32,8 @@ from waltz_log.transport.large_messages import read_message
 
 __all__ = ["service_of"]
 
-READ_BYTES_MAX = 8 * 1024 * 1024
-"""However much a reader asks for: half of the largest message."""
+READ_BYTES_MAX = 2 * 1024 * 1024
+"""However much a reader asks for. One answer needs three times as much memory until it is sent, and 2 ms of the event loop for each MiB."""
 
 
 def service_of(node: ServedNode) -> Service:

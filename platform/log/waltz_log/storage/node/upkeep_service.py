@@ -30,8 +30,8 @@ __all__ = ["upkeep_service_of"]
 SEGMENTS_MAX = 4096
 """Most segments in one answer, 128 KiB: the oldest of them."""
 
-PAGE_BYTES_MAX = 4 * 1024 * 1024
-"""However much a reader asks for: with one record of 16 MiB more it still fits a message."""
+PAGE_BYTES_MAX = 2 * 1024 * 1024
+"""However much a reader asks for, as in a read."""
 
 LoadStream: TypeAlias = Stream[pb.LoadViewResponse, pb.LoadViewRequest]
 FindStore: TypeAlias = Callable[[OfPartition], Awaitable[PartitionStore]]
