@@ -127,10 +127,10 @@ class TargetSettings(Settings):
     deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it, none does.")
     history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
     engine: Literal["auto", "arrow", "spark"] = Field(
-        default="spark",
-        description="Which engine writes the table. `spark` writes all that Delta can, with all executors. `arrow` writes files with pyarrow and "
-        "commits them without the JVM: less time for each batch, and S3 without DynamoDB for appends. `auto` is arrow where the table allows it, and "
-        "spark otherwise; choose it unless you want an error instead of the other engine. A history always needs Spark.",
+        default="auto",
+        description="Which engine writes the table. `arrow` writes files with pyarrow and commits them without the JVM: less time for each batch, "
+        "and S3 without DynamoDB for appends. `spark` writes all that Delta can, with all executors. `auto` is arrow where the table allows it, and "
+        "spark otherwise; choose arrow if you want an error instead of the other engine. A history always needs Spark.",
     )
     storage: dict[str, str] = Field(
         default={},

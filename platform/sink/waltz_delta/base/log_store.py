@@ -31,6 +31,7 @@ __all__ = [
     "SINGLE_DRIVER",
     "catalog_features",
     "located",
+    "named_store",
     "one_committer",
     "refuse_catalog",
     "require_one_winner",
@@ -94,8 +95,7 @@ def scheme_of(path: str, default: str = "file") -> str:
 def unsafe_store(scheme: str, configured: Callable[[str], str | None]) -> str | None:
     """Why two drivers could overwrite each other's rows at the scheme, and what to set; None if only one can create a version. `configured` returns
     the value of a key of Spark's configuration."""
-    keys = ("spark.delta.logStore.class", f"spark.delta.logStore.{scheme}.impl")
-    found = next((value for key in keys if (value := configured(key) or configured(key.removeprefix("spark.")))), None)
+    found = _named_store(scheme, configured)
     package, _, name = (found or "").rpartition(".")
     if found is None:
         name = _DEFAULTS.get(scheme, "HDFSLogStore")
@@ -107,6 +107,16 @@ def unsafe_store(scheme: str, configured: Callable[[str], str | None]) -> str | 
         ways.insert(0, f"set spark.delta.logStore.{scheme}.impl=io.delta.storage.S3DynamoDBLogStore, for every writer and with the same table")
     reason = f"two drivers could both write one table version there, and one would lose its rows: scheme={scheme} log_store={store}"
     return f"{reason}. To write it, {', or '.join(ways)}"
+
+
+def _named_store(scheme: str, configured: Callable[[str], str | None]) -> str | None:
+    keys = ("spark.delta.logStore.class", f"spark.delta.logStore.{scheme}.impl")
+    return next((value for key in keys if (value := configured(key) or configured(key.removeprefix("spark.")))), None)
+
+
+def named_store(spark: SparkSession, scheme: str) -> str | None:
+    """The log store that Spark's configuration names for the scheme; None if it is Delta's default."""
+    return _named_store(scheme, spark.sparkContext.getConf().get)
 
 
 def catalog_features(features: Iterable[str], properties: Mapping[str, str]) -> list[str]:

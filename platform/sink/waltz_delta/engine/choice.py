@@ -13,7 +13,7 @@ from typing import Final, Literal
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
-from waltz_delta.base.log_store import LOCAL, located, one_committer, require_one_winner
+from waltz_delta.base.log_store import LOCAL, located, named_store, one_committer, require_one_winner
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
@@ -76,7 +76,7 @@ class TableEngine:
         return refusal(opened.protocol, opened.shape) or self._refuses(opened.shape)
 
     def report(self) -> None:
-        """Logs the engine if it or its reason is another than before, unless it is simply the default."""
+        """Logs the engine if it or its reason is another than before, unless the setting names Spark's."""
         self._report(*(("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)))
 
     def leave_to_spark(self, reason: str) -> None:
@@ -96,6 +96,8 @@ class TableEngine:
             reason = self.refusal_of_place(scheme, location)
             if reason is None and scheme == LOCAL:
                 reason = refusal_of_directory(self._path, location)
+            elif reason is None and self._wanted == "auto" and (store := named_store(spark, scheme)):
+                reason = f"other writers may commit by {store}, which Spark's configuration names, and this engine does not"
             if reason is not None:
                 self._refuse(reason)
             elif scheme == LOCAL:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args  # Any: argparse's keyword arguments
 from uuid import UUID
 
 from pyspark_waltz.options import SourceOptions
+from waltz_delta.engine.choice import EngineChoice
 from waltz_delta.pipelines.metrics_port import METRICS_HOST, MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings, checked_trigger
 from waltz_delta.pipelines.pipeline_file import load_pipeline, pipeline_files
@@ -36,6 +37,7 @@ _OF_A_FILE = (
     "partitions",
     "starting",
     "max_transactions_per_trigger",
+    "engine",
     "schema",
     "timestamp_unit",
     "earliest_timestamp",
@@ -118,7 +120,11 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
             source[name] = value
     SourceOptions.parse(source).check_use("stream")
     keys = tuple(name.strip() for name in found.keys.split(",") if name.strip()) if upsert else ()
-    target = TargetSettings(table=found.table, mode="upsert", keys=keys, sequence=found.sequence) if upsert else TargetSettings(table=found.table)
+    engine = found.engine or "auto"
+    if upsert:
+        target = TargetSettings(table=found.table, engine=engine, mode="upsert", keys=keys, sequence=found.sequence)
+    else:
+        target = TargetSettings(table=found.table, engine=engine)
     output = OutputSettings(
         target=target,
         decode=_decode(found),
@@ -207,6 +213,9 @@ def _parser(job: str, upsert: bool) -> JobParser:
         "--trigger",
         **text,
         help="available-now, which ends at the end of the log, or an interval (1 second); with --pipeline, it overrides the files",
+    )
+    parser.add_argument(
+        "--engine", choices=get_args(EngineChoice), help="which engine writes the table; auto: arrow where the table allows it, otherwise spark (auto)"
     )
     parser.add_argument("--schema", **text, help="columns of the JSON in the data, as in SQL; without it the table has the data as bytes")
     parser.add_argument(

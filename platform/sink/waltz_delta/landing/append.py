@@ -58,7 +58,7 @@ class DeltaAppend:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
-        engine: EngineChoice = "spark",
+        engine: EngineChoice = "auto",
         storage: Mapping[str, str] | None = None,
         former_clusters: Sequence[str] = (),
     ) -> None:

@@ -109,7 +109,7 @@ class MergeSink:
         properties: Mapping[str, str] | None = None,
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
-        engine: EngineChoice = "spark",
+        engine: EngineChoice = "auto",
         former_clusters: Sequence[str] = (),
     ) -> None:
         if not keys:

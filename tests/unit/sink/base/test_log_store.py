@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
+from tests.unit.sink.base.asked_session import Session
 from tests.unit.sink.base.lock_holders import is_free
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.log_store import (
@@ -94,54 +95,28 @@ def test_stores_that_have_to_be_configured_are_written_when_they_are() -> None:
 # ---- a session -------------------------------------------------------------------------------------------------------------------------------------
 
 
-class _Path:
-    """Hadoop's path of a local file, and its file system."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path.removeprefix("file:")
-
-    def getFileSystem(self, conf: Any) -> Any:
-        return SimpleNamespace(makeQualified=lambda place: place)
-
-    def toUri(self) -> Any:
-        return SimpleNamespace(getPath=lambda: self._path)
-
-
-class _Session:
-    """What `require_one_winner` asks of Spark."""
-
-    def __init__(self, application: str, default_fs: str = "file", **conf: str) -> None:
-        values = {name.replace("__", "."): value for name, value in conf.items()}
-        self.conf = SimpleNamespace(get=lambda key, default=None: values.get(key, default))
-        self.sparkContext = SimpleNamespace(applicationId=application, getConf=lambda: SimpleNamespace(get=values.get))
-        uri = SimpleNamespace(getScheme=lambda: default_fs)
-        hadoop = SimpleNamespace(FileSystem=SimpleNamespace(getDefaultUri=lambda conf: uri), Path=_Path)
-        self._jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop))))
-        self._jsparkSession = SimpleNamespace(sessionState=lambda: SimpleNamespace(newHadoopConf=lambda: None))
-
-
 def test_a_session_is_refused_each_time_until_it_is_configured() -> None:
-    session: Any = _Session("refused")
+    session: Any = Session("refused")
     for _ in range(2):
         with pytest.raises(UnsafeTable) as raised:
             require_one_winner(session, "s3a://lake/legs")
     assert raised.value.path == "s3a://lake/legs"
     assert "set " in str(raised.value)
     require_one_winner(session, "/tables/legs")
-    on_s3: Any = _Session("default file system", "s3a")
+    on_s3: Any = Session("default file system", "s3a")
     with pytest.raises(UnsafeTable):
         require_one_winner(on_s3, "/tables/legs")
-    good: Any = _Session("good", spark__delta__logStore__s3a__impl="io.delta.storage.S3DynamoDBLogStore")
+    good: Any = Session("good", spark__delta__logStore__s3a__impl="io.delta.storage.S3DynamoDBLogStore")
     require_one_winner(good, "s3a://lake/legs")
 
 
 def test_an_operator_who_guarantees_a_single_driver_is_warned_once_for_each_table() -> None:
-    session: Any = _Session("single", spark__waltz__singleDriver="true")
+    session: Any = Session("single", spark__waltz__singleDriver="true")
     with structlog.testing.capture_logs() as logs:
         for path in ("s3a://lake/legs", "s3a://lake/legs", "s3a://lake/other", "/local", "hdfs://n/x"):
             require_one_winner(session, path)
     assert [entry["path"] for entry in logs if entry["log_level"] == "warning"] == ["s3a://lake/legs", "s3a://lake/other", "/local"]
-    said: Any = _Session("said otherwise", spark__waltz__singleDriver="false")
+    said: Any = Session("said otherwise", spark__waltz__singleDriver="false")
     with pytest.raises(UnsafeTable):
         require_one_winner(said, "s3a://lake/legs")
 
@@ -154,13 +129,13 @@ def test_only_a_local_table_is_locked_and_only_without_a_single_driver(tmp_path:
         with one_committer(session, path):
             return not is_free(table)
 
-    session: Any = _Session("locks")
+    session: Any = Session("locks")
     assert is_locked(session, str(table))
     assert is_locked(session, f"file:{table}")
     assert not is_locked(session, f"hdfs://name{table}")
-    on_hdfs: Any = _Session("locks on hdfs", "hdfs")
+    on_hdfs: Any = Session("locks on hdfs", "hdfs")
     assert not is_locked(on_hdfs, str(table))
-    single: Any = _Session("locks not", spark__waltz__singleDriver="true")
+    single: Any = Session("locks not", spark__waltz__singleDriver="true")
     assert not is_locked(single, str(table))
 
 
@@ -170,12 +145,12 @@ def test_a_local_table_that_cannot_be_locked_is_refused_before_there_is_one(tmp_
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     table = tmp_path / "not" / "there"
-    session: Any = _Session("no locks")
+    session: Any = Session("no locks")
     with pytest.raises(UnsafeTable, match=SINGLE_DRIVER) as raised:
         require_one_winner(session, str(table))
     assert raised.value.path == str(table)
     assert not table.parent.exists()
-    single: Any = _Session("no locks, single", spark__waltz__singleDriver="true")
+    single: Any = Session("no locks, single", spark__waltz__singleDriver="true")
     require_one_winner(single, str(table))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any  # Any: a session that answers what is asked of it
 
 import pytest
 
+from tests.unit.sink.base.asked_session import Session
 from waltz_delta.engine import choice
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_log.errors import InvalidSetting
@@ -59,3 +60,18 @@ def test_a_place_is_judged_by_the_rules_of_every_table_then_by_those_of_the_sink
     assert made.refusal_of_place("file", "/lake/legs") is None
     assert made.refusal_of_place("s3", "s3://lake/legs") == "elsewhere"
     assert made.refusal_of_place("hdfs", "hdfs:/lake/legs") == "the Arrow engine does not write to hdfs: paths"
+
+
+@pytest.mark.parametrize(("wanted", "is_arrow"), [("auto", False), ("arrow", True)])
+def test_where_spark_has_a_log_store_by_its_configuration_only_the_setting_arrow_chooses_arrow(
+    wanted: EngineChoice, is_arrow: bool, logged: list[tuple[str, str]]
+) -> None:
+    """That of DynamoDB does not see a conditional put: a writer of the same table that uses it could replace the commit."""
+    store = "io.delta.storage.S3DynamoDBLogStore"
+    plain: Any = Session("plain")
+    asked: Any = Session("named", spark__delta__logStore__s3a__impl=store)
+    made = TableEngine("s3a://lake/legs", wanted, {})
+    assert (made.arrow(asked) is not None) == is_arrow
+    made.report()
+    assert ("engine" if is_arrow else store) in logged[0][1]
+    assert TableEngine("s3a://lake/legs", wanted, {}).arrow(plain) is not None

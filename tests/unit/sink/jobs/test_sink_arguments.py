@@ -28,6 +28,7 @@ def test_everything_given_reaches_the_job() -> None:
             "--starting",
             '{"1": 5}',
             "--max-transactions-per-trigger=60",
+            "--engine=spark",
             "--trigger=available-now",
             "--schema=tail STRING",
             "--where=tail IS NOT NULL",
@@ -42,6 +43,7 @@ def test_everything_given_reaches_the_job() -> None:
     target = output.target
     assert (pipeline.name, pipeline.checkpoint, pipeline.once, pipeline.restart) == ("upsert", "/c", True, RestartSettings())
     assert (target.table, target.mode, target.keys, target.sequence) == ("/t", "upsert", ("tail", "day"), "leg")
+    assert target.engine == "spark"
     assert pipeline.source == {
         "cluster": "h:1/w",
         "startingTransactionIds": '{"1": 5}',
@@ -58,6 +60,7 @@ def test_defaults_follow_the_log_from_its_beginning() -> None:
     found = parse_arguments("ingest", NEEDED, upsert=False)
     (pipeline,) = found.pipelines
     assert (pipeline.trigger, pipeline.once, pipeline.outputs[0].target.mode) == ("1 second", False, "append")
+    assert pipeline.outputs[0].target.engine == "auto"
     assert pipeline.outputs[0].decode.format == "bytes"
     assert pipeline.source == {"cluster": "h:1/w"}
     assert pipeline.options.starting.default == EARLIEST
