@@ -67,7 +67,8 @@ def test_appends_by_the_arrow_engine_alone_need_no_delta_in_spark() -> None:
         return needs_delta(LandingSettings.model_validate({"outputs": outputs, **more}))
 
     assert not needed({"engine": "arrow"}, {"engine": "auto"})
-    assert needed({"engine": "arrow"}, {})
+    assert not needed({"engine": "arrow"}, {})
+    assert needed({"engine": "arrow"}, {"engine": "spark"})
     assert needed({"engine": "arrow"}, {"engine": "arrow", "mode": "upsert", "keys": ["k"]})
     assert needed({"engine": "arrow"}, dead_letters={"table": "/lake/letters"})
     assert needed({"engine": "arrow"}, former_clusters=["a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"])

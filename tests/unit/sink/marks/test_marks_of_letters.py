@@ -217,7 +217,7 @@ def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, 
     table.land(KEY, {app_id(KEY, 0): 899})
     table.restore(then)
     follow_restore(spark, "t", KEY)
-    sink = DeltaAppend("t", KEY)
+    sink = DeltaAppend("t", KEY, engine="spark")
     frame: Any = SimpleNamespace(schema=None, select=lambda *_: "rows")
     monkeypatch.setattr(DeltaAppend, "_columns", lambda *_: [])
     asked: list[Mapping[int, int]] = []

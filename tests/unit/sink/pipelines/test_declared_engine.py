@@ -78,6 +78,6 @@ def test_columns_are_read_as_spark_reads_them() -> None:
 
 
 def test_an_engine_that_cannot_merge_is_refused_for_a_merge() -> None:
-    assert TargetSettings(table="/lake/legs").engine == "spark"
+    assert TargetSettings(table="/lake/legs").engine == "auto"
     with pytest.raises(InvalidSetting, match="engine arrow is for the modes append and upsert; mode is history"):
         TargetSettings.model_validate({"table": "/lake/legs", "engine": "arrow", "mode": "history", "keys": ["k"]})
