@@ -31,6 +31,7 @@ from tests.e2e.chaos_actions import ACTIONS, actions_of
 from tests.e2e.chaos_checker import differences_below_marks, ends_of, held, log_rows, marks_of, not_reached, table_rows
 from tests.e2e.chaos_drivers import (
     ANYWHERE,
+    CHOICES,
     ENDED_BY_ITSELF,
     ENDS_BORNE,
     INGEST,
@@ -94,6 +95,8 @@ class Reported:
     """What happened, for the summary."""
 
     driver: Counter[str] = field(default_factory=Counter)
+    engines: Counter[str] = field(default_factory=Counter)
+    """What each driver was told to use."""
     others: Counter[str] = field(default_factory=Counter)
     checkpoints: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
@@ -102,6 +105,7 @@ class Reported:
     def __str__(self) -> str:
         counted: dict[str, Mapping[Any, int]] = {
             "driver kills": self.driver,
+            "engines": self.engines,
             "other kills": self.others,
             "checkpoints": self.checkpoints,
             "drivers that ended by themselves": self.exits,
@@ -200,10 +204,11 @@ class Chaos:
             assert planned == done + 1, f"batch {planned} is not between its plan and its checkpoint, which is at {done}"
 
     def _arguments(self, checkpoint: Path, trigger: str = "50 milliseconds", limits: Sequence[int] = (20, 75, 300, 1000)) -> list[str]:
-        limit = self._rng.choice(limits)
+        limit, engine = self._rng.choice(limits), self._rng.choice(CHOICES)
+        self.reported.engines[engine] += 1
         return [
             *(f"--cluster={self._cluster.cluster}", f"--table={self.table}", f"--checkpoint={checkpoint}"),
-            *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", WHERE, "--verbose"),
+            *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", f"--engine={engine}", WHERE, "--verbose"),
         ]
 
     def _words(self) -> list[str]:

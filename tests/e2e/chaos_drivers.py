@@ -23,6 +23,9 @@ PATIENCE_S = 900.0
 WHERE = "--where=transaction_id >= 0"
 """A condition that every row satisfies. SQL makes the rows depend on the session's time zone, as far as the sink knows."""
 
+CHOICES = ("auto", "spark")
+"""The engine of a driver: the Arrow engine where the table allows it, or Spark's. Both write one table in turn, and in a race at once."""
+
 ENDS_BORNE = 6
 """Drivers in a row that end by themselves: Spark gives a Python process ten seconds to start, too few on a busy machine. More are no bad luck."""
 

@@ -19,7 +19,19 @@ from pathlib import Path
 
 from tests.e2e.chaos_actions import ACTIONS, OLDER, START, Action, follow, judge, outcome_of, reported_in
 from tests.e2e.chaos_checker import differences_below_marks, held, log_rows, marks_of
-from tests.e2e.chaos_drivers import AUDIT, ENDED_BY_ITSELF, ENDS_BORNE, INGEST, KILLED, PATIENCE_S, WHERE, end_driver, spark_environment, submit
+from tests.e2e.chaos_drivers import (
+    AUDIT,
+    CHOICES,
+    ENDED_BY_ITSELF,
+    ENDS_BORNE,
+    INGEST,
+    KILLED,
+    PATIENCE_S,
+    WHERE,
+    end_driver,
+    spark_environment,
+    submit,
+)
 from tests.e2e.chaos_keyed import KeyedTable, log_entries
 from tests.e2e.chaos_tables import TableUser, known_id, table_id
 from tests.e2e.killed_driver import PAUSE
@@ -217,7 +229,7 @@ class Settling:
             KILLED if gap else INGEST,
             *(f"--cluster={self._cluster}", f"--table={path}", f"--checkpoint={checkpoint or self._checkpoint}"),
             *(f"--trigger={'available-now' if once else '50 milliseconds'}", f"--max-transactions-per-trigger={max(300, behind // BATCHES)}"),
-            *(WHERE, "--verbose"),
+            *(f"--engine={self._rng.choice(CHOICES)}", WHERE, "--verbose"),
             log=self._log,
             environment=spark_environment(WALTZ_TEST_GAP=gap, WALTZ_TEST_LAST_WORDS=str(self._last_words)) if gap else None,
         )
