@@ -233,7 +233,7 @@ def test_what_is_too_large_for_the_driver_is_logged_with_auto_and_refused_with_a
     with pytest.raises(InvalidSetting, match=r"engine is arrow, and the table has more than 100 bytes"):
         DeltaUpsert(path, KEY, ["k"], engine="arrow").write(rows(16, 18))
     sink.write(rows(16, 18))
-    DeltaUpsert(path, KEY, ["k"]).write(rows(18, 19))
+    DeltaUpsert(path, KEY, ["k"], engine="spark").write(rows(18, 19))
     own = [(engine, "batch" in reason, "bytes" in reason) for _, engine, reason in logged]
     arrow, refused = ("arrow", False, False), ("arrow", False, False)
     assert own == [arrow, ("spark", True, False), refused, arrow, refused, ("spark", False, True)]

@@ -17,6 +17,7 @@ from pyspark_waltz.decode.declarations import holds_variant
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
+from waltz_delta.base.quoting import quoted
 from waltz_delta.base.session import session_zone
 from waltz_delta.decode.decode_nested import converted, replaced
 from waltz_delta.decode.decoding_plan import DecodingPlan
@@ -51,7 +52,7 @@ def decode_in_workers(
     plan = DecodingPlan(tuple(kept), columns, result, settings, zone, checks, schema)
     found = rows.select(*kept, f.col("data").alias(DATA)).mapInArrow(_in_worker(plan), result)
     variants = [field for field in columns.fields if holds_variant(field.dataType)]
-    made = {field.name: converted(found[field.name], field.dataType, _is_variant, f.parse_json) for field in variants}
+    made = {field.name: converted(f.col(quoted(field.name)), field.dataType, _is_variant, f.parse_json) for field in variants}
     return found.withColumns(made) if made else found
 
 

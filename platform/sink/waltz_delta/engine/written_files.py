@@ -60,7 +60,9 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
     if plan.partition_by:
         typed = typed.sortWithinPartitions(*map(quoted, plan.partition_by))
     try:
-        found = typed.mapInArrow(partial(_run_task, plan), FILE_COLUMNS).collect()
+        # Spark looks each column up by its name, and finds none with a backtick
+        numbered = typed.toDF(*map(str, range(len(typed.columns))))
+        found = numbered.mapInArrow(partial(_run_task, plan), FILE_COLUMNS).collect()
     except Exception as error:
         if REFUSED in str(error):
             column, _, reason = str(error).split(REFUSED)[1].split("\n")[0].partition(": ")
@@ -81,7 +83,8 @@ def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     context = TaskContext.get()
     assert context is not None, "runs in a task of Spark"
-    return write_files(plan, batches, task=context.partitionId(), attempt=context.taskAttemptId())
+    named = (batch.rename_columns(plan.schema.names) for batch in batches)
+    return write_files(plan, named, task=context.partitionId(), attempt=context.taskAttemptId())
 
 
 def _action(row: Any) -> Any:

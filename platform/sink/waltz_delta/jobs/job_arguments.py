@@ -215,7 +215,9 @@ def _parser(job: str, upsert: bool) -> JobParser:
         help="available-now, which ends at the end of the log, or an interval (1 second); with --pipeline, it overrides the files",
     )
     parser.add_argument(
-        "--engine", choices=get_args(EngineChoice), help="which engine writes the table; auto: arrow where the table allows it, otherwise spark (auto)"
+        "--engine",
+        choices=get_args(EngineChoice),
+        help="which engine writes the table; auto: arrow where the table allows it, otherwise spark (auto)",
     )
     parser.add_argument("--schema", **text, help="columns of the JSON in the data, as in SQL; without it the table has the data as bytes")
     parser.add_argument(

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
