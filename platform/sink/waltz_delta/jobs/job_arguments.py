@@ -120,7 +120,7 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
             source[name] = value
     SourceOptions.parse(source).check_use("stream")
     keys = tuple(name.strip() for name in found.keys.split(",") if name.strip()) if upsert else ()
-    engine = found.engine or "auto"
+    engine: EngineChoice = found.engine or "auto"
     if upsert:
         target = TargetSettings(table=found.table, engine=engine, mode="upsert", keys=keys, sequence=found.sequence)
     else:
