@@ -96,7 +96,7 @@ class Reported:
 
     driver: Counter[str] = field(default_factory=Counter)
     engines: Counter[str] = field(default_factory=Counter)
-    """What each driver was told to use."""
+    """What was chosen for each driver."""
     others: Counter[str] = field(default_factory=Counter)
     checkpoints: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)

@@ -60,7 +60,7 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
     if plan.partition_by:
         typed = typed.sortWithinPartitions(*map(quoted, plan.partition_by))
     try:
-        # Spark looks each column up by its name, and finds none with a backtick
+        # Spark searches each column by its name, and does not find one with a backtick
         numbered = typed.toDF(*map(str, range(len(typed.columns))))
         found = numbered.mapInArrow(partial(_run_task, plan), FILE_COLUMNS).collect()
     except Exception as error:
