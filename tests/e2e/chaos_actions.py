@@ -53,7 +53,7 @@ ACTIONS: dict[str, Action] = {
     "removed": Action("stopped", TableUser.remove, GONE),
     "removed-running": Action("running", TableUser.remove, (*GONE, LEFT)),
     "removed-committing": Action("committing", TableUser.remove, GONE),
-    "emptied-committing": Action("committing", TableUser.empty, (LEFT,)),
+    "emptied-committing": Action("committing", TableUser.empty, (*GONE, LEFT)),
     "replaced-level": Action("stopped", lambda user: user.replace("level"), ("TableReplaced",)),
     "replaced-behind": Action("stopped", lambda user: user.replace("behind"), ("TableReplaced",)),
     "replaced-strange": Action("stopped", lambda user: user.replace("strange"), ("TableReplaced",)),
