@@ -9,9 +9,10 @@ from pathlib import Path
 from types import FrameType
 
 from demo.airline import YEAR_S, Options, run
+from demo.directory import claimed
 from demo.display import console_here
 from demo.flights import FlightsMissing
-from demo.processes import ROOT, ChildFailed
+from demo.processes import ChildFailed
 from demo.watch import Stalled
 from waltz_log.errors import WaltzError
 
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--year", type=float, default=YEAR_S, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
     parser.add_argument("--keep", action="store_true", help="serve the web console, and keep it and the cluster running until Ctrl-C")
     parser.add_argument(
-        "--directory", type=Path, default=ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
+        "--directory", type=Path, help="emptied at the start; holds tables, logs and the cluster's files (var/demo, or a free one beside it)"
     )
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -36,7 +37,8 @@ def main() -> int:
     console = console_here()
     try:
         chosen = (arguments.faults, arguments.limit, arguments.year, arguments.secure, arguments.keep)
-        return 0 if run(Options(arguments.directory.resolve(), *chosen), console) else 1
+        with claimed(arguments.directory and arguments.directory.resolve()) as directory:
+            return 0 if run(Options(directory, *chosen), console) else 1
     except KeyboardInterrupt:
         console.print("stopped")
         return 130

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from demo.checks import Result, check_aircraft, check_flight_legs
+from demo.directory import clear
 from demo.display import Display, show_answer, show_results
 from demo.faults import Fault, FaultPlan
 from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
@@ -29,10 +29,9 @@ from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, metrics_file, submit_comman
 from demo.watch import Watch
 from demo.web_console import keep_until_interrupted, start_web_console
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.errors import InvalidSetting
 from waltz_log.processes.local_cluster import LocalCluster
 
-__all__ = ["YEAR_S", "Options", "clear", "run"]
+__all__ = ["YEAR_S", "Options", "run"]
 
 PARTITIONS = 4
 LOOP_INTERVAL_S = 0.25
@@ -41,7 +40,6 @@ YEAR_S = 75.0
 """Duration of the year 2013: each airport receives a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark jobs a part of two
 cores, so that one can watch the tables follow. Without a pace the log uses twice as much, and the tables follow later."""
 
-MARKER = ".waltz-demo"
 BEHIND = "behind.json"
 """How far each table was behind the log, for programs; beside the tables."""
 
@@ -159,16 +157,6 @@ class _Run:
                 worthwhile=lambda: self._watch.rows(FLIGHT_LEGS) > 0,
             ),
         ]
-
-
-def clear(directory: Path) -> None:
-    """Makes an empty directory. Removes what an earlier demo left there and nothing else."""
-    marker = directory / MARKER
-    if directory.exists() and any(directory.iterdir()) and not marker.exists():
-        raise InvalidSetting(name="--directory", reason=f"{directory} holds something that is not of a demo", nearest=None)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    marker.write_text("python -m demo empties this directory at its start\n")
 
 
 def run(options: Options, console: Console) -> bool:

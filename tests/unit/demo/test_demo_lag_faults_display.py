@@ -8,8 +8,8 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from rich.console import Console
 
-from demo.airline import clear
 from demo.checks import Result
+from demo.directory import claimed, clear
 from demo.dispatcher import Counts
 from demo.display import Display, Snapshot, TableLag, show_answer, show_results, status_line
 from demo.faults import Fault, FaultPlan
@@ -164,3 +164,13 @@ def test_a_directory_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "demo" / "old").write_text("old")
     clear(tmp_path / "demo")
     assert [path.name for path in (tmp_path / "demo").iterdir()] == [".waltz-demo"]
+
+
+def test_demos_at_once_use_directories_of_their_own(tmp_path: Path) -> None:
+    with claimed(None, tmp_path / "demo") as first, claimed(None, tmp_path / "demo") as second:
+        clear(first)
+        with claimed(None, tmp_path / "demo") as third, pytest.raises(InvalidSetting, match=f"another demo uses {tmp_path / 'demo'}"), claimed(first):
+            pass
+    assert [each.name for each in (first, second, third)] == ["demo", "demo-2", "demo-3"]
+    with claimed(None, tmp_path / "demo") as again:
+        assert again == first
