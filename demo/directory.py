@@ -25,13 +25,12 @@ def claimed(directory: Path | None, default: Path = DEFAULT) -> Iterator[Path]:
     and so on beside it. Raises `InvalidSetting` if another demo uses `directory`."""
     for number in itertools.count(1):
         chosen = directory or (default if number == 1 else default.with_name(f"{default.name}-{number}"))
-        held = _lock(chosen)
-        if held is not None:
-            break
+        if (held := _lock(chosen)) is not None:
+            with held:
+                yield chosen
+            return
         if directory is not None:
             raise InvalidSetting(name="--directory", reason=f"another demo uses {directory}", nearest=None)
-    with held:
-        yield chosen
 
 
 def _lock(directory: Path) -> TextIO | None:
