@@ -1,7 +1,7 @@
 """`make machines`: each condition in a clone of its own, which ends in the README's session or in the documented sentence. Prints a table, and ends
 with 1 if a condition ended otherwise. Some conditions need root, for a namespace or another user.
 
-`COMMAND='make test'` runs another command there, in the conditions that end in the session: whole, with its output.
+`COMMAND='make test'` runs another command there, in the conditions that end in the session: whole, with its output, in a clone that is not set up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from verification.machines.clones import ROOT, users_environment
+from tools.set_up import ENVIRONMENT
+from verification.machines.clones import ROOT, bring_history, users_environment
 from verification.machines.conditions import CONDITIONS, Condition
 from verification.machines.judging import judge
 from verification.machines.producers import Machine
@@ -26,7 +27,8 @@ TIMEOUT_S = 600
 
 
 def run(condition: Condition, parent: Path, *, whole: bool = False) -> str | None:
-    """What went wrong, with the end of the output, or None. `whole`: shows all output as it comes, without a limit of time."""
+    """What went wrong, with the end of the output, or None. `whole`: shows all output as it comes, without a limit of time, and begins as a new user
+    does, with the history and without an environment."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     folder.chmod(0o755)  # another user's programs run there
     try:
@@ -36,6 +38,8 @@ def run(condition: Condition, parent: Path, *, whole: bool = False) -> str | Non
         environment = users_environment(folder / "home", machine.environment)
         command = [*shlex.split(condition.inside), condition.command] if condition.inside else ["bash", "-c", condition.command]
         if whole:
+            shutil.rmtree(clone / ENVIRONMENT)
+            bring_history(clone)
             code = subprocess.run(command, cwd=clone, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
             return f"exit code {code}" if code else None
         done = subprocess.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.set_up import ENVIRONMENT, PREPARED, STAMP, Made, interpreter, requirements, write_launchers, write_own_java, write_stamp
 from waltz_log.cli.checks import DELTA_JARS
 
-__all__ = ["PLATFORM", "ROOT", "bring_java", "make_clone", "outdate", "set_aside", "users_environment"]
+__all__ = ["PLATFORM", "ROOT", "bring_history", "bring_java", "make_clone", "outdate", "set_aside", "users_environment"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
@@ -50,6 +50,15 @@ def make_clone(folder: Path) -> Path:
         os.link(archive, folder / ".cache" / "spark.jsa")
     write_stamp(folder / STAMP, Made(str(folder), str(interpreter(environment / "bin" / "python")), requirements(folder)))
     return folder
+
+
+def bring_history(folder: Path) -> None:
+    """As a clone by git has it."""
+    cloned = folder.with_name("cloned")
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(cloned)], check=True)
+    (cloned / ".git").rename(folder / ".git")
+    cloned.rmdir()
+    subprocess.run(["git", "reset", "--quiet"], cwd=folder, check=True)
 
 
 def bring_java(folder: Path, pip: Path) -> None:
