@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.extraClassPath", f"{JARS}/*")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOGGING} -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE}")
+        .config("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={LOGGING}" -XX:+UseSerialGC "-XX:SharedArchiveFile={ARCHIVE}"')
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")
