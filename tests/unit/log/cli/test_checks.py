@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_java_of_java_home_goes_before_the_path(tmp_path: Path) -> None:
 def test_a_java_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
     program = _java(tmp_path, 'openjdk version "11.0.2"')
     with pytest.raises(JavaMissing, match=f"{program} is Java 11.*install Java 17 or 21"):
-        find_java({"PATH": str(program.parent)})
+        find_java({"PATH": str(program.parent)}, prefix=str(tmp_path))
 
 
 def test_a_java_that_does_not_do_gives_way_to_the_next_one(tmp_path: Path) -> None:
@@ -63,6 +64,13 @@ def test_a_java_that_does_not_do_gives_way_to_the_next_one(tmp_path: Path) -> No
         find_java({"JAVA_HOME": "/nonexistent", "PATH": str(old.parent)}, prefix=str(tmp_path))
 
 
+@pytest.fixture
+def without_own_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of these tests may have the Java that set-up brings."""
+    monkeypatch.setattr(checks, "find_java", partial(find_java, prefix=str(tmp_path)))
+
+
+@pytest.mark.usefixtures("without_own_java")
 def test_a_java_without_the_module_that_spark_adds_does_not_do_for_spark(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
@@ -77,6 +85,7 @@ def test_a_java_without_the_module_that_spark_adds_does_not_do_for_spark(tmp_pat
     assert "lacks the module jdk.incubator.vector" in check.sentence
 
 
+@pytest.mark.usefixtures("without_own_java")
 def test_no_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     check = checks.check_java({"PATH": str(tmp_path)})
     assert not check.ok

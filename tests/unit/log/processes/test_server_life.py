@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ async def life(coordinator: Refusing, monkeypatch: pytest.MonkeyPatch, *, worker
     async def connect(*_: Any, **__: Any) -> Refusing:
         return coordinator
 
-    monkeypatch.setattr(process, "ZooKeeperCoordinator", SimpleNamespace(connect=connect))
+    monkeypatch.setattr(process, "join", connect)
     settings = ServerSettings(coordinator=ADDRESS, listen="127.0.0.1:0", workers=workers)
     monitored, stop, recorded = Monitored("server"), asyncio.Event(), AdministrationAudit(rules=False)
     if workers == 1:
