@@ -49,10 +49,10 @@ def test_every_version_that_the_sink_creates_is_created_within_the_lock(spark: A
     appended, keyed = str(tmp_path / "appended"), str(tmp_path / "keyed")
     DeltaAppend(appended, KEY, engine="arrow").write(rows(spark, 0))
     DeltaAppend(appended, KEY, engine="arrow", evolution="add_columns").write(rows(spark, 2, "1 AS added"))
-    DeltaAppend(str(tmp_path / "by_spark"), KEY).write(rows(spark, 0))
+    DeltaAppend(str(tmp_path / "by_spark"), KEY, engine="spark").write(rows(spark, 0))
     maintain_table(spark, appended, Needs(), small_bytes=1 << 20)
     deletes = DeleteSettings(where="k = 1", tombstones=str(tmp_path / "tombstones"))
-    DeltaUpsert(keyed, KEY, ["k"], deletes=deletes, remember_deletes=True).write(rows(spark, 0))
+    DeltaUpsert(keyed, KEY, ["k"], deletes=deletes, remember_deletes=True, engine="spark").write(rows(spark, 0))
     assert within == versions(tmp_path)
     operations = {row[0] for row in DeltaTable.forPath(spark, appended).history().select("operation").collect()}
     assert operations >= {"CREATE TABLE", "ADD COLUMN", "WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END"}
@@ -63,7 +63,7 @@ def marks(spark: Any, path: str) -> int:
 
 
 WAYS: dict[str, Callable[[Any, str], object]] = {
-    "append": lambda spark, path: DeltaAppend(path, KEY).write(rows(spark, 2)),
+    "append": lambda spark, path: DeltaAppend(path, KEY, engine="spark").write(rows(spark, 2)),
     "marks": marks,
     "compaction": lambda spark, path: maintain_table(spark, path, Needs(), small_bytes=1 << 20, vacuum=False),
 }
@@ -71,7 +71,7 @@ WAYS: dict[str, Callable[[Any, str], object]] = {
 
 def test_a_commit_waits_for_another_process_that_holds_the_lock(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "legs"
-    DeltaAppend(str(table), KEY).write(rows(spark, 0))
+    DeltaAppend(str(table), KEY, engine="spark").write(rows(spark, 0))
     for way, commit in WAYS.items():
         waits, before = Event(), versions(table)
 
@@ -115,7 +115,7 @@ def test_a_checksum_file_of_another_commit_is_named(spark: Any, tmp_path: Path) 
     """As two processes leave it that write one version at once without the lock."""
     table = tmp_path / "legs"
     log = table / "_delta_log"
-    DeltaAppend(str(table), KEY).write(rows(spark, 0))
+    DeltaAppend(str(table), KEY, engine="spark").write(rows(spark, 0))
     opened = internal.TableTransaction(spark, str(table))
     beside = log / f".{0:020d}.json.crc"
     beside.write_bytes(of_another(beside))
@@ -126,16 +126,16 @@ def test_a_checksum_file_of_another_commit_is_named(spark: Any, tmp_path: Path) 
         opened.refuse_strange_checksum()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     with pytest.raises(NotADeltaTable, match=named) as raised:
-        DeltaAppend(str(table), KEY).write(rows(spark, 2))
+        DeltaAppend(str(table), KEY, engine="spark").write(rows(spark, 2))
     assert raised.value.path == str(table)
     beside.unlink()  # as the error says
-    DeltaAppend(str(table), KEY).write(rows(spark, 2))
+    DeltaAppend(str(table), KEY, engine="spark").write(rows(spark, 2))
 
 
 def test_a_commit_that_meets_such_a_commit_names_it_too(spark: Any, tmp_path: Path) -> None:
     table = tmp_path / "legs"
     log = table / "_delta_log"
-    DeltaAppend(str(table), KEY).write(rows(spark, 0))
+    DeltaAppend(str(table), KEY, engine="spark").write(rows(spark, 0))
     behind = internal.TableTransaction(spark, str(table))
     behind.version("a")
     shutil.copy(log / f"{0:020d}.json", log / f"{1:020d}.json")

@@ -21,6 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar  # Any: Future is invariant
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
+from waltz_log.predecessor import when_released
 from waltz_log.untrusted_files import PRIVATE, make_private_directory, open_regular
 
 __all__ = ["FileSystemDisk", "ReadOnlyFileSystemDisk", "ThreadOffload"]
@@ -97,8 +98,9 @@ class _OpenFile:
 class FileSystemDisk:
     """`root` is created, with its parents, if it does not exist. An existing directory keeps its mode."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_within_s: float = 0.0) -> None:
         self._root = root
+        self._lock_within_s = lock_within_s
         make_private_directory(root)
         self._lock: int | None = None
 
@@ -184,7 +186,7 @@ class FileSystemDisk:
     def lock(self) -> None:
         descriptor = open_regular(self._at(LOCK_FILE), os.O_RDWR | os.O_CREAT, follow=False)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            when_released(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), str(self._root), within_s=self._lock_within_s)
         except OSError:
             os.close(descriptor)
             raise

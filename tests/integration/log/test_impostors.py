@@ -146,7 +146,7 @@ def test_a_storage_node_with_an_applications_certificate_gets_nothing_and_its_ac
         assert served == []
     for name in ("storage-1", "storage-2"):
         cluster.start(name)
-    cluster.wait_ready(60)
+    cluster.wait_ready()
     with _client(cluster, append_timeout_s=60) as client:
         assert client.append(0, b"with all three again").transaction_id > before.transaction_id
     assert f"{LATE} answers there, which is not a node" in cluster.log("server-0").read_text()
@@ -184,4 +184,4 @@ def test_a_client_sends_neither_its_token_nor_payloads_to_an_application_at_a_lo
             time.sleep(1)
         assert (impostor.seen, impostor.messages) == ([], [])
     cluster.start("server-0")
-    cluster.wait_ready(60)
+    cluster.wait_ready()

@@ -63,7 +63,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         storages=3,
         servers=2,
         secure=True,
-        session_timeout_s=2,
+        session_timeout_s=6,  # long enough for a busy machine: no test here waits for an expiry
         server_settings=audited,
         storage_settings=settings,
     ) as cluster:
@@ -333,7 +333,7 @@ def test_rotations_and_a_killed_storage_node_fail_no_append(cluster: LocalCluste
                     cluster.kill("storage-1")
                     cluster.start("storage-1")
                 time.sleep(ROTATION_S)
-            cluster.wait_ready(60)
+            cluster.wait_ready()
             before, deadline = appended[0], time.monotonic() + 60
             while appended[0] < before + 100 and time.monotonic() < deadline:
                 time.sleep(0.05)

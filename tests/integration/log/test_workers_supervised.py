@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,42 @@ async def test_an_invalid_port_is_refused_and_not_replaced_by_another(listen: st
 
 
 def test_an_address_with_a_listener_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="cannot listen on"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match=r"cannot listen on .*: Address already in use"):
         NodeAddresses(f"127.0.0.1:{taken.getsockname()[1]}", 2)
+
+
+def test_an_address_is_reserved_as_soon_as_its_last_listener_ends() -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(OSError, match="cannot listen on"):
+        ReservedAddress(address, within_s=0)
+    ending = threading.Timer(0.5, taken.close)
+    ending.start()
+    reserved = ReservedAddress(address, within_s=60)
+    ending.join()
+    assert reserved.address == address
+    reserved.close()
+
+
+def test_connections_that_a_node_without_workers_closed_do_not_keep_its_address() -> None:
+    """They stay in TIME_WAIT for a minute, and do not share the port: so a node failed that was restarted with `workers: 2`."""
+    with socket.create_server(("127.0.0.1", 0)) as single:
+        at = single.getsockname()
+        with socket.create_connection(at) as peer:
+            single.accept()[0].close()
+            assert peer.recv(1) == b""
+    with socket.socket() as shared, pytest.raises(OSError, match="in use"):
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind(at)
+    reserved = ReservedAddress(f"127.0.0.1:{at[1]}", within_s=0)
+    with socket.socket() as worker:
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        worker.bind(at)
+        worker.listen()
+        with pytest.raises(OSError, match="Address already in use"):
+            ReservedAddress(reserved.address, within_s=0)
+    reserved.close()
 
 
 def test_the_limits_of_a_node_are_shared_among_its_workers(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class ZooKeeperCoordinator:
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
         self._over = threading.Event()  # the same as `_ended`, seen at once by all threads
-        self._answers = False
+        self._answers = self._closed = False
         self._secure = None if tls is None else SecureConnections(Certificates(tls))
         self._client = self._new_client()
         self._lists = access_lists(tls)
@@ -166,6 +166,11 @@ class ZooKeeperCoordinator:
     def ended(self) -> bool:
         """Whether the session has ended."""
         return self._over.is_set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session ended without `close`."""
+        return self._over.is_set() and not self._closed
 
     @property
     def session(self) -> tuple[int, bytes] | None:
@@ -409,6 +414,7 @@ class ZooKeeperCoordinator:
         await self._ended.wait()
 
     async def close(self) -> None:
+        self._closed = True
         if self._suspended is not None:
             await end_tasks([self._suspended])
         if not self._ended.is_set():

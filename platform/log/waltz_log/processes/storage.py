@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID
 
@@ -26,11 +28,12 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.loggers import get_logger
 from waltz_log.monitoring.endpoint import serve_http
 from waltz_log.monitoring.monitored import Monitored
+from waltz_log.predecessor import PREDECESSOR_S
 from waltz_log.processes.access import FollowedAccess, access_control, following
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.file_limit import prepare_open_files
 from waltz_log.processes.health import health_handler
-from waltz_log.processes.joining import CONNECT_TIMEOUT_S, join
+from waltz_log.processes.joining import AGAIN_PAUSE_S, CONNECT_TIMEOUT_S, join
 from waltz_log.processes.protection import check_protection, principal_of
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
@@ -66,10 +69,45 @@ def run(settings: StorageSettings, *, replace: bool, log_level: str | None = Non
 
 def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_level: str | None, principal: str) -> None:
     if settings.workers == 1:
-        serve(lambda stop: _life(settings, monitored, stop, replace))
+        serve(lambda stop: _lives(lambda: _life(settings, monitored, stop, replace), stop))
         return
     with NodeAddresses(settings.listen, settings.workers, settings.worker_ports, principal) as addresses:
-        serve(lambda stop: _life_of_workers(settings, monitored, addresses, stop, replace, log_level))
+        serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, replace, log_level), stop))
+
+
+class _SessionEnded(Exception):
+    """Before the node was registered."""
+
+
+@asynccontextmanager
+async def _joined(settings: StorageSettings) -> AsyncIterator[tuple[ZooKeeperCoordinator, ThreadOffload]]:
+    """The session, which the block closes once the node is registered, and threads for the disk. Raises `_SessionEnded` if ZooKeeper ended the
+    session before."""
+    offload = ThreadOffload(settings.disk_threads)
+    coordinator = await join(settings.coordinator, settings.tls)
+    try:
+        yield coordinator, offload
+    except ClusterUnavailable as error:
+        if coordinator.lost:
+            raise _SessionEnded from error
+        raise
+    finally:
+        await coordinator.close()
+        offload.close()
+
+
+async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    """Starts over while the coordinator's session ends before the node is registered, as on a machine that is so busy that ZooKeeper answers late. A
+    registered node has no session. Raises `ClusterUnavailable` if the coordinator does not answer at all."""
+    while True:
+        try:
+            await life()
+            return
+        except _SessionEnded as error:
+            log.warning("coordinator session ended, starting over", reason=str(error.__cause__))
+            await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
+            if stop.is_set():
+                return
 
 
 async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool) -> None:
@@ -79,26 +117,25 @@ async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.E
 
 async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool, tracer: Tracer | None) -> None:
     monitored.starting("reading the cluster")
-    offload = ThreadOffload(settings.disk_threads)
-    coordinator = await join(settings.coordinator, settings.tls)
-    try:
+    async with _joined(settings) as (coordinator, offload):
         monitored.starting("opening the directory")
         control = access_control(settings.tls)
-        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace, tracer=tracer, access=control)
-        access = FollowedAccess(control, settings.tls, node) if control.enforced else None
-        if access is not None:
-            await access.follower(coordinator).read(latest=True)
-
-        async def statistics() -> NodeStatistics:
-            return node.statistics()
-
-        network = GrpcNetwork(
-            settings.direct_port,
-            limits=settings.connection_limits,
-            beside=health_handler(monitored.ready),
-            tls=settings.tls,
-        )
+        disk = FileSystemDisk(settings.directory, lock_within_s=PREDECESSOR_S)
+        node = await _open(settings, coordinator, disk, offload, replace, tracer=tracer, access=control)
         try:
+            access = FollowedAccess(control, settings.tls, node) if control.enforced else None
+            if access is not None:
+                await access.follower(coordinator).read(latest=True)
+
+            async def statistics() -> NodeStatistics:
+                return node.statistics()
+
+            network = GrpcNetwork(
+                settings.direct_port,
+                limits=settings.connection_limits,
+                beside=health_handler(monitored.ready),
+                tls=settings.tls,
+            )
             listener = await network.serve(settings.listen, node.service())
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
@@ -114,9 +151,6 @@ async def _traced_life(settings: StorageSettings, monitored: Monitored, stop: as
                 await listener.close()
         finally:
             await node.close()
-    finally:
-        await coordinator.close()
-        offload.close()
     log.info("storage node closed", name=settings.name)
 
 
@@ -126,10 +160,8 @@ async def _life_of_workers(
     """Like `_life`, in several processes. This process and each worker hold the directory by the same lock: it is free when the last of them has
     ended, even if this process ended first."""
     monitored.starting("reading the cluster")
-    offload = ThreadOffload(settings.disk_threads)
-    coordinator = await join(settings.coordinator, settings.tls)
-    try:
-        disk = FileSystemDisk(settings.directory)
+    async with _joined(settings) as (coordinator, offload):
+        disk = FileSystemDisk(settings.directory, lock_within_s=PREDECESSOR_S)
         monitored.starting("opening the directory")
         node = await _open(settings, coordinator, disk, offload, replace, Shard(SUPERVISOR, settings.workers))
         every = AllWorkers(addresses.siblings)
@@ -160,9 +192,6 @@ async def _life_of_workers(
         finally:
             await every.close()
             await node.close()
-    finally:
-        await coordinator.close()
-        offload.close()
     log.info("storage node closed", name=settings.name)
 
 

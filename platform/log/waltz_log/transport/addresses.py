@@ -2,13 +2,18 @@
 are restarted.
 
 The kernel gives each new connection to one of the listening sockets (SO_REUSEPORT). The socket that reserves the address never listens, so it
-receives no connection. Two nodes at one address are refused, as without workers: the address is first bound exclusively, then shared.
+receives no connection. Two nodes at one address are refused, as without workers: the address is first bound exclusively, then shared. A supervisor
+that was killed leaves workers that end a moment later, the last one perhaps when its disk answers, so its successor waits for the address.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
+from functools import partial
+from typing import Any  # the address of a socket
+
+from waltz_log.predecessor import PREDECESSOR_S, when_released
 
 __all__ = ["PORT_MAX", "ReservedAddress", "listen_error"]
 
@@ -45,9 +50,10 @@ def listen_error(address: str) -> OSError:
 
 
 class ReservedAddress:
-    """`address` is `host:port`, with the assigned port if 0 was requested. Raises `OSError` if the address is in use or invalid."""
+    """`address` is `host:port`, with the assigned port if 0 was requested. Raises `OSError` if the address is in use for longer than `within_s`, or
+    invalid."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, within_s: float = PREDECESSOR_S) -> None:
         host, _, port = address.rpartition(":")
         try:
             if not 0 <= int(port) <= PORT_MAX:
@@ -57,20 +63,36 @@ class ReservedAddress:
             raise listen_error(address) from None
         family, kind, protocol, _, where = found[0]
         try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(where)
-                where = probe.getsockname()
-            self._socket = socket.socket(family, kind, protocol)
-            try:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                self._socket.bind(where)
-            except OSError:
-                self._socket.close()
-                raise
+            self._socket = when_released(partial(_bound_alone, family, kind, protocol, where), address, within_s=within_s)
         except OSError:
             raise listen_error(address) from None
-        self.address = f"{host}:{where[1]}"
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _bound_alone(family: int, kind: int, protocol: int, where: Any) -> socket.socket:
+    """A socket that holds the address for several processes. Raises `OSError` if a process listens there."""
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(where)
+        where = probe.getsockname()
+    try:
+        return _shared(family, kind, protocol, where)
+    except OSError:
+        # Nobody listens and nobody has reserved it, or the probe had failed. What is left are connections of a node without workers, which the system
+        # remembers for a minute. Until the workers listen, the address reserved like this does not refuse another node.
+        return _shared(family, kind, protocol, where, socket.SO_REUSEADDR)
+
+
+def _shared(family: int, kind: int, protocol: int, where: Any, *more: int) -> socket.socket:
+    held = socket.socket(family, kind, protocol)
+    try:
+        for option in (socket.SO_REUSEPORT, *more):
+            held.setsockopt(socket.SOL_SOCKET, option, 1)
+        held.bind(where)
+    except OSError:
+        held.close()
+        raise
+    return held

@@ -152,6 +152,21 @@ def test_a_directory_is_locked_once_until_it_is_unlocked(tmp_path: Path) -> None
         second.unlock()
 
 
+def test_a_node_that_starts_waits_for_its_predecessors_lock(tmp_path: Path) -> None:
+    predecessor = FileSystemDisk(tmp_path)
+    predecessor.lock()
+    with pytest.raises(BlockingIOError):
+        FileSystemDisk(tmp_path, lock_within_s=0.3).lock()
+    ending = threading.Timer(0.5, predecessor.unlock)
+    ending.start()
+    disk = FileSystemDisk(tmp_path, lock_within_s=60)
+    disk.lock()
+    ending.join()
+    with pytest.raises(BlockingIOError):
+        predecessor.lock()
+    disk.unlock()
+
+
 def test_a_large_write_reaches_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltz_log.filesystem.WRITE_BYTES_MAX", 1000)
     file = FileSystemDisk(tmp_path).open("a", "create")
