@@ -81,7 +81,7 @@ def _bound_alone(family: int, kind: int, protocol: int, where: Any) -> socket.so
     try:
         return _shared(family, kind, protocol, where)
     except OSError:
-        # Nobody listens and nobody has reserved it, or the probe had failed. What is left are connections of a node without workers, which the system
+        # No process listens or has reserved it, or the probe had failed. What is left are connections of a node without workers, which the system
         # remembers for a minute. Until the workers listen, the address reserved like this does not refuse another node.
         return _shared(family, kind, protocol, where, socket.SO_REUSEADDR)
 

@@ -1,4 +1,4 @@
-"""Appends to S3: conditional commits, a store that fails in every way, and the probe that refuses a store without conditions."""
+"""Appends and merges on S3: conditional commits, a store that fails in every way, and the probe that refuses a store without conditions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.unit.sink.engine.arrow_tables import MARK, append, begin, commit, files, opened
+from verification.lake import merge_table
 from verification.lake.s3_server import Fault, S3Server
 from waltz_delta.engine import store_probe
 from waltz_delta.engine.arrow_table import ArrowTable
@@ -34,6 +35,16 @@ def ids(table: ArrowTable) -> list[int]:
     found = table.reopen()
     assert found is not None
     return sorted(found.handle.to_pyarrow_table()["id"].to_pylist())
+
+
+def merged(storage: dict[str, str], first: int, end: int) -> int:
+    return merge_table.merge(begin(opened(PLACE, storage)), merge_table.changes(first, end), end - 1)
+
+
+def newest(storage: dict[str, str]) -> list[int]:
+    found = opened(PLACE, storage).reopen()
+    assert found is not None
+    return sorted(found.handle.to_pyarrow_table()["transaction_id"].to_pylist())
 
 
 def test_rows_and_marks_land_on_s3_without_a_directory_or_a_temporary_file(store: S3Server) -> None:
@@ -102,6 +113,26 @@ def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_
     assert begin(table).version(MARK) == 9
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_store_repeats_a_merge_and_neither_loses_nor_repeats_changes(store: S3Server, name: str) -> None:
+    merge_table.create(PLACE, store.storage)
+    merged(store.storage, 0, 6)
+    meets, fault = FAULTS[name]
+    met: list[str] = []
+
+    def once(method: str, key: str) -> Fault | None:
+        if meets(method, key) and len(met) < 2:
+            met.append(key)
+            return fault
+        return None
+
+    store.fault = once
+    assert merged(store.storage, 6, 13) == 2
+    assert met
+    assert newest(store.storage) == merge_table.rows_at(12)
+    assert begin(opened(PLACE, store.storage)).version(MARK) == 12
+
+
 PERMANENT: dict[str, tuple[Callable[[S3Server], None], str]] = {
     "the bucket disappears": (lambda store: setattr(store, "bucket_exists", False), "NoSuchBucket"),
     "credentials expire": (lambda store: setattr(store, "fault", lambda method, key: Fault(403, "ExpiredToken")), "ACCESS_DENIED|ExpiredToken"),
@@ -124,6 +155,23 @@ def test_a_permanent_fault_ends_with_one_sentence_that_names_it(store: S3Server,
     store.bucket_exists, store.fault = True, lambda method, key: None
     assert append(table, 5, 10) == 1
     assert ids(table) == list(range(10))
+
+
+@pytest.mark.parametrize("name", PERMANENT)
+def test_a_permanent_fault_of_a_merge_ends_with_one_sentence_and_the_batch_is_merged_later(store: S3Server, name: str) -> None:
+    merge_table.create(PLACE, store.storage)
+    merged(store.storage, 0, 6)
+    begin_fault, reason = PERMANENT[name]
+    transaction = begin(opened(PLACE, fast(store)))
+    begin_fault(store)
+    with pytest.raises(StoreUnavailable) as failed:
+        merge_table.merge(transaction, merge_table.changes(6, 13), 12)
+    assert re.search(reason, str(failed.value))
+    assert "\n" not in str(failed.value)
+    store.bucket_exists, store.fault = True, lambda method, key: None
+    assert newest(store.storage) == merge_table.rows_at(5)
+    merged(store.storage, 6, 13)
+    assert newest(store.storage) == merge_table.rows_at(12)
 
 
 @pytest.mark.parametrize("conditional", [True, False])
