@@ -30,6 +30,7 @@ __all__ = [
     "LOCAL",
     "SINGLE_DRIVER",
     "catalog_features",
+    "is_single_driver",
     "located",
     "named_store",
     "one_committer",
@@ -160,9 +161,14 @@ def one_committer(spark: SparkSession, path: str) -> Iterator[None]:
         yield
 
 
+def is_single_driver(spark: SparkSession) -> bool:
+    """Whether the operator guarantees one driver for each table: a setting of the session, which can change."""
+    return str(spark.conf.get(SINGLE_DRIVER, "false")).lower() == "true"
+
+
 def _directory_to_lock(spark: SparkSession, path: str) -> str | None:
     session: Any = spark
-    single = str(session.conf.get(SINGLE_DRIVER, "false")).lower() == "true"  # a setting of the session, which can change
+    single = is_single_driver(session)
     judged = (str(session.sparkContext.applicationId), path, single)
     if judged not in _judged:
         _judged[judged] = _judge(session, path, single)

@@ -61,6 +61,12 @@ COMPRESSIONS: Final[Mapping[str, str]] = {
 _LOCAL: Final = "file"
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 _ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
+_UNREAD: Final = re.compile(r"[\\\x00-\x1f\x7f]")
+_OF_URLS: Final = re.compile("[%#?]")
+
+_READ_BY_DELTALAKE: Final = re.compile(r"interval \d+ ((nano|micro|milli)?second|minute|hour|day|week)s?")
+_INTERVALS: Final = frozenset({"delta.deletedfileretentionduration", "delta.logretentionduration"})
+"""`deltalake` cleans up the log by these. Of a value that it does not read, as `365 days`, it uses the default instead, and deletes too early."""
 
 _CONSTRAINT: Final = "delta.constraints."
 _FEATURE: Final = "delta.feature."
@@ -139,6 +145,10 @@ def refusal_of_path(scheme: str, directory: str) -> str | None:
         return f"the Arrow engine does not write to {scheme}: paths"
     if scheme == _LOCAL and _ESCAPED.search(directory):
         return "deltalake reads the sign % in a path as an escape"
+    if scheme == _LOCAL and _UNREAD.search(directory):
+        return "deltalake does not open a path with a backslash or a control character"
+    if scheme in _S3 and (sign := _OF_URLS.search(directory)):
+        return f"deltalake and pyarrow would read the sign {sign[0]} in the path of an object differently"
     return None
 
 
@@ -170,6 +180,8 @@ def _refusal_of_properties(properties: Mapping[str, str]) -> str | None:
         known = name.lower()
         if known.startswith(_CONSTRAINT):
             return f"the table has the CHECK constraint {name[len(_CONSTRAINT) :]}, which the Arrow engine does not evaluate"
+        if known in _INTERVALS and not _READ_BY_DELTALAKE.fullmatch(value):
+            return f"deltalake does not read the table property {name}={value}; it reads for example interval 30 days"
         if not known.startswith("delta.") or known in _FOLLOWED or value.lower() in _OFF:
             continue
         if known == COMPRESSION and value.lower() in COMPRESSIONS:

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any  # JSON values
 
 from pyspark.sql.types import StructField, StructType
 
+from waltz_delta.base.columns import Columns
 from waltz_delta.base.missing_column import Missing
 from waltz_delta.engine.allowed import TableShape, refusal
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.errors import SchemaMismatch
+from waltz_log.loggers import get_logger
 
 __all__ = ["ArrowColumns"]
 
+log = get_logger(__name__)
+
 
 class ArrowColumns:
-    """`tables.evolution.Columns` by `deltalake`."""
+    """`Columns` by `deltalake`. `others`: adds what `deltalake` cannot add; None: that is refused."""
 
-    def __init__(self, table: ArrowTable) -> None:
+    def __init__(self, table: ArrowTable, others: Columns | None = None) -> None:
         self._table = table
+        self._others = others
 
     def schema(self) -> StructType:
         opened = self._table.open()
         return StructType() if opened is None else StructType.fromJson(dict(opened.shape.schema))
 
     def add(self, missing: Sequence[Missing]) -> None:
-        """Raises `SchemaMismatch` for a type that would change the table's protocol, and for a field within a column."""
+        """Raises `SchemaMismatch` for a type that would change the table's protocol, and for a field within a column, unless another engine may add
+        them."""
         from deltalake import CommitProperties, PostCommitHookProperties, Schema
 
         opened = self._table.open()
         assert opened is not None, "columns are added to a table that exists"
-        within = next((each for each in missing if len(each.place) > 1), None)
-        if within is not None:
-            impossible = "cannot be added by the Arrow engine, since it is within a column; choose the engine spark, once"
-            raise SchemaMismatch(path=self._table.path, column=".".join(within.place), reason=impossible)
-        fields = [StructField(each.place[0], each.kind) for each in missing]
-        added = json.loads(StructType(fields).toNullable().json())
-        reason = refusal(opened.protocol, TableShape(added, (), {}))
-        if reason is None and "timestamp_ntz" in json.dumps(added) and "timestampNtz" not in opened.protocol.features:
-            reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"
-        if reason is not None:
-            raise SchemaMismatch(path=self._table.path, column=fields[0].name, reason=f"cannot be added by the Arrow engine: {reason}")
+        added = json.loads(StructType([StructField(each.place[0], each.kind) for each in missing]).toNullable().json())
+        refused = _refusal(opened, missing, added)
+        if refused is not None:
+            if self._others is None:
+                place, reason = refused
+                raise SchemaMismatch(path=self._table.path, column=".".join(place), reason=f"cannot be added by the Arrow engine: {reason}")
+            log.info("columns are added by Spark's engine", table=self._table.path, reason=refused[1])
+            self._others.add(missing)
+            return
         version = opened.version + 1
         with self._table.committing():
             opened.handle.alter.add_columns(
@@ -54,4 +59,15 @@ class ArrowColumns:
     def is_conflict(self, error: BaseException) -> bool:
         from deltalake.exceptions import CommitFailedError
 
-        return isinstance(error, CommitFailedError)
+        return isinstance(error, CommitFailedError) or (self._others is not None and self._others.is_conflict(error))
+
+
+def _refusal(opened: OpenedTable, missing: Sequence[Missing], added: Mapping[str, Any]) -> tuple[Sequence[str], str] | None:
+    """What `deltalake` cannot add, and why; None if it can add everything. `added`: the columns as Delta stores them."""
+    within = next((each for each in missing if len(each.place) > 1), None)
+    if within is not None:
+        return within.place, "it is within a column; choose the engine spark, once"
+    reason = refusal(opened.protocol, TableShape(added, (), {}))
+    if reason is None and "timestamp_ntz" in json.dumps(added) and "timestampNtz" not in opened.protocol.features:
+        reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"
+    return None if reason is None else (missing[0].place, reason)

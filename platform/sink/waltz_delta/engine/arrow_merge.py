@@ -9,7 +9,7 @@ Source for what MERGE does here: `deltalake` 1.6, and the tests of this module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final  # `deltalake` and pyarrow have no types
 
@@ -37,6 +37,9 @@ _KEYS: Final = frozenset({"binary", "boolean", "byte", "date", "integer", "long"
 """Types whose equal values are equal for Spark, pyarrow and `deltalake`. Floats are not: -0.0, NaN."""
 
 
+_CODECS: Final[Mapping[str, Any]] = {"none": "UNCOMPRESSED", "snappy": "SNAPPY", "gzip": "GZIP", "zstd": "ZSTD", "lz4": "LZ4_RAW"}
+"""Codecs by pyarrow's names, with those of `deltalake`."""
+
 _PLACE: Final = frozenset({PARTITION, TRANSACTION_ID, ROW})
 
 
@@ -44,7 +47,10 @@ def refusal_of_merge(shape: TableShape, keys: Sequence[str]) -> str | None:
     """Why the Arrow engine does not merge into this table; None if it does. `allowed` has accepted it."""
     if shape.partition_by:
         return "the Arrow engine does not merge into partitioned tables"
-    if {name.lower(): value.lower() for name, value in shape.properties.items()}.get("delta.enablechangedatafeed") == "true":
+    properties = {name.lower(): value.lower() for name, value in shape.properties.items()}
+    if properties.get("delta.appendonly") == "true":
+        return "the table is append-only"
+    if properties.get("delta.enablechangedatafeed") == "true":
         return "the Arrow engine writes no change data feed"
     wanted = {key.lower() for key in keys}
     for field in shape.schema["fields"]:
@@ -92,15 +98,18 @@ def newest_rows(rows: Any, keys: Sequence[str], path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ArrowMerge:
-    """`source`: the columns of the table and `DELETES`, one row for each key. `columns`: those to set."""
+    """`source`: the columns of the table and `DELETES`, one row for each key. `columns`: those to set.
+    `compression`: of the files, by pyarrow's name."""
 
     source: Any
     keys: Sequence[str]
     columns: Sequence[str]
+    compression: str = "snappy"
 
     def run(self, handle: Any, commit: Any, hooks: Any) -> bool:
         """Commits what changes rows; False if nothing does, and nothing was committed. `commit`: the properties of the commit, with the marks. Raises
         `KeyMoved` and the errors of `deltalake`."""
+        from deltalake import WriterProperties
         from deltalake.exceptions import DeltaError
 
         values = {_name(column): f"s.{_name(column)}" for column in self.columns}
@@ -110,6 +119,7 @@ class ArrowMerge:
             predicate=self._same_key(),
             source_alias="s",
             target_alias="t",
+            writer_properties=WriterProperties(compression=_CODECS[self.compression]),
             commit_properties=commit,
             post_commithook_properties=hooks,
         )

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage
@@ -112,9 +114,18 @@ class ArrowTable:
         return False
 
     def count(self) -> int:
-        """The rows of the table, from the statistics of its files."""
+        """The rows of the table, from the statistics of its files, and from a file itself that has none."""
+        import pyarrow.parquet as parquet
+
         opened = self.open()
-        return 0 if opened is None else int(opened.handle.count())
+        if opened is None:
+            return 0
+        files, root = file_system(self.location, self.storage)
+        rows = 0
+        for found in pa.table(opened.handle.get_add_actions()).select(["path", "num_records"]).to_pylist():
+            known = found["num_records"]
+            rows += known if known is not None else parquet.read_metadata(f"{root}/{unquote(found['path'])}", filesystem=files).num_rows
+        return rows
 
     def reserve(self) -> None:
         """Marks the path as ours before there is a table, so that files of a first batch that dies are not another application's. Object stores have

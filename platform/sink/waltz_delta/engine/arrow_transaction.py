@@ -20,15 +20,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
+import pyarrow as pa
+import pyarrow.compute as _pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
@@ -37,6 +40,8 @@ from waltz_delta.errors import StoreUnavailable
 from waltz_delta.marks.positions_log import TableLog
 
 __all__ = ["ArrowTransaction", "Overtaken", "new_shape", "with_defaults"]
+
+pc: Any = _pc
 
 TURNS_MAX: Final = 20
 """How often a commit is tried while other commits come first that do not change what it was decided from."""
@@ -49,15 +54,28 @@ OWN_ID: Final = "waltzCommit"
 """In `commitInfo`: the id by which a transaction finds its own commit."""
 
 
+_OUTSIDE: Final = "^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
+"""The path of a file that is not below the table's directory, as a shallow clone has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """`bytes`: of all of them. `outside`: one that is not below the table's directory; None if all are."""
+
+    bytes: int
+    outside: str | None
+
+
 class Overtaken(Exception):
     """Another commit changed what the transaction was decided from. Nothing of it is in the table. Internal to this package."""
 
 
 class ArrowTransaction:
-    """`TableTransaction` by `deltalake`."""
+    """`TableTransaction` by `deltalake`. `zone`: of a time without an offset in the log, as Delta's RESTORE records it."""
 
-    def __init__(self, table: ArrowTable, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, table: ArrowTable, sleep: Callable[[float], object] = time.sleep, zone: str = "UTC") -> None:
         self._table = table
+        self._zone = zone
         self._sleep = sleep
         self._base = table.open()
         self._read: dict[str, int | None] = {}
@@ -71,10 +89,13 @@ class ArrowTransaction:
         """Columns, layout and properties of the table; None if there is none."""
         return None if self._base is None else self._base.shape
 
-    @property
-    def bytes(self) -> int:
-        """The size of the table's files."""
-        return 0 if self._base is None else sum(self._base.handle.get_add_actions()["size_bytes"].to_pylist())
+    def files(self) -> TableFiles:
+        """What a MERGE must know of the table's files."""
+        if self._base is None:
+            return TableFiles(0, None)
+        found = pa.table(self._base.handle.get_add_actions())
+        outside = pc.filter(found["path"], pc.match_substring_regex(found["path"], _OUTSIDE))
+        return TableFiles(pc.sum(found["size_bytes"]).as_py() or 0, outside[0].as_py() if len(outside) else None)
 
     @property
     def refusal(self) -> str | None:
@@ -100,8 +121,7 @@ class ArrowTransaction:
         return self._table.commits(self.read_version, count)
 
     def version_until(self, before: int, timestamp: str) -> int:
-        at = datetime.fromisoformat(timestamp)
-        return self._log().version_until(before, round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000))
+        return self._log().version_until(before, instant_ms(timestamp, self._zone))
 
     def refuse_strange_checksum(self) -> None:
         """`deltalake` reads no checksum files, so a strange one changes nothing."""

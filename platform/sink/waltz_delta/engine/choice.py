@@ -13,7 +13,8 @@ from typing import Final, Literal
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
-from waltz_delta.base.log_store import LOCAL, located, named_store, one_committer, require_one_winner
+from waltz_delta.base.log_store import LOCAL, is_single_driver, located, named_store, one_committer, require_one_winner
+from waltz_delta.base.session import session_zone
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
@@ -27,6 +28,15 @@ __all__ = ["EngineChoice", "TableEngine"]
 log = get_logger(__name__)
 
 EngineChoice = Literal["auto", "arrow", "spark"]
+
+_OF_SPARKS_WRITER: Final = (
+    "spark.databricks.delta.autoCompact.enabled",
+    "spark.databricks.delta.optimizeWrite.enabled",
+    "spark.hadoop.parquet.crypto.factory.class",
+    "spark.sql.files.maxRecordsPerFile",
+)
+_OFF: Final = frozenset({"", "0", "false", "none"})
+_OF_SPARKS_STORE: Final = "spark.hadoop.fs.s3"
 
 _ALLOWED: Final = "the table needs nothing that this engine does not write"
 
@@ -79,6 +89,11 @@ class TableEngine:
         """Logs the engine if it or its reason is another than before, unless the setting names Spark's."""
         self._report(*(("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)))
 
+    @property
+    def may_be_sparks(self) -> bool:
+        """Whether Spark's engine may do what the Arrow engine cannot."""
+        return self._wanted != "arrow"
+
     def leave_to_spark(self, reason: str) -> None:
         """Spark's engine writes this batch, and perhaps not the next one. Raises `InvalidSetting` if it must not."""
         self._forbid(reason)
@@ -96,8 +111,8 @@ class TableEngine:
             reason = self.refusal_of_place(scheme, location)
             if reason is None and scheme == LOCAL:
                 reason = refusal_of_directory(self._path, location)
-            elif reason is None and self._wanted == "auto" and (store := named_store(spark, scheme)):
-                reason = f"other writers may commit by {store}, which Spark's configuration names, and this engine does not"
+            if reason is None and self._wanted == "auto":
+                reason = self._refusal_of_session(spark, scheme)
             if reason is not None:
                 self._refuse(reason)
             elif scheme == LOCAL:
@@ -107,12 +122,25 @@ class TableEngine:
                 self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2].rstrip('/')}", self._storage, nullcontext)
         return self._table if self._refused is None else None
 
+    def _refusal_of_session(self, spark: SparkSession, scheme: str) -> str | None:
+        """What Spark's configuration asks of a writer that this engine does not do; None if there is nothing."""
+        if asked := next((name for name in _OF_SPARKS_WRITER if str(spark.conf.get(name, "")).lower() not in _OFF), None):
+            return f"Spark's configuration has {asked}, which this engine does not follow"
+        if scheme == LOCAL:
+            return None
+        if store := named_store(spark, scheme):
+            return f"other writers may commit by {store}, which Spark's configuration names, and this engine does not"
+        access = next((name for name, _ in spark.sparkContext.getConf().getAll() if name.startswith(_OF_SPARKS_STORE)), None)
+        if access is not None and not self._storage and is_single_driver(spark):
+            return f"Spark's configuration says how the store is reached ({access}), and the setting storage does not"
+        return None
+
     def begin(self, spark: SparkSession) -> TableTransaction:
         """A transaction on the table. Raises `InvalidSetting` if the table changed so that it cannot be written as configured."""
         table = self.arrow(spark)
         if table is not None:
             try:
-                transaction = ArrowTransaction(table)
+                transaction = ArrowTransaction(table, zone=session_zone(spark))
             except NotOpened as error:
                 self._refuse(str(error))
             else:

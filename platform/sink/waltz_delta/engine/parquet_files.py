@@ -15,6 +15,7 @@ from typing import Any, Final  # Any: pyarrow has no types
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import pyspark
 
 from waltz_delta.engine.arrow_schema import Leaf, parquet_paths
 from waltz_delta.engine.file_statistics import FileStatistics
@@ -127,6 +128,11 @@ class _Files:
         self._written.append({"task": self._task, **described})
 
 
+CALENDAR: Final = {"org.apache.spark.version": pyspark.__version__}
+"""By it Spark knows, when it reads, that days before 1582 are those of the calendar that is in use today. Without it, Spark 3 refuses them, and
+other settings shift them."""
+
+
 class _OpenFile:
     def __init__(self, plan: FilePlan, schema: pa.Schema, files: Any, path: str) -> None:
         self.path, self._files, self._local = path, files, is_local(plan.location)
@@ -139,6 +145,7 @@ class _OpenFile:
         self._writer = parquet.ParquetWriter(
             self._stream, schema, compression=plan.compression, write_statistics=bounded or False, store_schema=False
         )
+        self._writer.add_key_value_metadata(CALENDAR)
 
     def add(self, rows: pa.Table) -> None:
         self._statistics.add(rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import Final
+from typing import Any, Final  # Any: pyarrow has no types
 
 import numpy as np
 import pyarrow as pa
@@ -40,4 +40,12 @@ def runs(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str | Non
         changes |= codes[1:] != codes[:-1]
     starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
-        yield tuple(partition_text(rows.column(name)[start].as_py()) for name in names), rows.slice(start, end - start)
+        yield tuple(_text(rows.column(name)[start]) for name in names), rows.slice(start, end - start)
+
+
+def _text(value: Any) -> str | None:
+    try:
+        return partition_text(value.as_py())
+    except (OverflowError, ValueError):  # a date that Python does not have: Spark's years reach further
+        year, month, day = str(np.datetime64(value.value, "D")).rsplit("-", 2)
+        return f"{'+' if value.value > 0 else ''}{int(year):0{5 if year.startswith('-') else 4}d}-{month}-{day}"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any  # `deltalake` and pyarrow have no types
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -23,7 +23,7 @@ from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["WrittenFiles", "delta_schema", "listed", "table_columns", "write_rows"]
+__all__ = ["WrittenFiles", "compression_of", "delta_schema", "listed", "table_columns", "write_rows"]
 
 SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
@@ -54,7 +54,7 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
         required=frozenset(field.name for field in held.fields if not field.nullable),
         partition_by=tuple(shape.partition_by),
         indexed=tuple(indexed_leaves(every, shape.properties)),
-        compression=_compression(rows, shape.properties),
+        compression=compression_of(rows.sparkSession, shape.properties),
         write_id=uuid.uuid4().hex,
     )
     if plan.partition_by:
@@ -105,7 +105,8 @@ def table_columns(given: StructType, held: StructType) -> Iterator[Column]:
             yield column.alias(field.name)
 
 
-def _compression(rows: DataFrame, properties: Mapping[str, str]) -> str:
+def compression_of(spark: SparkSession, properties: Mapping[str, str]) -> str:
+    """The codec of a table's files, by pyarrow's name."""
     given = {name.lower(): value for name, value in properties.items()}
-    wanted = given.get(COMPRESSION) or str(rows.sparkSession.conf.get(SESSION_COMPRESSION))
+    wanted = given.get(COMPRESSION) or str(spark.conf.get(SESSION_COMPRESSION))
     return COMPRESSIONS.get(wanted.lower(), "snappy")

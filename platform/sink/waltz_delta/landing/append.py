@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
+from waltz_delta.base.columns import Columns
 from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
@@ -23,6 +24,7 @@ from waltz_delta.engine.allowed import refusal_of_new
 from waltz_delta.engine.arrow_columns import ArrowColumns
 from waltz_delta.engine.arrow_transaction import new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
+from waltz_delta.engine.stores import is_local
 from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
@@ -192,7 +194,10 @@ class DeltaAppend:
 
     def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
         table = self.engine.arrow(spark)
-        columns = SparkColumns(spark, self.path) if table is None else ArrowColumns(table)
+        columns: Columns = SparkColumns(spark, self.path)
+        if table is not None:
+            sparks_too = self.engine.may_be_sparks and is_local(table.location)
+            columns = ArrowColumns(table, columns if sparks_too else None)
         return fit(columns, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol  # Any: pyarrow has no types
 
 import pyarrow as pa
 from delta.tables import DeltaMergeBuilder
@@ -24,7 +24,7 @@ from waltz_delta.engine.arrow_merge import DELETES, TABLE_BYTES_MAX, ArrowMerge,
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
-from waltz_delta.engine.written_files import table_columns
+from waltz_delta.engine.written_files import compression_of, table_columns
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
@@ -47,6 +47,9 @@ __all__ = ["MergeRule", "MergeSink"]
 
 ARROW_ROWS_MAX = 1_000_000
 """Most transactions of a batch that the driver merges: it holds their rows. Spark's executors merge a larger batch."""
+
+
+RESULT_MAX: Final = "spark.driver.maxResultSize"
 
 
 class MergeRule(Protocol):
@@ -206,7 +209,10 @@ class MergeSink:
             return None
         transaction = self._arrow_transaction(spark, covered)
         if transaction is not None:
-            return self._stage_arrow(spark, transaction, covered, rows, batch_id)
+            try:
+                return self._stage_arrow(spark, transaction, covered, rows, batch_id)
+            except _TooLarge as error:
+                self.engine.leave_to_spark(str(error))
         state = self._table.state(spark)
         refuse_gaps(self.path, covered, state.marks)
         table = self.begin(spark)
@@ -257,10 +263,10 @@ class MergeSink:
         names = {name.lower(): name for name in held.names}
         keys = [names[key.lower()] for key in self._keys]
         flagged = mark_deletes(frame, self.rule.deletes)
-        source = flagged.select(*table_columns(flagged.schema, held), f.col(DELETED).alias(DELETES)).toArrow()
+        source = flagged.select(*table_columns(flagged.schema, held), f.col(DELETED).alias(DELETES))
         types = arrow_schema(shape.schema)
-        typed = source.cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
-        merge = ArrowMerge(newest_rows(typed, keys, self.path), keys, held.names)
+        typed = _collected(source).cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
+        merge = ArrowMerge(newest_rows(typed, keys, self.path), keys, held.names, compression_of(spark, shape.properties))
         started, finished = self._numbers
         number = (transaction.version(finished) or 0) + 1  # none is started that is not finished
         return _StagedArrowMerge(self, spark, transaction, merge, {**new, started: number, finished: number}, -1 if batch_id is None else batch_id)
@@ -301,13 +307,30 @@ class MergeSink:
         return self._fitted[2:]
 
 
+class _TooLarge(Exception):
+    """The batch does not fit into the driver."""
+
+
+def _collected(rows: DataFrame) -> Any:
+    """The rows as an Arrow table in the driver. Raises `_TooLarge`."""
+    try:
+        return rows.toArrow()
+    except Exception as error:
+        if RESULT_MAX not in str(error):
+            raise
+        raise _TooLarge(f"the batch has more bytes than the driver collects ({RESULT_MAX}); lower maxTransactionsPerTrigger, or raise it") from error
+
+
 def _too_large(table: ArrowTransaction, covered: BatchRange) -> str | None:
     """Why the driver does not merge this batch into this table; None if it does."""
     if sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
         limit = "set maxTransactionsPerTrigger to at most that"
         return f"a batch has more than {ARROW_ROWS_MAX:,} transactions, which the driver does not merge; {limit}"
-    if table.bytes > TABLE_BYTES_MAX:
+    files = table.files()
+    if files.bytes > TABLE_BYTES_MAX:
         return f"the table has more than {TABLE_BYTES_MAX:,} bytes, into which the driver does not merge"
+    if files.outside is not None:
+        return f"the table has files outside of its directory, as a clone has, into which deltalake does not merge: {files.outside}"
     return None
 
 

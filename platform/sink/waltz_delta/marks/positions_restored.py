@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final  # Any: JSON values
 
+from waltz_delta.base.zones import ZONE_ID, instant_ms
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.marks.restores import standing_restore
 
@@ -48,12 +48,13 @@ def _is_of(name: str, cluster_key: str) -> bool:
 
 
 def _target(log: TableLog, version: int, given: Mapping[str, Any]) -> int:
-    """The version that a RESTORE names. If it names a time, that is the last version until then; a time without a zone is UTC."""
+    """The version that a RESTORE names. If it names a time, that is the last version until then. A time without an offset is one of the zone that the
+    table was filled with; of UTC, if no identifier of the table names a zone."""
     if given.get("version") is not None:
         return int(given["version"])
     if given.get("datetime") is not None:
         until_ms = int(given["datetime"])
     else:
-        at = datetime.fromisoformat(str(given["timestamp"]))
-        until_ms = round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        zone = next((name.removeprefix(ZONE_ID) for name in sorted(log.identifiers) if name.startswith(ZONE_ID)), "UTC")
+        until_ms = instant_ms(str(given["timestamp"]), zone)
     return log.version_until(version, until_ms)

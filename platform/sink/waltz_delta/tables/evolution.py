@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, NullType, StructField, StructType
 
 from waltz_delta.base import internal
+from waltz_delta.base.columns import Columns
 from waltz_delta.base.log_store import one_committer
 from waltz_delta.base.missing_column import Missing
 from waltz_delta.base.quoting import quoted, table_at
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["GENERATED", "Columns", "Evolution", "SparkColumns", "as_stored", "fit", "fits", "fitting_columns", "held_schema", "stored_columns"]
+__all__ = ["GENERATED", "Evolution", "SparkColumns", "as_stored", "fit", "fits", "fitting_columns", "held_schema", "stored_columns"]
 
 Evolution = Literal["off", "add_columns", "fail"]
 ATTEMPTS = 4
@@ -142,21 +143,6 @@ def stored_columns(held: StructType, given: StructType, names: Iterable[str]) ->
     """The columns of rows of the schema `given` as the table holds them. A column that the table lacks stays as it is."""
     kinds = {field.name.lower(): field.dataType for field in held.fields}
     return [as_stored(f.col(quoted(name)), kinds.get(name.lower(), given[name].dataType), given[name].dataType).alias(name) for name in names]
-
-
-class Columns(Protocol):
-    """The columns of a table, by one engine."""
-
-    def schema(self) -> StructType:
-        """As they are now."""
-        ...
-
-    def add(self, missing: Sequence[Missing]) -> None:
-        """Adds columns and fields in a commit of their own."""
-
-    def is_conflict(self, error: BaseException) -> bool:
-        """Whether `add` failed because another commit came first."""
-        ...
 
 
 class SparkColumns:

@@ -9,6 +9,7 @@ from typing import Any, Final  # Any: a SparkSession whose settings a test repla
 
 from waltz_delta.base.session import TIME_ZONE, session_zone
 from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.base.zones import ZONE_ID
 from waltz_delta.settings import OutputSettings
 from waltz_log.errors import InvalidSetting
 
@@ -25,7 +26,7 @@ def with_zone(properties: Mapping[str, str], spark: Any) -> dict[str, str]:
 
 def zone_app_id(spark: Any) -> str:
     """The identifier that records the zone in the first commit of a table. `deltalake` creates no table with a property of ours."""
-    return f"{PROPERTY}:{session_zone(spark)}"
+    return f"{ZONE_ID}{session_zone(spark)}"
 
 
 def recorded_zone(table: TableTransaction) -> str | None:
@@ -33,8 +34,7 @@ def recorded_zone(table: TableTransaction) -> str | None:
     recorded = table.properties().get(PROPERTY)
     if recorded is not None:
         return recorded
-    first = f"{PROPERTY}:"
-    return next((name.removeprefix(first) for name in sorted(table.versions()) if name.startswith(first)), None)
+    return next((name.removeprefix(ZONE_ID) for name in sorted(table.versions()) if name.startswith(ZONE_ID)), None)
 
 
 def other_zone(table: TableTransaction, spark: Any) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltz_delta.engine.allowed import FEATURES, NOT_OF_NEW, PROPERTIES, Protocol, TableShape, refusal, refusal_of_new
+from waltz_delta.engine.allowed import FEATURES, NOT_OF_NEW, PROPERTIES, Protocol, TableShape, refusal, refusal_of_new, refusal_of_path
 
 INTEGER = {"name": "n", "type": "integer", "nullable": True, "metadata": {}}
 
@@ -161,3 +161,25 @@ def test_a_new_table_is_created_unless_it_asks_for_more() -> None:
     assert "property owner" in str(refusal_of_new(TableShape(shape().schema, (), {"owner": "somebody"}), ()))
     assert "property delta.parquet.compression.codec" in str(refusal_of_new(shape(given={"parquet.compression.codec": "zstd"}), ()))
     assert "delta.feature.rowTracking" in str(refusal_of_new(shape(given={"feature.rowTracking": "supported"}), ()))
+
+
+@pytest.mark.parametrize("name", ["logRetentionDuration", "deletedFileRetentionDuration"])
+def test_a_retention_that_deltalake_would_replace_by_its_default_is_left_to_spark(name: str) -> None:
+    """Delta reads each of them; `deltalake` would delete a part of the log too early."""
+    for value in ("365 days", "INTERVAL 365 DAYS", "interval '365' day", "interval 1 year", "interval 1 week 2 days"):
+        assert f"delta.{name}={value}" in str(refusal(Protocol(1, 2, frozenset()), shape(given={name: value})))
+        assert refusal_of_new(shape(given={name: value}), ()) is not None
+    for value in ("interval 365 days", "interval 1 week", "interval 36 hours", "interval 5 milliseconds"):
+        assert refusal(Protocol(1, 2, frozenset()), shape(given={name: value})) is None
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a#b", "a?b", "100%"])
+def test_a_path_of_an_object_that_deltalake_reads_as_a_url_is_left_to_spark(name: str) -> None:
+    """The log would be at one place, and the files at another."""
+    assert "differently" in str(refusal_of_path("s3a", f"s3a://lake/{name}"))
+    assert refusal_of_path("s3a", "s3a://lake/a b+c=\u00e4") is None
+
+
+@pytest.mark.parametrize("name", ["a\\b", "a\tb", "a\nb"])
+def test_a_directory_that_deltalake_does_not_open_is_left_to_spark(name: str) -> None:
+    assert "backslash" in str(refusal_of_path("file", f"/lake/{name}"))

@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
@@ -350,3 +352,35 @@ def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkey
     with handle_call(monkeypatch, "merge", watched):
         assert merge(tmp_path, [(0, 2, "a", 2)], 2, transaction=transaction) == 1
     assert locked == []
+
+
+@pytest.mark.parametrize(
+    ("compression", "codec"), [("zstd", "ZSTD"), ("gzip", "GZIP"), ("none", "UNCOMPRESSED"), ("lz4", "LZ4"), ("snappy", "SNAPPY")]
+)
+def test_files_of_a_merge_are_compressed_as_the_table_says(tmp_path: Path, compression: str, codec: str) -> None:
+    created(tmp_path, [(0, 1, "a", 1)])
+    made = ArrowMerge(newest_rows(source([(0, 2, "a", 2)]), ["k"], "t"), ["k"], SCHEMA.names, compression)
+    transaction = ArrowTransaction(opened(tmp_path))
+    transaction.version(MARK)
+    transaction.merge(made, {MARK: 2}, query="q", batch=1, metadata="{}")
+    (file,) = DeltaTable(str(tmp_path)).file_uris()
+    assert parquet.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
+
+
+def test_a_file_outside_of_the_table_is_found(tmp_path: Path) -> None:
+    created(tmp_path / "t", [(0, 1, "a", 1)])
+    assert ArrowTransaction(opened(tmp_path / "t")).files().outside is None
+    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    name = Path(unquote(DeltaTable(str(tmp_path / "t")).file_uris()[0])).name
+    for place in (f"file://{tmp_path}/t/{name}", f"{tmp_path}/t/{name}", f"s3://lake/{name}"):
+        held_text = commit.read_text()
+        commit.write_text(held_text.replace(f'"{name}"', f'"{place}"'))
+        files = ArrowTransaction(opened(tmp_path / "t")).files()
+        commit.write_text(held_text)
+        assert files.outside == place
+        assert files.bytes > 0
+
+
+def test_an_append_only_table_is_not_merged_into() -> None:
+    shape = TableShape({"type": "struct", "fields": []}, (), {"delta.appendOnly": "true"})
+    assert refusal_of_merge(shape, []) == "the table is append-only"

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -442,3 +443,24 @@ def test_a_path_that_deltalake_would_misread_is_left_to_spark() -> None:
     assert refusal_of_path("file", "/lake/50%") is None
     assert refusal_of_path("s3a", "s3a://bucket/table") is None
     assert "hdfs: paths" in str(refusal_of_path("hdfs", "/lake/t"))
+
+
+@pytest.mark.parametrize(("zone", "text", "version"), [("Europe/Berlin", "11:15", 0), ("America/New_York", "05:45", 1), ("UTC", "10:31", 1)])
+def test_a_time_of_a_restore_is_one_of_the_sessions_zone(tmp_path: Path, zone: str, text: str, version: int) -> None:
+    table = opened(tmp_path)
+    for number, (hour, minute) in enumerate([(10, 0), (10, 30), (11, 0)]):
+        append(table, number, number + 1)
+        at_s = datetime(2026, 11, 20, hour, minute, tzinfo=UTC).timestamp()
+        os.utime(tmp_path / "_delta_log" / f"{number:020d}.json", (at_s, at_s))
+    assert ArrowTransaction(table, zone=zone).version_until(3, f"2026-11-20 {text}:00.0") == version
+
+
+def test_rows_are_counted_where_a_file_has_no_statistics(tmp_path: Path) -> None:
+    append(opened(tmp_path), 0, 5)
+    assert opened(tmp_path).count() == 5
+    commit = tmp_path / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        line.get("add", {}).pop("stats", None)
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert opened(tmp_path).count() == 5

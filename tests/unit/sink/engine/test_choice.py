@@ -75,3 +75,35 @@ def test_where_spark_has_a_log_store_by_its_configuration_only_the_setting_arrow
     made.report()
     assert ("engine" if is_arrow else store) in logged[0][1]
     assert TableEngine("s3a://lake/legs", wanted, {}).arrow(plain) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.databricks.delta.autoCompact.enabled", "true"),
+        ("spark.databricks.delta.autoCompact.enabled", "auto"),
+        ("spark.databricks.delta.optimizeWrite.enabled", "true"),
+        ("spark.sql.files.maxRecordsPerFile", "1000"),
+        ("spark.hadoop.parquet.crypto.factory.class", "org.example.Factory"),
+    ],
+)
+def test_what_the_session_asks_of_each_writer_is_left_to_spark(tmp_path: Path, name: str, value: str, logged: list[tuple[str, str]]) -> None:
+    asked: Any = Session(f"asked {name}", **{name.replace(".", "__"): value})
+    made = TableEngine(str(tmp_path), "auto", {})
+    assert made.arrow(asked) is None
+    made.report()
+    assert logged[0][0] == "spark"
+    assert name in logged[0][1]
+    off: Any = Session(f"off {name}", **{name.replace(".", "__"): "0" if value.isdecimal() else "false"})
+    assert TableEngine(str(tmp_path), "auto", {}).arrow(off) is not None
+    assert TableEngine(str(tmp_path), "arrow", {}).arrow(asked) is not None
+
+
+def test_a_store_that_only_spark_can_reach_stays_with_spark() -> None:
+    """As a table in MinIO with one driver, whose endpoint and keys are in Spark's configuration."""
+    reach = {"spark__hadoop__fs__s3a__endpoint": "http://minio:9000"}
+    single: Any = Session("single", spark__waltz__singleDriver="true", **reach)
+    several: Any = Session("several", **reach)
+    assert TableEngine("s3a://lake/legs", "auto", {}).arrow(single) is None
+    assert TableEngine("s3a://lake/legs", "auto", {"AWS_REGION": "eu-west-1"}).arrow(single) is not None
+    assert TableEngine("s3a://lake/legs", "auto", {}).arrow(several) is not None, "Spark's engine would refuse it"

@@ -124,3 +124,16 @@ def test_a_file_that_is_listed_twice_in_one_commit_is_refused() -> None:
     assert [action.path for action in listed(rows, TableShape({}, (), {})).actions] == ["part-0", "part-1", "part-2"]
     with pytest.raises(AssertionError, match=r"listed twice.*part-1"):
         listed([*rows, rows[0]], TableShape({}, (), {}))
+
+
+def test_readers_of_spark_know_the_calendar_of_old_days(tmp_path: Path) -> None:
+    rows = pa.table({"d": pa.array([date(1, 1, 1)], pa.date32())})
+    (found,) = written(plan(tmp_path, rows.schema), rows)
+    assert int(parquet.ParquetFile(tmp_path / found["path"]).metadata.metadata[b"org.apache.spark.version"].split(b".")[0]) >= 3
+
+
+def test_a_day_outside_of_pythons_years_is_a_partition_value_too(tmp_path: Path) -> None:
+    days = [-800_000, -719_163, 2_932_897]
+    rows = pa.table({"d": pa.array(days, pa.int32()).cast(pa.date32()), "n": pa.array([1, 2, 3], pa.int32())})
+    found = written(plan(tmp_path, rows.schema, partition_by=("d",)), rows)
+    assert [json.loads(row["partition_values"]) for row in found] == [{"d": "-0221-09-04"}, {"d": "0000-12-31"}, {"d": "+10000-01-01"}]
