@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from waltz_delta.base.internal import check_versions, require_jvm
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["TIME_ZONE", "damaged_argument", "open_session", "session_properties", "session_zone"]
+__all__ = ["TIME_ZONE", "damaged_argument", "open_session", "session_properties", "session_settings", "session_zone"]
 
 TIME_ZONE: Final = "spark.sql.session.timeZone"
 _DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
@@ -22,9 +22,14 @@ def session_zone(spark: Any) -> str:
     return str(spark.conf.get(TIME_ZONE))
 
 
+def session_settings(spark: Any) -> dict[str, str]:
+    """What the session and Spark's configuration set, by names."""
+    return {name: str(value) for name, value in spark.conf.getAll.items()}
+
+
 def session_properties(spark: Any) -> dict[str, str]:
     """The properties that Delta gives to every table that the session creates, unless the table's own say otherwise."""
-    return {f"delta.{name[len(_DEFAULTS) :]}": str(value) for name, value in spark.conf.getAll.items() if name.startswith(_DEFAULTS)}
+    return {f"delta.{name[len(_DEFAULTS) :]}": value for name, value in session_settings(spark).items() if name.startswith(_DEFAULTS)}
 
 
 def open_session(name: str, *, delta: bool = True) -> SparkSession:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import LOCAL, is_single_driver, located, named_store, one_committer, require_one_winner
-from waltz_delta.base.session import session_zone
+from waltz_delta.base.session import session_settings, session_zone
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
@@ -124,13 +124,14 @@ class TableEngine:
 
     def _refusal_of_session(self, spark: SparkSession, scheme: str) -> str | None:
         """What Spark's configuration asks of a writer that this engine does not do; None if there is nothing."""
-        if asked := next((name for name in _OF_SPARKS_WRITER if str(spark.conf.get(name, "")).lower() not in _OFF), None):
+        given = session_settings(spark)
+        if asked := next((name for name in _OF_SPARKS_WRITER if given.get(name, "").lower() not in _OFF), None):
             return f"Spark's configuration has {asked}, which this engine does not follow"
         if scheme == LOCAL:
             return None
         if store := named_store(spark, scheme):
             return f"other writers may commit by {store}, which Spark's configuration names, and this engine does not"
-        access = next((name for name, _ in spark.sparkContext.getConf().getAll() if name.startswith(_OF_SPARKS_STORE)), None)
+        access = next((name for name in sorted(given) if name.startswith(_OF_SPARKS_STORE)), None)
         if access is not None and not self._storage and is_single_driver(spark):
             return f"Spark's configuration says how the store is reached ({access}), and the setting storage does not"
         return None

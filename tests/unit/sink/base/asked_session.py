@@ -26,9 +26,8 @@ class Session:
 
     def __init__(self, application: str, default_fs: str = "file", **conf: str) -> None:
         values = {name.replace("__", "."): value for name, value in conf.items()}
-        self.conf = SimpleNamespace(get=lambda key, default=None: values.get(key, default))
-        configuration = SimpleNamespace(get=values.get, getAll=lambda: list(values.items()))
-        self.sparkContext = SimpleNamespace(applicationId=application, getConf=lambda: configuration)
+        self.conf = SimpleNamespace(get=lambda key, default=None: values.get(key, default), getAll=values)
+        self.sparkContext = SimpleNamespace(applicationId=application, getConf=lambda: SimpleNamespace(get=values.get))
         uri = SimpleNamespace(getScheme=lambda: default_fs)
         hadoop = SimpleNamespace(FileSystem=SimpleNamespace(getDefaultUri=lambda conf: uri), Path=_Path)
         self._jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop))))
