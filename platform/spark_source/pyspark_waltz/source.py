@@ -28,6 +28,7 @@ from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backw
 from pyspark_waltz.positions import LATEST, Positions, Times
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
 from pyspark_waltz.tasks import LogRange, ViewRange
+from pyspark_waltz.worker_heap import task_begins
 from waltz_log.core.cluster_address import parse_servers
 from waltz_log.errors import InvalidSetting
 
@@ -186,6 +187,7 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
 
 
 def _read(partition: InputPartition, decoding: Decoding | None) -> Iterator[pa.RecordBatch]:
+    task_begins()
     found = _undecoded(partition)
     return found if decoding is None else decoding.decoded(found)
 

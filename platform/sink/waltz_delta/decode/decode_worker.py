@@ -17,6 +17,7 @@ from pyspark_waltz.decode.declarations import holds_variant
 from pyspark_waltz.decode.required import nullable
 from pyspark_waltz.decode.settings import DecodeSettings
 from pyspark_waltz.decode.times import time_zone
+from pyspark_waltz.worker_heap import task_begins
 from waltz_delta.base.quoting import quoted
 from waltz_delta.base.session import session_zone
 from waltz_delta.decode.decode_nested import converted, replaced
@@ -60,6 +61,7 @@ def _in_worker(plan: DecodingPlan) -> Callable[[Iterator[pa.RecordBatch]], Itera
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from waltz_delta.decode.decode_batch import BatchDecoder
 
+        task_begins()
         return map(BatchDecoder(plan).decode, batches)
 
     return run

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from pyspark_waltz.worker_heap import task_begins
 from waltz_delta.base.quoting import quoted
 from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
@@ -83,6 +84,7 @@ def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     context = TaskContext.get()
     assert context is not None, "runs in a task of Spark"
+    task_begins()
     named = (batch.rename_columns(plan.schema.names) for batch in batches)
     return write_files(plan, named, task=context.partitionId(), attempt=context.taskAttemptId())
 
