@@ -40,6 +40,9 @@ YEAR_S = 75.0
 """Duration of the year 2013: each airport receives a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark jobs a part of two
 cores, so that one can watch the tables follow. Without a pace the log uses twice as much, and the tables follow later."""
 
+OPENING_FLIGHTS = 300
+"""Of each airport, before the others: about a day."""
+
 BEHIND = "behind.json"
 """How far each table was behind the log, for programs; beside the tables."""
 
@@ -86,9 +89,15 @@ class _Run:
             self._start_job(table)
         while not all(job.said(READY) for job in self._jobs.values()):  # earlier flights would only pile up
             self._step("Spark starts")
-        self._announce("both Spark jobs are ready, the dispatchers start")
+        self._announce("both Spark jobs are ready, the dispatchers append the first flights")
         began_s = self._watch.elapsed_s
-        dispatchers = [self._start_dispatcher(airport) for airport in AIRPORTS]
+        opening = min(OPENING_FLIGHTS, self._options.limit or OPENING_FLIGHTS)
+        first = [self._start_dispatcher(airport, 0, opening) for airport in AIRPORTS]
+        while [dispatcher for dispatcher in first if dispatcher.check()] or not self._watch.has_all(opening * len(AIRPORTS)):
+            self._step("the first batches")  # in which Spark loads and compiles what every later one needs
+        self._announce("both tables hold them, the dispatchers append the others")
+        self._watch.measure_lag()
+        dispatchers = [self._start_dispatcher(airport, opening, self._options.limit) for airport in AIRPORTS]
         plan = FaultPlan(self._faults() if self._options.faults else [])
         while [dispatcher for dispatcher in dispatchers if dispatcher.check()]:
             self._step("dispatching", plan)
@@ -126,12 +135,11 @@ class _Run:
         metrics = metrics_file(self._options.directory, table) if self._options.keep else None
         self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table, metrics), environment=environment)
 
-    def _start_dispatcher(self, airport: str) -> Child:
+    def _start_dispatcher(self, airport: str, skip: int, limit: int | None) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}", f"--year={self._options.year_s}"]
-        if self._options.limit is not None:
-            command.append(f"--limit={self._options.limit}")
+        command += [f"--skip={skip}", *([] if limit is None else [f"--limit={limit}"])]
         environment = self._cluster.variables("application", airport)
-        return self._children.start(f"dispatcher-{airport}", command, environment=environment, stdout=self._options.counts[airport])
+        return self._children.start(f"dispatcher-{airport}", command, environment=environment, stdout=self._options.counts[airport], yields=True)
 
     def _faults(self) -> list[Fault]:
         def kill(name: str) -> None:

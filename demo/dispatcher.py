@@ -181,9 +181,9 @@ async def _parent_gone() -> None:
     await reader.read()
 
 
-async def dispatch(airport: str, cluster: str, limit: int | None, year_s: float) -> None:
-    """Appends this airport's flights, or the first `limit` of them, with the year in `year_s` (or as fast as possible)."""
-    flights = read_flights(flights_archive(), airport)[:limit]
+async def dispatch(airport: str, cluster: str, part: slice, year_s: float) -> None:
+    """Appends this airport's flights, or a part of them, with the year in `year_s` (or as fast as possible)."""
+    flights = read_flights(flights_archive(), airport)[part]
     fleet = Fleet()
 
     def apply(records: list[TopicRecord]) -> None:
@@ -193,6 +193,7 @@ async def dispatch(airport: str, cluster: str, limit: int | None, year_s: float)
         topic = await client.topic(TOPIC)
         followers = [await topic.follow(partition, apply) for partition in range(topic.partitions)]
         dispatcher = Dispatcher(TopicLog(client, topic), fleet, followers, year_s=year_s)
+        dispatcher.counts.appended = part.start
         report = asyncio.create_task(_report(dispatcher.counts))
         try:
             await dispatcher.run(flights)
@@ -218,10 +219,12 @@ async def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.dispatcher", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("airport", choices=AIRPORTS)
     parser.add_argument("--cluster", required=True, help="connection string of the cluster")
-    parser.add_argument("--limit", type=int, default=None, help="append only the first flights")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first flights, which another run has appended")
+    parser.add_argument("--limit", type=int, default=None, help="append no flight after this number of them")
     parser.add_argument("--year", type=float, default=0.0, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
     arguments = parser.parse_args()
-    await _until_parent_gone(asyncio.create_task(dispatch(arguments.airport, arguments.cluster, arguments.limit, arguments.year)))
+    part = slice(arguments.skip, arguments.limit)
+    await _until_parent_gone(asyncio.create_task(dispatch(arguments.airport, arguments.cluster, part, arguments.year)))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ ORPHAN_TIMEOUT_S = 1.0
 """Descendants of a child end by themselves within this time, or are killed."""
 
 
+NICENESS = 2
+"""Of a process that yields: it gets two thirds of what another one gets that wants the same processor."""
+
+
 class ChildFailed(RuntimeError):
     """A child ended by itself; the message holds the last lines it wrote."""
 
@@ -40,7 +44,9 @@ class ChildFailed(RuntimeError):
 class Child:
     """One started program with all of its descendants."""
 
-    def __init__(self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdout: Path | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdout: Path | None = None, yields: bool = False
+    ) -> None:
         self.name = name
         self.log = log
         self._ending: list[psutil.Process] = []
@@ -55,6 +61,8 @@ class Child:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
+        if yields:
+            _lower_priority(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -130,9 +138,17 @@ class Children:
         self._children: list[Child] = []
         directory.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None, stdout: Path | None = None) -> Child:
-        """Starts `command`; its output is added to `<directory>/<name>.log`."""
-        child = Child(name, command, log=self._directory / f"{name}.log", environment=environment or {}, stdout=stdout)
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        stdout: Path | None = None,
+        yields: bool = False,
+    ) -> Child:
+        """Starts `command`; its output is added to `<directory>/<name>.log`. `yields`: it gets the processor when the others leave it."""
+        child = Child(name, command, log=self._directory / f"{name}.log", environment=environment or {}, stdout=stdout, yields=yields)
         self._children.append(child)
         return child
 
@@ -148,6 +164,13 @@ class Children:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in self._children:
             child.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _lower_priority(pid: int) -> None:
+    """The process gives way to the others. Linux may share the processor by sessions first (autogroups), and then sessions have priorities too."""
+    with contextlib.suppress(OSError):  # it has ended, or the system has no priorities: the run is the same, with tables further behind
+        os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
 
 
 def memory_bytes() -> int:

@@ -56,6 +56,7 @@ class Watch:
         self._counts = {airport: Counts() for airport in AIRPORTS}
         self._table_marks: dict[str, dict[int, int]] = {table: {} for table in tables}
         self._clock = LagClock()
+        self._measured = False
         self._behind_s: dict[str, list[float]] = {table: [] for table in tables}
         self._recent: deque[tuple[float, int]] = deque()
         self._memory = 0
@@ -89,13 +90,22 @@ class Watch:
         """The number of transactions that the table's marks cover."""
         return committed(self._table_marks[table])
 
+    def has_all(self, flights: int) -> bool:
+        """Whether this number of flights is in the log and in every table."""
+        return committed(self.log_marks) >= flights and all(self.rows(table) >= flights for table in self._tables)
+
+    def measure_lag(self) -> None:
+        """From now on."""
+        self._measured = True
+
     @property
     def caught_up(self) -> bool:
         """All flights are in the log, and all of the log is in every table."""
         return committed(self.log_marks) >= self._flights and all(marks == self.log_marks for marks in self._table_marks.values())
 
     def behind_p95_s(self, table: str) -> float:
-        """How far the table was behind the log while flights were appended: the 95th percentile of the states that were read, in seconds."""
+        """How far the table was behind the log while flights were appended, since `measure_lag`: the 95th percentile of the states that were read, in
+        seconds."""
         behind_s = sorted(self._behind_s[table])
         return behind_s[int(len(behind_s) * 0.95)] if behind_s else 0.0
 
@@ -132,7 +142,7 @@ class Watch:
         self.log_marks = {partition: bound.high_water_mark for partition, bound in bounds.items()}
         total = committed(self.log_marks)
         self._clock.log_at(self.elapsed_s, total)
-        if 0 < total < self._flights:
+        if self._measured and total < self._flights:
             for table, behind_s in self._behind_s.items():
                 behind_s.append(self._clock.behind_s(self.elapsed_s, self.rows(table)))
 

@@ -73,6 +73,10 @@ MEANINGS: dict[str, str] = {
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),
+    "in use, waiting for the process to end": (
+        "Another process still holds the address or the directory `what`, as workers of a node that was killed do for a moment. Refused after "
+        "`timeout_s`."
+    ),
     "http request failed": "A request to the endpoint of metrics and health failed because of a defect; the log has the trace. The process goes on.",
     "no coordinator, retrying": "ZooKeeper does not answer. The process tries again until it does.",
     "storage node closed": "The storage node has stopped in order.",
@@ -358,6 +362,7 @@ MEANINGS: dict[str, str] = {
     "probe of the store not removed": (
         "The small table by which the sink asked an object store whether it honors conditions stays in the folder `place`. Delete the folder."
     ),
+    "columns are added by Spark's engine": "The rows have a field or a type that the Arrow engine cannot add to the table. Spark has added it.",
     "table engine chosen": (
         "Which engine writes a table from now on, `arrow` or `spark`, and why. Logged when a query starts, and when the table, or the size of a "
         "batch, needs the other engine."

@@ -26,7 +26,7 @@ EXPANDED = {
 """Fields that an event has as `**expression`: of a `Finding` (waltz_log.storage.integrity.verify), and of a denial (waltz_log.security.audit_log)."""
 
 SECTIONS = {
-    "All processes": ("waltz_log/background_tasks.py",),
+    "All processes": ("waltz_log/background_tasks.py", "waltz_log/predecessor.py"),
     "Log server": ("waltz_log/server",),
     "Storage node": ("waltz_log/storage", "waltz_log/compaction"),
     "Console": ("waltz_log/console",),

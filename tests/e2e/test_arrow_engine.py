@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -14,8 +17,9 @@ from pyspark_waltz.options import EARLIEST
 from pyspark_waltz.source import SCHEMA
 from tests.e2e.edge_values import EDGES, MOMENT, same, written
 from verification.lake.races import s3_place
-from waltz_delta import DeltaAppend, SchemaMismatch, high_water_marks
+from waltz_delta import DeltaAppend, DeltaUpsert, SchemaMismatch, high_water_marks
 from waltz_delta.base import internal
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.choice import EngineChoice
 from waltz_delta.landing.landing import Landing
 from waltz_delta.settings import LandingSettings
@@ -147,3 +151,59 @@ def test_a_landing_fills_a_table_on_s3_without_a_jar_for_it(spark: Any) -> None:
         assert (outcome.version, outcome.rows, outcome.transactions, outcome.marks) == (1, 9, 4, {0: 8})
         found = DeltaTable("s3://lake/tables/legs", storage_options=storage).to_pyarrow_table(filters=[("header", "=", 1)])
         assert sorted(found["transaction_id"].to_pylist()) == [1, 3, 5, 7]
+
+
+def test_a_time_of_a_restore_means_the_same_version_for_both_engines(spark: Any, tmp_path: Path) -> None:
+    """Delta records it without a zone, and reads it in the session's."""
+    path, zone, berlin = str(tmp_path / "t"), "spark.sql.session.timeZone", ZoneInfo("Europe/Berlin")
+    for number in range(3):
+        DeltaAppend(path, KEY).write(rows(spark, 10 * number, 10 * number + 10))
+        at_s = datetime(2026, 11, 20, 10 + number, tzinfo=berlin).timestamp()
+        os.utime(tmp_path / "t" / "_delta_log" / f"{number:020d}.json", (at_s, at_s))
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "Europe/Berlin")
+    try:
+        found = [DeltaAppend(path, KEY, engine=engine).begin(spark).version_until(3, "2026-11-20 11:30:00.0") for engine in get_args(EngineChoice)]
+    finally:
+        spark.conf.set(zone, before)
+    assert found == [1, 1, 1]
+
+
+def test_fields_and_types_that_deltalake_cannot_add_are_added_by_spark(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    sink = DeltaAppend(path, KEY, evolution="add_columns")
+    sink.write(rows(spark, 0, 2).selectExpr("partition", "transaction_id", "named_struct('a', 1) AS s"))
+    sink.write(rows(spark, 2, 4).selectExpr("partition", "transaction_id", "named_struct('a', 1, 'b', 'x') AS s"))
+    assert isinstance(sink.begin(spark), ArrowTransaction)
+    sink.write(rows(spark, 4, 6).selectExpr("partition", "transaction_id", "named_struct('a', 1, 'b', 'x') AS s", "parse_json('[1]') AS v"))
+    assert not isinstance(sink.begin(spark), ArrowTransaction), "VARIANT is a feature that this engine does not write"
+    found = spark.read.format("delta").load(path).selectExpr("transaction_id", "s.b", "to_json(v)").collect()
+    assert sorted(map(tuple, found)) == [(0, None, None), (1, None, None), (2, "x", None), (3, "x", None), (4, "x", "[1]"), (5, "x", "[1]")]
+    with pytest.raises(SchemaMismatch, match=r"cannot be added by the Arrow engine.* column=s\.c"):
+        other = DeltaAppend(str(tmp_path / "arrow"), KEY, evolution="add_columns", engine="arrow")
+        other.write(rows(spark, 0, 2).selectExpr("partition", "transaction_id", "named_struct('a', 1) AS s"))
+        other.write(rows(spark, 2, 4).selectExpr("partition", "transaction_id", "named_struct('a', 1, 'c', 'x') AS s"))
+
+
+def test_a_batch_that_the_driver_does_not_collect_is_merged_by_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "t")
+    sink = DeltaUpsert(path, KEY, ["text"])
+
+    def keyed(first: int, end: int) -> Any:
+        return rows(spark, first, end).selectExpr(
+            "nullif(partition, 1) AS partition", "nullif(transaction_id, -1) AS transaction_id", "nullif(text, '') AS text"
+        )
+
+    sink.write(keyed(0, 10))
+    size = "Total size of serialized results of 2 tasks (1.2 GiB) is bigger than spark.driver.maxResultSize (1024.0 MiB)"
+
+    def refused(rows: Any) -> Any:
+        raise RuntimeError(size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(keyed(0, 1)), "toArrow", refused)
+        sink.write(keyed(5, 20))
+    sink.write(keyed(20, 25))
+    assert ids(spark, path) == list(range(25))
+    engines = [commit.get("engineInfo", "")[:8] for commit in reversed(DeltaTable(path).history()) if commit["operation"] == "MERGE"]
+    assert [name.startswith("delta-rs") for name in engines] == [True, False, True]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final
-
-from pyspark_waltz.decode.times import time_zone
 
 __all__ = ["ZONE_ID", "instant_ms"]
 
@@ -17,4 +15,12 @@ def instant_ms(text: str, zone: str) -> int:
     """Milliseconds since 1970 of a time in ISO 8601. `zone`: of a time without an offset; of a time that occurs twice, it is the first. Raises
     `InvalidSetting` for an unknown zone."""
     at = datetime.fromisoformat(text)
-    return round((at if at.tzinfo is not None else at.replace(tzinfo=time_zone(zone))).timestamp() * 1000)
+    return round((at if at.tzinfo is not None else at.replace(tzinfo=_zone(zone))).timestamp() * 1000)
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC  # readers of positions need no Spark
+    from pyspark_waltz.decode.times import time_zone
+
+    return time_zone(name)
