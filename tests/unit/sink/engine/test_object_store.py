@@ -93,20 +93,26 @@ FAULTS: dict[str, tuple[Callable[[str, str], bool], Fault]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_rows(store: S3Server, name: str) -> None:
-    table = opened(PLACE, store.storage)
-    append(table, 0, 5)
+def fails_twice(store: S3Server, name: str) -> list[str]:
+    """The keys of the requests that met the fault."""
     meets, fault = FAULTS[name]
     met: list[str] = []
 
-    def once(method: str, key: str) -> Fault | None:
+    def twice(method: str, key: str) -> Fault | None:
         if meets(method, key) and len(met) < 2:
             met.append(key)
             return fault
         return None
 
-    store.fault = once
+    store.fault = twice
+    return met
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_rows(store: S3Server, name: str) -> None:
+    table = opened(PLACE, store.storage)
+    append(table, 0, 5)
+    met = fails_twice(store, name)
     append(table, 5, 10)
     assert met
     assert ids(table) == list(range(10))
@@ -117,16 +123,7 @@ def test_a_fault_of_the_store_repeats_the_request_and_neither_loses_nor_repeats_
 def test_a_fault_of_the_store_repeats_a_merge_and_neither_loses_nor_repeats_changes(store: S3Server, name: str) -> None:
     merge_table.create(PLACE, store.storage)
     merged(store.storage, 0, 6)
-    meets, fault = FAULTS[name]
-    met: list[str] = []
-
-    def once(method: str, key: str) -> Fault | None:
-        if meets(method, key) and len(met) < 2:
-            met.append(key)
-            return fault
-        return None
-
-    store.fault = once
+    met = fails_twice(store, name)
     assert merged(store.storage, 6, 13) == 2
     assert met
     assert newest(store.storage) == merge_table.rows_at(12)
