@@ -32,7 +32,6 @@ STOP_TIMEOUT_S = 20.0
 ORPHAN_TIMEOUT_S = 1.0
 """Descendants of a child end by themselves within this time, or are killed."""
 
-
 NICENESS = 2
 """Of a process that yields: it gets two thirds of what another one gets that wants the same processor."""
 

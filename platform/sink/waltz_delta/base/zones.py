@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
-__all__ = ["ZONE_ID", "instant_ms"]
+__all__ = ["ZONE_ID", "identified_zone", "instant_ms"]
 
 ZONE_ID: Final = "waltz.timeZone:"
 """Prefix of the identifier that names the zone which a table was filled with."""
+
+
+def identified_zone(identifiers: Iterable[str]) -> str | None:
+    """The zone that one of a table's identifiers names; None if none does."""
+    return next((name.removeprefix(ZONE_ID) for name in sorted(identifiers) if name.startswith(ZONE_ID)), None)
 
 
 def instant_ms(text: str, zone: str) -> int:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final  # Any: JSON values
 
-from waltz_delta.base.zones import ZONE_ID, instant_ms
+from waltz_delta.base.zones import identified_zone, instant_ms
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.marks.restores import standing_restore
 
@@ -55,6 +55,5 @@ def _target(log: TableLog, version: int, given: Mapping[str, Any]) -> int:
     if given.get("datetime") is not None:
         until_ms = int(given["datetime"])
     else:
-        zone = next((name.removeprefix(ZONE_ID) for name in sorted(log.identifiers) if name.startswith(ZONE_ID)), "UTC")
-        until_ms = instant_ms(str(given["timestamp"]), zone)
+        until_ms = instant_ms(str(given["timestamp"]), identified_zone(log.identifiers) or "UTC")
     return log.version_until(version, until_ms)

@@ -205,7 +205,8 @@ class PipelineListener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         """What `addListener` and `removeListener` give to the JVM."""
         if self._wrapped is None:
-            self._wrapped = SparkContext._jvm.PythonStreamingQueryListenerWrapper(self)  # type: ignore[union-attr]
+            jvm: Any = SparkContext._jvm
+            self._wrapped = jvm.PythonStreamingQueryListenerWrapper(self)
         return self._wrapped
 
     def onQueryStarted(self, event: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final  # Any: a SparkSession whose settings a test repla
 
 from waltz_delta.base.session import TIME_ZONE, session_zone
 from waltz_delta.base.table_transaction import TableTransaction
-from waltz_delta.base.zones import ZONE_ID
+from waltz_delta.base.zones import ZONE_ID, identified_zone
 from waltz_delta.settings import OutputSettings
 from waltz_log.errors import InvalidSetting
 
@@ -34,7 +34,7 @@ def recorded_zone(table: TableTransaction) -> str | None:
     recorded = table.properties().get(PROPERTY)
     if recorded is not None:
         return recorded
-    return next((name.removeprefix(ZONE_ID) for name in sorted(table.versions()) if name.startswith(ZONE_ID)), None)
+    return identified_zone(table.versions())
 
 
 def other_zone(table: TableTransaction, spark: Any) -> str | None:
