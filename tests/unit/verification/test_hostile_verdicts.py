@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from verification.hostile.attacker import ATTACKS
+from verification.hostile import attacker
+from verification.hostile.attacker import ATTACKS, MISSED_TRIES_MAX, Attacker
 from verification.hostile.exhausting import LOCKED, LOCKS_EACH, locks_frame
 from verification.hostile.forging import cancelling
 from verification.hostile.honest import PARTITIONS, Outcomes, body
@@ -96,6 +97,27 @@ def test_an_attack_that_achieves_nothing_fails_the_verdict(name: str) -> None:
     others = {each: 1 for each in ATTACKS if each != name}
     for achieved in (others, others | {name: 0}):
         assert replace(SOUND, achieved=achieved).faults == [f"{name} achieved nothing, so the run says nothing of it"]
+
+
+async def test_an_attack_that_no_node_answered_is_tried_again_behind_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once is little for a short run on a busy machine. One that never reaches anything stays a fault."""
+
+    async def answered(_: Hostile) -> Outcome:
+        return Outcome(achieved=1)
+
+    async def answered_late(_: Hostile) -> Outcome:
+        return Outcome(achieved=int(attacking.tried["answered_late"] > 1), breaches=["seen late"])
+
+    async def never_answered(_: Hostile) -> Outcome:
+        raise ConnectionLost(address="a:1", reason="gone")
+
+    monkeypatch.setattr(attacker, "ATTACKS", {each.__name__: each for each in (answered, answered_late, never_answered)})
+    monkeypatch.setattr(attacker, "PAUSE_S", 0.0)
+    attacking = Attacker(Hostile(Target("", "", (), (), (), "", (), (), 1, 1.0), None, Random(1)))
+    await attacking.run(0.0)  # no time for a turn
+    assert (attacking.tried["answered"], attacking.achieved["answered"]) == (1, 1)
+    assert (attacking.tried["answered_late"], attacking.achieved["answered_late"], attacking.breaches) == (2, 1, ["seen late"] * 2)
+    assert (attacking.tried["never_answered"], attacking.achieved["never_answered"]) == (MISSED_TRIES_MAX, 0)
 
 
 def test_only_a_server_that_answers_refuses() -> None:
