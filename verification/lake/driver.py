@@ -12,21 +12,21 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+from deltalake.transaction import AddAction
+
 from verification.lake import merge_table
 from verification.lake.log_table import MARK, begin, commit, files, opened
 from waltz_delta.engine import arrow_transaction
-from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.file_statistics import FileStatistics
 from waltz_delta.engine.stores import file_system
-from waltz_delta.engine.written_files import WrittenFiles
 
 MODES = ("append", "upsert")
 GAPS = ("read", "written", "put", "landed")
@@ -76,7 +76,7 @@ def land(table: ArrowTable, mode: str, length: int, seed: int, gap: Gap) -> None
 
 def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
     """Makes this process one with the bug."""
-    put, add, merge_alone = arrow_transaction._put, FileStatistics.add, ArrowTransaction.merge
+    put, add = arrow_transaction._put, FileStatistics.add
     if bug == "mark not compared":
         version = ArrowTransaction.version
 
@@ -88,22 +88,16 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
         ArrowTransaction.version = uncompared  # type: ignore[method-assign]
     elif bug == "marks in a second commit":
 
-        def twice(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-            put(opened, written, {}, info)
+        def twice(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            put(opened, entries, {}, info)
             opened.handle.update_incremental()
-            put(opened, None, versions, info)
-
-        def merged_before(self: ArrowTransaction, merge: ArrowMerge, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-            merge_alone(self, merge, {}, query=query, batch=batch, metadata=metadata)
-            return ArrowTransaction(self._table).mark(versions, query=query, batch=batch, metadata=metadata)
+            put(opened, [], versions, info)
 
         arrow_transaction._put = twice
-        ArrowTransaction.merge = merged_before  # type: ignore[method-assign]
     elif bug == "both attempts of a task":
 
-        def doubled(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-            assert written is not None
-            put(opened, WrittenFiles((*written.actions, *map(_copied, written.actions)), written.shape), versions, info)
+        def doubled(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            put(opened, [*entries, *(_copied(each) for each in entries if isinstance(each, AddAction))], versions, info)
 
         def _copied(action: Any) -> Any:
             files, root = file_system(location, storage)
@@ -124,21 +118,14 @@ def main(arguments: list[str]) -> int:
     location, options, mode, length, seed, gap, fault, bug = arguments
     storage = json.loads(options)
     at = Gap(gap, fault)
-    put, run = arrow_transaction._put, ArrowMerge.run
+    put = arrow_transaction._put
 
-    def watched(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    def watched(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
         at.reached("put")
-        put(opened, written, versions, info)
+        put(opened, entries, versions, info)
         at.reached("landed")
-
-    def watched_merge(self: ArrowMerge, handle: Any, commit: Any, hooks: Any) -> bool:
-        at.reached("put")
-        changed = run(self, handle, commit, hooks)
-        at.reached("landed")
-        return changed
 
     arrow_transaction._put = watched
-    ArrowMerge.run = watched_merge  # type: ignore[method-assign]
     plant(bug, location, storage)
     print("ready", flush=True)
     sys.stdin.readline()

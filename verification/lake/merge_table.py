@@ -9,8 +9,10 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from verification.lake.log_table import MARK, METADATA
-from waltz_delta.engine.arrow_merge import DELETES, ArrowMerge, newest_rows
+from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.folds import DELETES
+from waltz_delta.engine.newest import Newest
 
 __all__ = ["changes", "create", "merge", "rows_at"]
 
@@ -24,13 +26,14 @@ def create(location: str, storage: Mapping[str, str]) -> None:
 
 
 def changes(first: int, end: int) -> Any:
-    """The newest change of each key, as a batch has it for MERGE."""
+    """The rows of a batch."""
     made = [{"partition": 0, "transaction_id": n, "key": _key(n), DELETES: _deletes(n)} for n in range(first, end)]
-    return newest_rows(pa.Table.from_pylist(made, schema=SCHEMA.append(pa.field(DELETES, pa.bool_()))), ["key"], "race")
+    return pa.Table.from_pylist(made, schema=SCHEMA.append(pa.field(DELETES, pa.bool_())))
 
 
 def merge(transaction: ArrowTransaction, source: Any, mark: int) -> int:
-    return transaction.merge(ArrowMerge(source, ["key"], SCHEMA.names), {MARK: mark}, query="waltz", batch=-1, metadata=METADATA)
+    merge = ArrowMerge(source, Newest("race", ["key"], "transaction_id", SCHEMA.names))
+    return transaction.merge(merge, {MARK: mark}, query="waltz", batch=-1, metadata=METADATA)
 
 
 def rows_at(mark: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any  # JSON values
 
 from pyspark.sql.types import StructField, StructType
@@ -21,11 +21,13 @@ log = get_logger(__name__)
 
 
 class ArrowColumns:
-    """`Columns` by `deltalake`. `others`: adds what `deltalake` cannot add; None: that is refused."""
+    """`Columns` by `deltalake`. `others`: adds what `deltalake` cannot add; None: that is refused. `refuses`: why the engine would not write a table
+    with such columns."""
 
-    def __init__(self, table: ArrowTable, others: Columns | None = None) -> None:
+    def __init__(self, table: ArrowTable, others: Columns | None = None, refuses: Callable[[TableShape], str | None] = lambda _: None) -> None:
         self._table = table
         self._others = others
+        self._refuses = refuses
 
     def schema(self) -> StructType:
         opened = self._table.open()
@@ -39,7 +41,7 @@ class ArrowColumns:
         opened = self._table.open()
         assert opened is not None, "columns are added to a table that exists"
         added = json.loads(StructType([StructField(each.place[0], each.kind) for each in missing]).toNullable().json())
-        refused = _refusal(opened, missing, added)
+        refused = self._refusal(opened, missing, added)
         if refused is not None:
             if self._others is None:
                 place, reason = refused
@@ -61,13 +63,13 @@ class ArrowColumns:
 
         return isinstance(error, CommitFailedError) or (self._others is not None and self._others.is_conflict(error))
 
-
-def _refusal(opened: OpenedTable, missing: Sequence[Missing], added: Mapping[str, Any]) -> tuple[Sequence[str], str] | None:
-    """What `deltalake` cannot add, and why; None if it can add everything. `added`: the columns as Delta stores them."""
-    within = next((each for each in missing if len(each.place) > 1), None)
-    if within is not None:
-        return within.place, "it is within a column; choose the engine spark, once"
-    reason = refusal(opened.protocol, TableShape(added, (), {}))
-    if reason is None and "timestamp_ntz" in json.dumps(added) and "timestampNtz" not in opened.protocol.features:
-        reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"
-    return None if reason is None else (missing[0].place, reason)
+    def _refusal(self, opened: OpenedTable, missing: Sequence[Missing], added: Mapping[str, Any]) -> tuple[Sequence[str], str] | None:
+        """What this engine cannot add, and why; None if it can add everything. `added`: the columns as Delta stores them."""
+        within = next((each for each in missing if len(each.place) > 1), None)
+        if within is not None:
+            return within.place, "it is within a column; choose the engine spark, once"
+        shape = TableShape(added, (), {})
+        reason = refusal(opened.protocol, shape) or self._refuses(shape)
+        if reason is None and "timestamp_ntz" in json.dumps(added) and "timestampNtz" not in opened.protocol.features:
+            reason = "TIMESTAMP_NTZ needs a table feature that the table does not have"
+        return None if reason is None else (missing[0].place, reason)

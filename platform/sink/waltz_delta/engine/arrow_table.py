@@ -177,15 +177,6 @@ class ArrowTable:
         if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
             opened.handle.cleanup_metadata()
 
-    def sync_added(self, version: int) -> None:
-        """Returns when the files that `deltalake` wrote for a commit are on the medium. Before `sync_commit`, so that a commit on the medium names no
-        file that is not."""
-        if is_local(self.location):
-            added = [json.loads(line).get("add") for line in (self.commit_text(version) or b"").splitlines()]
-            for path in (add["path"] for add in added if add is not None):
-                sync(str(Path(self.location) / unquote(path)))
-            sync_directory(Path(self.location))
-
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves it to the page cache."""
         if is_local(self.location):

@@ -26,7 +26,7 @@ from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
 import pyarrow as pa
 import pyarrow.compute as _pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
@@ -35,8 +35,9 @@ from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
-from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_rows
-from waltz_delta.errors import StoreUnavailable
+from waltz_delta.engine.table_rows import read_rows
+from waltz_delta.engine.written_files import WrittenFiles, added_file, delta_schema, write_rows
+from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 from waltz_delta.marks.positions_log import TableLog
 
 __all__ = ["ArrowTransaction", "Overtaken", "new_shape", "with_defaults"]
@@ -142,6 +143,13 @@ class ArrowTransaction:
             return False
         return ("" if found is None else found.table_id) != self.table_id
 
+    def rows(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        if self._base is None:
+            raise NotADeltaTable(path=self._table.path, reason="no table there")
+        if not self._base.is_current():
+            raise Overtaken  # a later transaction refreshed the handle
+        return read_rows(spark, self._table, self._base, columns)
+
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> WrittenFiles:
         """`partition_by` and `properties`: of the table, if there is none yet. Raises `SchemaMismatch` if a row does not fit the table."""
         if self._base is not None:
@@ -157,24 +165,30 @@ class ArrowTransaction:
         if self._base is None:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
-        return self._commit(self._base, lambda opened, named: _put(opened, written, versions, named), info)
+        entries = list(written.actions) if written is not None else []
+        return self._commit(self._base, lambda opened, named: _put(opened, entries, versions, named), info)
+
+    def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
+        """Creates the table without rows, in one commit with the identifiers. Raises what `commit` raises; `Overtaken` if there is a table now."""
+        if self._base is not None:
+            raise Overtaken
+        return self._create(WrittenFiles((), shape), versions, {"userMetadata": metadata, OWN_ID: self._own_id})
 
     def merge(self, merge: ArrowMerge, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """Merges rows and commits the identifiers with them, or alone if no row changes. Raises `KeyMoved` and what `commit` raises."""
+        """Merges rows and commits the identifiers with them, or alone if no row changes. Raises what `ArrowMerge.run` and `commit` raise."""
         assert self._base is not None, "a table that rows are merged into exists"
 
         def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
-            if not merge.run(opened.handle, _properties(versions, info), _no_hooks()):
-                _put(opened, None, versions, info)
+            rewritten = merge.run(self._table, opened)
+            now_ms = int(time.time() * 1000)
+            entries = [*(file.removed(now_ms) for file in rewritten.removed), *map(added_file, rewritten.written)]
+            _put(opened, entries, versions, info)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch}
-        return self._commit(self._base, put, info, own_files=True)
+        return self._commit(self._base, put, info)
 
-    def _commit(
-        self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any], *, own_files: bool = False
-    ) -> int:
-        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first. `own_files`: `deltalake`
-        writes the files that it adds, and leaves them to the page cache."""
+    def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
+        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
         failures = 0
         for _ in range(TURNS_MAX):
             failure = None
@@ -188,8 +202,6 @@ class ArrowTransaction:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
             if committed is not None:
-                if own_files:
-                    self._table.sync_added(committed)
                 self._table.sync_commit(committed)
                 self._schedule_checkpoint(committed, opened)
                 return committed
@@ -273,12 +285,12 @@ def with_defaults(properties: Mapping[str, str], defaults: Mapping[str, str]) ->
     return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **properties}
 
 
-def _put(opened: OpenedTable, written: WrittenFiles | None, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`, if it does not exist."""
+def _put(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    """Creates the version after `opened`, if it does not exist. `entries`: files that it adds and removes."""
     from deltalake import Schema
 
     opened.handle.create_write_transaction(
-        list(written.actions) if written is not None else [],
+        list(entries),
         mode="append",
         schema=Schema.from_json(opened.schema_text),
         partition_by=list(opened.shape.partition_by),

@@ -20,6 +20,7 @@ from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.store_probe import refusal_of_directory, require_conditional_put
+from waltz_delta.errors import UnsafeTable
 from waltz_log.errors import InvalidSetting
 from waltz_log.loggers import get_logger
 
@@ -42,8 +43,8 @@ _ALLOWED: Final = "the table needs nothing that this engine does not write"
 
 
 class TableEngine:
-    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine. `refuses`, `refuses_place`: why
-    the Arrow engine does not write a table of this shape, at a path of this scheme, as it is needed here, although `allowed` accepts it."""
+    """The engine of one table. `wanted`: as configured. `storage`: options of the object store, for the Arrow engine. `refuses`: why
+    the Arrow engine does not write a table of this shape as it is needed here, although `allowed` accepts it."""
 
     def __init__(
         self,
@@ -51,9 +52,8 @@ class TableEngine:
         wanted: EngineChoice,
         storage: Mapping[str, str],
         refuses: Callable[[TableShape], str | None] = lambda _: None,
-        refuses_place: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        self._refuses, self._refuses_place = refuses, refuses_place
+        self._refuses = refuses
         self._reported: tuple[str, str] | None = None
         self._is_tested = False
         """Whether Delta in Spark is known to be the tested version."""
@@ -61,10 +61,6 @@ class TableEngine:
         self._table: ArrowTable | None = None
         self._refused: str | None = "the setting engine is spark" if wanted == "spark" else None
         """Why it is Spark's engine."""
-
-    def refusal_of_place(self, scheme: str, location: str) -> str | None:
-        """Why the Arrow engine does not write the table at this place; None if it does."""
-        return refusal_of_path(scheme, location) or self._refuses_place(scheme)
 
     def choose(self, spark: SparkSession, refusal_of_new: str | None) -> None:
         """Before the first batch. `refusal_of_new`: why the Arrow engine does not write the table that is created if there is none. Raises
@@ -99,6 +95,11 @@ class TableEngine:
         self._forbid(reason)
         self._report("spark", reason)
 
+    def refuse(self, reason: str) -> None:
+        """Spark's engine writes the table from now on. Raises `InvalidSetting` if it must not."""
+        self._refuse(reason)
+        self.report()
+
     def _report(self, engine: str, reason: str) -> None:
         if self._wanted != "spark" and self._reported != (engine, reason):
             self._reported = engine, reason
@@ -108,7 +109,7 @@ class TableEngine:
         """The table by the Arrow engine; None if Spark's writes it."""
         if self._refused is None and self._table is None:
             scheme, location = located(spark, self._path)
-            reason = self.refusal_of_place(scheme, location)
+            reason = refusal_of_path(scheme, location)
             if reason is None and scheme == LOCAL:
                 reason = refusal_of_directory(self._path, location)
             if reason is None and self._wanted == "auto":
@@ -150,10 +151,23 @@ class TableEngine:
                     return transaction
                 self._refuse(reason)
             self.report()
-        if self._wanted == "auto" and not self._is_tested:  # a job that may need no Delta in Spark does not check it at its start
+        self._require_tested(spark)
+        return internal.TableTransaction(spark, self._path)
+
+    def require_spark(self, spark: SparkSession) -> None:
+        """Before Spark's engine writes a batch, perhaps only this one. Raises `UnsupportedDelta`, and `UnsafeTable` where it must not write."""
+        self._require_tested(spark)
+        try:
+            require_one_winner(spark, self._path)
+        except UnsafeTable as error:
+            why = self._refused if self._reported is None else self._reported[1]
+            raise UnsafeTable(path=self._path, reason=f"Spark's engine must write it, because {why}, and {error.reason}") from None
+
+    def _require_tested(self, spark: SparkSession) -> None:
+        """A job that may need no Delta in Spark does not check it at its start."""
+        if self._wanted == "auto" and not self._is_tested:
             internal.check_versions(spark)
             self._is_tested = True
-        return internal.TableTransaction(spark, self._path)
 
     def _refuse(self, reason: str) -> None:
         self._forbid(reason)

@@ -23,7 +23,7 @@ from waltz_delta.engine.partition_values import runs
 from waltz_delta.engine.row_checks import fitted
 from waltz_delta.engine.stores import file_size, file_system, is_local, sync, sync_directory
 
-__all__ = ["FILE_COLUMNS", "FilePlan", "file_name", "is_own_file", "write_files"]
+__all__ = ["FILE_COLUMNS", "FilePlan", "FileWriter", "file_name", "is_own_file", "write_files"]
 
 ROW_GROUP_BYTES: Final = 64 << 20
 """In memory. A task holds so much of a file, and compresses it to a quarter or less."""
@@ -74,7 +74,7 @@ def is_own_file(name: str) -> bool:
 
 def write_files(plan: FilePlan, batches: Iterator[pa.RecordBatch], *, task: int, attempt: int) -> Iterator[pa.RecordBatch]:
     """Writes the rows of one task. If the table is partitioned, they come sorted by its partition columns. Raises `RowRefused`."""
-    files = _Files(plan, task, attempt)
+    files = FileWriter(plan, task, attempt)
     try:
         for batch in batches:
             files.add(fitted(pa.Table.from_batches([batch]), plan.schema, plan.required))
@@ -86,8 +86,9 @@ def write_files(plan: FilePlan, batches: Iterator[pa.RecordBatch], *, task: int,
         yield pa.RecordBatch.from_pylist(written, schema=_RESULT)
 
 
-class _Files:
-    """The files of one attempt of a task, one open at a time: each partition value has its own."""
+class FileWriter:
+    """The files of one attempt of a task, one open at a time: each partition value has its own. `add`: rows with the columns of the plan (`fitted`).
+    `close` returns the rows of `FILE_COLUMNS`."""
 
     def __init__(self, plan: FilePlan, task: int, attempt: int) -> None:
         self._plan, self._task, self._attempt = plan, task, attempt

@@ -15,7 +15,7 @@ from typing import Any, Final  # Any: pyarrow has no types
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["partition_text", "runs"]
+__all__ = ["partition_text", "runs", "scalar_text"]
 
 _NULL: Final = frozenset({"", "__HIVE_DEFAULT_PARTITION__"})
 """Texts that readers of Delta show as NULL in a partition column. They are stored as NULL, so that every reader agrees."""
@@ -40,10 +40,11 @@ def runs(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str | Non
         changes |= codes[1:] != codes[:-1]
     starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
-        yield tuple(_text(rows.column(name)[start]) for name in names), rows.slice(start, end - start)
+        yield tuple(scalar_text(rows.column(name)[start]) for name in names), rows.slice(start, end - start)
 
 
-def _text(value: Any) -> str | None:
+def scalar_text(value: Any) -> str | None:
+    """`partition_text` of an Arrow scalar."""
     try:
         return partition_text(value.as_py())
     except (OverflowError, ValueError):  # a date that Python does not have: Spark's years reach further

@@ -20,6 +20,7 @@ class RowRefused(ValueError):
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(f"{REFUSED}{column}: {reason}\n")
+        self.column, self.reason = column, reason
 
 
 def fitted(rows: pa.Table, schema: pa.Schema, required: Collection[str]) -> pa.Table:

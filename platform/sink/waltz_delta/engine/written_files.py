@@ -24,7 +24,7 @@ from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["WrittenFiles", "compression_of", "delta_schema", "listed", "table_columns", "write_rows"]
+__all__ = ["WrittenFiles", "added_file", "compression_of", "delta_schema", "file_plan", "listed", "table_columns", "write_rows"]
 
 SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
@@ -47,17 +47,7 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
     """Runs the job. Raises `SchemaMismatch` if a row does not fit the table."""
     held = StructType.fromJson(dict(shape.schema))
     typed = rows.select(*table_columns(rows.schema, held))
-    every = arrow_schema(shape.schema)
-    plan = FilePlan(
-        location=table.location,
-        storage=table.storage,
-        schema=pa.schema([every.field(name) for name in typed.columns]),
-        required=frozenset(field.name for field in held.fields if not field.nullable),
-        partition_by=tuple(shape.partition_by),
-        indexed=tuple(indexed_leaves(every, shape.properties)),
-        compression=compression_of(rows.sparkSession, shape.properties),
-        write_id=uuid.uuid4().hex,
-    )
+    plan = file_plan(table, shape, typed.columns, compression_of(rows.sparkSession, shape.properties))
     if plan.partition_by:
         typed = typed.sortWithinPartitions(*map(quoted, plan.partition_by))
     try:
@@ -72,11 +62,26 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
     return listed(found, shape)
 
 
+def file_plan(table: ArrowTable, shape: TableShape, columns: Sequence[str], compression: str) -> FilePlan:
+    """For files of the table with these of its columns."""
+    every = arrow_schema(shape.schema)
+    return FilePlan(
+        location=table.location,
+        storage=table.storage,
+        schema=pa.schema([every.field(name) for name in columns]),
+        required=frozenset(field["name"] for field in shape.schema["fields"] if not field["nullable"]),
+        partition_by=tuple(shape.partition_by),
+        indexed=tuple(indexed_leaves(every, shape.properties)),
+        compression=compression,
+        write_id=uuid.uuid4().hex,
+    )
+
+
 def listed(files: Sequence[Any], shape: TableShape) -> WrittenFiles:
     """`files`: the rows of all tasks."""
     if len({row.path for row in files}) < len(files):  # readers would find its rows twice
         raise AssertionError(f"a file is listed twice, so its rows would be there twice: {sorted(row.path for row in files)}")
-    return WrittenFiles(tuple(map(_action, sorted(files))), shape)
+    return WrittenFiles(tuple(added_file(row.asDict()) for row in sorted(files)), shape)
 
 
 def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,10 +94,11 @@ def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     return write_files(plan, named, task=context.partitionId(), attempt=context.taskAttemptId())
 
 
-def _action(row: Any) -> Any:
+def added_file(row: Mapping[str, Any]) -> Any:
+    """The entry for the table's log. `row`: as `parquet_files.FILE_COLUMNS`."""
     from deltalake.transaction import AddAction
 
-    return AddAction(row.path, row.size, json.loads(row.partition_values), row.modified_ms, True, row.statistics)
+    return AddAction(row["path"], row["size"], json.loads(row["partition_values"]), row["modified_ms"], True, row["statistics"])
 
 
 def table_columns(given: StructType, held: StructType) -> Iterator[Column]:

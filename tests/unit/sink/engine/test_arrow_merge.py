@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,11 +22,14 @@ from deltalake.exceptions import DeltaError
 
 from tests.unit.sink.engine.arrow_tables import handle_call, opened
 from waltz_delta import high_water_marks
+from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.allowed import TableShape
-from waltz_delta.engine.arrow_merge import _KEYS, DELETES, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.arrow_merge import _KEYS, ArrowMerge, refusal_of_merge
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
-from waltz_delta.errors import KeyMoved
+from waltz_delta.engine.folds import DELETES
+from waltz_delta.engine.newest import Newest
+from waltz_delta.errors import KeyMoved, NotADeltaTable, SchemaMismatch
 from waltz_delta.marks.marks import EPOCH_IDS, app_id
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("transaction_id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
@@ -54,7 +58,11 @@ def source(rows: Sequence[tuple[Any, ...]]) -> Any:
 def merge(path: Path, rows: Sequence[tuple[Any, ...]], mark: int, *, transaction: ArrowTransaction | None = None) -> int:
     found = ArrowTransaction(opened(path)) if transaction is None else transaction
     found.version(MARK)
-    return found.merge(ArrowMerge(newest_rows(source(rows), ["k"], "t"), ["k"], SCHEMA.names), {MARK: mark}, query="q", batch=1, metadata="{}")
+    return found.merge(upsert(source(rows)), {MARK: mark}, query="q", batch=1, metadata="{}")
+
+
+def upsert(rows: Any, keys: Sequence[str] = ("k",), compression: str = "snappy") -> ArrowMerge:
+    return ArrowMerge(rows, Newest("t", keys, "transaction_id", [name for name in rows.schema.names if name != DELETES]), compression)
 
 
 def held(path: Path) -> dict[str | None, tuple[Any, ...]]:
@@ -88,7 +96,7 @@ def test_a_merge_that_changes_no_row_still_moves_the_mark(tmp_path: Path) -> Non
 def test_a_key_in_two_partitions_is_refused_in_the_batch_and_against_the_table(tmp_path: Path) -> None:
     created(tmp_path, [(1, 3, "a", 1)])
     with pytest.raises(KeyMoved, match="partitions 0 and 1 transaction_id 8"):
-        newest_rows(source([(0, 7, "b", 1), (1, 8, "b", 1)]), ["k"], "t")
+        merge(tmp_path, [(0, 7, "b", 1), (1, 8, "b", 1)], 9)
     with pytest.raises(KeyMoved, match="partitions 1 and 0 transaction_id 9"):
         merge(tmp_path, [(0, 9, "a", 1)], 9)
     assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (1, 3, 1)}, {})
@@ -100,6 +108,8 @@ def test_a_row_of_a_former_cluster_is_older_in_any_partition(tmp_path: Path) -> 
     assert held(tmp_path) == {"a": (0, 0, 2)}
     with pytest.raises(KeyMoved, match="partitions 0 and 1 transaction_id 1"):
         merge(tmp_path, [(1, 1, "a", 3)], 0)
+    merge(tmp_path, [(1, 5 - EPOCH_IDS, "a", 4), (1, 6 - EPOCH_IDS, "c", 5)], 0)
+    assert held(tmp_path) == {"a": (0, 0, 2), "c": (1, 6 - EPOCH_IDS, 5)}, "also where a replay brings it late"
 
 
 def test_keys_of_any_text_are_found_again(tmp_path: Path) -> None:
@@ -135,8 +145,7 @@ def test_odd_names_of_columns_are_merged(tmp_path: Path, names: tuple[str, ...])
         ]
         rows = pa.Table.from_pylist(given, schema=columns.append(pa.field(DELETES, pa.bool_())))
         transaction = ArrowTransaction(opened(tmp_path))
-        made = ArrowMerge(newest_rows(rows, [names[0]], "t"), [names[0]], columns.names)
-        transaction.merge(made, {MARK: 10 * turn + 4}, query="q", batch=turn, metadata="{}")
+        transaction.merge(upsert(rows, [names[0]]), {MARK: 10 * turn + 4}, query="q", batch=turn, metadata="{}")
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
     assert {row[names[0]]: (row[names[1]], row[names[2]]) for row in found} == {"x": (None, "12"), "y": (None, "11"), None: (None, "13")}
     assert (len(found), high_water_marks(str(tmp_path), "key")) == (3, {0: 14})
@@ -186,28 +195,15 @@ def test_of_drivers_that_merge_the_same_batch_exactly_one_commits(tmp_path: Path
 
 def test_a_merge_whose_answer_is_lost_is_found_by_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     created(tmp_path, [(0, 1, "a", 1)])
-    lost = itertools.count()
+    lost, put = itertools.count(), arrow_transaction._put
 
-    class Deaf:
-        """A MERGE that commits, and then fails."""
+    def deaf(*given: Any) -> None:
+        put(*given)
+        next(lost)
+        raise DeltaError("added new data")
 
-        def __init__(self, made: Any) -> None:
-            self._made = made
-
-        def __getattr__(self, name: str) -> Any:
-            found = getattr(self._made, name)
-
-            def call(*given: Any, **named: Any) -> Any:
-                done = found(*given, **named)
-                if name != "execute":
-                    return Deaf(done)
-                next(lost)
-                raise DeltaError("added new data")
-
-            return call
-
-    with handle_call(monkeypatch, "merge", lambda original, table, *given, **named: Deaf(original(table, *given, **named))):
-        assert merge(tmp_path, [(0, 2, "a", 2)], 2) == 1
+    monkeypatch.setattr(arrow_transaction, "_put", deaf)
+    assert merge(tmp_path, [(0, 2, "a", 2)], 2) == 1
     assert next(lost) == 1, "it was not merged a second time"
     assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (0, 2, 2)}, {0: 2})
 
@@ -224,7 +220,7 @@ def test_another_commit_beside_a_merge_is_merged_into_again(tmp_path: Path, monk
             write_deltalake(str(tmp_path), user, mode="append")
         return original(table, *given, **named)
 
-    with handle_call(monkeypatch, "merge", beside):
+    with handle_call(monkeypatch, "create_write_transaction", beside):
         assert merge(tmp_path, [(0, 2, "a", 2), (0, 3, "b", 3)], 3) == 2
     assert calls == [0, 1]
     assert held(tmp_path) == {"a": (0, 2, 2), "b": (0, 3, 3)}
@@ -243,7 +239,7 @@ def test_a_compaction_beside_a_merge_loses_and_repeats_no_row(tmp_path: Path, mo
             assert DeltaTable(str(tmp_path)).optimize.compact()["numFilesRemoved"] == 4
         return original(handle, *given, **named)
 
-    with handle_call(monkeypatch, "merge", beside):
+    with handle_call(monkeypatch, "create_write_transaction", beside):
         assert merge(tmp_path, [(0, 5, "a", 5), (0, 6, "b", None, True), (0, 7, "e", 7)], 7) == 5
     assert seen == [3, 4]
     assert held(tmp_path) == {"a": (0, 5, 5), "c": (0, 3, 3), "d": (0, 4, 4), "e": (0, 7, 7)}
@@ -275,7 +271,7 @@ def test_keys_at_the_edges_of_each_type_are_found_again(tmp_path: Path, kind: st
         made = pa.Table.from_pylist(rows, schema=types.append(pa.field(DELETES, pa.bool_())))
         transaction = ArrowTransaction(opened(tmp_path))
         transaction.version(MARK)
-        transaction.merge(ArrowMerge(newest_rows(made, ["k"], "t"), ["k"], SCHEMA.names), {MARK: turn}, query="q", batch=1, metadata="{}")
+        transaction.merge(upsert(made), {MARK: turn}, query="q", batch=1, metadata="{}")
 
     put(1, keys)
     put(2, keys)
@@ -303,7 +299,7 @@ def test_a_merge_reads_no_file_outside_of_the_range_of_its_keys(tmp_path: Path, 
     made = [{"partition": 0, "transaction_id": 9, "k": low[1], "n": 2, DELETES: False}]
     source = pa.Table.from_pylist(made, schema=types.append(pa.field(DELETES, pa.bool_())))
     transaction = ArrowTransaction(opened(tmp_path))
-    assert transaction.merge(ArrowMerge(source, ["k"], SCHEMA.names), {MARK: 9}, query="q", batch=1, metadata="{}") == 2
+    assert transaction.merge(upsert(source), {MARK: 9}, query="q", batch=1, metadata="{}") == 2
     (tmp_path / "elsewhere").rename(tmp_path / outside)
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
     assert {row["k"]: row["n"] for row in found} == {low[0]: 1, low[1]: 2, high[0]: 1, high[1]: 1}
@@ -313,24 +309,58 @@ def shape(fields: Mapping[str, Any], partition_by: Sequence[str] = (), **propert
     return TableShape({"type": "struct", "fields": [{"name": n, "type": k, "nullable": True} for n, k in fields.items()]}, partition_by, properties)
 
 
-def test_what_merge_does_not_do_exactly_is_left_to_spark() -> None:
-    plain = {"k": "string", "n": "integer", "m": "decimal(15,2)", "l": {"type": "array", "elementType": "double", "containsNull": True}}
-    assert refusal_of_merge(shape(plain), ["k", "n"]) is None
-    for refused, keys, reason in (
-        (shape(plain, ("n",)), ["k"], "partitioned"),
-        (shape(plain, **{"delta.enableChangeDataFeed": "true"}), ["k"], "change data feed"),
-        (shape({"k": "double"}), ["k"], "merge by k"),
-        (shape(plain), ["M"], "merge by m"),
-        (shape({**plain, "Partition": "integer"}), ["k"], "column partition of the log, which the table calls Partition"),
-        (shape({**plain, "d": "double"}), ["k"], "statistics of d"),
-        (shape({**plain, "d": "decimal(18,4)"}), ["k"], r"statistics of d .*decimal\(18,4\)"),
-        (shape({**plain, "s": {"type": "struct", "fields": [{"name": "x", "type": "float", "nullable": True}]}}), ["k"], "statistics of s"),
+def test_what_a_merge_does_not_do_is_left_to_spark() -> None:
+    plain = {
+        "k": "string",
+        "n": "integer",
+        "m": "decimal(15,2)",
+        "l": {"type": "array", "elementType": "double", "containsNull": True},
+        "d": "double",
+    }
+    for sequence in ("n", "k", "m", "transaction_id"):
+        assert refusal_of_merge(shape(plain, ("n",)), ["k", "n"], sequence) is None
+    for refused, keys, sequence, reason in (
+        (shape(plain, **{"delta.enableChangeDataFeed": "true"}), ["k"], "n", "change data feed"),
+        (shape(plain, **{"delta.appendOnly": "true"}), ["k"], "n", "the table is append-only"),
+        (shape({"k": "double"}), ["k"], "n", "merge by k"),
+        (shape(plain), ["M"], "n", "merge by m"),
+        (shape({**plain, "Partition": "integer"}), ["k"], "n", "column partition of the log, which the table calls Partition"),
+        (shape(plain), ["k"], "D", "order rows by d, which has the type double"),
+        (shape(plain), ["k"], "l", "order rows by l, which has the type of nested values"),
     ):
-        found = refusal_of_merge(refused, keys)
+        found = refusal_of_merge(refused, keys, sequence)
         assert found is not None
         assert re.search(reason, found)
-    required = TableShape({"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": False}]}, (), {})
-    assert "NOT NULL" in (refusal_of_merge(required, ["k"]) or "")
+
+
+FLOATS = pa.schema([*SCHEMA, ("x", pa.float64()), ("m", pa.decimal128(38, 2))])
+
+
+def test_floats_and_long_decimals_have_no_bounds_that_hide_rows(tmp_path: Path) -> None:
+    """MERGE of deltalake would write rounded bounds, and some that omit NaN."""
+    write_deltalake(str(tmp_path), FLOATS.empty_table())
+    values = [(float("nan"), Decimal("12345678901234567890.12")), (-0.0, Decimal("0.01")), (float("inf"), None)]
+    made = [{"partition": 0, "transaction_id": n, "k": str(n), "n": n, "x": x, "m": m, DELETES: False} for n, (x, m) in enumerate(values)]
+    rows = pa.Table.from_pylist(made, schema=FLOATS.append(pa.field(DELETES, pa.bool_())))
+    ArrowTransaction(opened(tmp_path)).merge(upsert(rows), {MARK: 2}, query="q", batch=1, metadata="{}")
+    (action,) = pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pylist()
+    assert {name: action.get(name) for name in ("max.x", "max.m", "max.n")} == {"max.x": None, "max.m": None, "max.n": 2}
+
+
+def test_null_in_a_column_that_must_not_be_null_is_refused(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("n", pa.int32(), nullable=False) if field.name == "n" else field for field in SCHEMA])
+    write_deltalake(str(tmp_path), columns.empty_table())
+    with pytest.raises(SchemaMismatch, match="must not be null"):
+        merge(tmp_path, [(0, 1, "a", None)], 1)
+    assert merge(tmp_path, [(0, 1, "a", 1)], 1) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    created(tmp_path, [(0, 1, "a", 1)])
+    (file,) = DeltaTable(str(tmp_path)).file_uris()
+    Path(file).write_bytes(b"no Parquet")
+    with pytest.raises(NotADeltaTable, match="a file of it cannot be read"):
+        merge(tmp_path, [(0, 2, "a", 2)], 2)
 
 
 def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +379,7 @@ def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkey
         return original(table, *given, **named)
 
     transaction = ArrowTransaction(ArrowTable(str(tmp_path), str(tmp_path), {}, lock))
-    with handle_call(monkeypatch, "merge", watched):
+    with handle_call(monkeypatch, "create_write_transaction", watched):
         assert merge(tmp_path, [(0, 2, "a", 2)], 2, transaction=transaction) == 1
     assert locked == []
 
@@ -359,7 +389,7 @@ def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkey
 )
 def test_files_of_a_merge_are_compressed_as_the_table_says(tmp_path: Path, compression: str, codec: str) -> None:
     created(tmp_path, [(0, 1, "a", 1)])
-    made = ArrowMerge(newest_rows(source([(0, 2, "a", 2)]), ["k"], "t"), ["k"], SCHEMA.names, compression)
+    made = upsert(source([(0, 2, "a", 2)]), compression=compression)
     transaction = ArrowTransaction(opened(tmp_path))
     transaction.version(MARK)
     transaction.merge(made, {MARK: 2}, query="q", batch=1, metadata="{}")
@@ -379,8 +409,3 @@ def test_a_file_outside_of_the_table_is_found(tmp_path: Path) -> None:
         commit.write_text(held_text)
         assert files.outside == place
         assert files.bytes > 0
-
-
-def test_an_append_only_table_is_not_merged_into() -> None:
-    shape = TableShape({"type": "struct", "fields": []}, (), {"delta.appendOnly": "true"})
-    assert refusal_of_merge(shape, []) == "the table is append-only"

@@ -291,6 +291,26 @@ def test_a_table_that_another_driver_created_meanwhile_is_decided_again(tmp_path
     assert held(tmp_path) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_empty_table_is_created_once_with_its_identifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
+    create = deltalake.transaction.create_table_with_add_actions
+
+    def called(*given: Any, **named: Any) -> None:
+        create(*given, **named)
+        if not answered:
+            raise DeltaError("no answer")
+
+    monkeypatch.setattr(deltalake.transaction, "create_table_with_add_actions", called)
+    first, second = ArrowTransaction(opened(tmp_path)), ArrowTransaction(opened(tmp_path))
+    assert first.create(SHAPE, {"waltz.mode:upsert": 1}, metadata=METADATA) == 0
+    for late in (second, ArrowTransaction(opened(tmp_path))):
+        with pytest.raises(Overtaken):
+            late.create(SHAPE, {"waltz.mode:append": 1}, metadata=METADATA)
+    found = ArrowTransaction(opened(tmp_path))
+    assert (found.read_version, found.versions(), found.properties()) == (0, {"waltz.mode:upsert": 1}, SHAPE.properties)
+    assert held(tmp_path) == []
+
+
 def test_a_store_that_keeps_failing_ends_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = opened(tmp_path)
     append(table, 0, 10)

@@ -52,16 +52,6 @@ def test_the_default_is_not_logged(tmp_path: Path, logged: list[tuple[str, str]]
     assert logged == []
 
 
-def test_a_place_is_judged_by_the_rules_of_every_table_then_by_those_of_the_sink(tmp_path: Path) -> None:
-    def refuses(scheme: str) -> str | None:
-        return None if scheme == "file" else "elsewhere"
-
-    made: Any = TableEngine(str(tmp_path), "auto", {}, refuses_place=refuses)
-    assert made.refusal_of_place("file", "/lake/legs") is None
-    assert made.refusal_of_place("s3", "s3://lake/legs") == "elsewhere"
-    assert made.refusal_of_place("hdfs", "hdfs:/lake/legs") == "the Arrow engine does not write to hdfs: paths"
-
-
 @pytest.mark.parametrize(("wanted", "is_arrow"), [("auto", False), ("arrow", True)])
 def test_where_spark_has_a_log_store_by_its_configuration_only_the_setting_arrow_chooses_arrow(
     wanted: EngineChoice, is_arrow: bool, logged: list[tuple[str, str]]

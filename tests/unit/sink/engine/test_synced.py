@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType
 from tests.unit.sink.engine.arrow_tables import MARK, METADATA, append, begin, opened
 from verification.lake import merge_table
 from waltz_delta.base.missing_column import Missing
+from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.arrow_columns import ArrowColumns
-from waltz_delta.engine.arrow_merge import ArrowMerge
 
 Synced = list[tuple[int, int]]
 
@@ -86,15 +86,15 @@ def test_each_kind_of_commit_is_synced_after_the_files_that_it_names(tmp_path: P
 
 
 def test_a_merge_whose_answer_was_lost_is_synced_too(tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ArrowMerge.run
+    put = arrow_transaction._put
 
-    def unanswered(merge: ArrowMerge, *given: Any) -> bool:
-        run(merge, *given)
+    def unanswered(*given: Any) -> None:
+        put(*given)
         raise DeltaError("no answer")
 
     merge_table.create(str(tmp_path / "t"), {})
     before = {*(tmp_path / "t").rglob("*")}
-    monkeypatch.setattr(ArrowMerge, "run", unanswered)
+    monkeypatch.setattr(arrow_transaction, "_put", unanswered)
     merged(tmp_path / "t")
     check(synced, tmp_path / "t", before)
 
