@@ -13,6 +13,7 @@ from delta.tables import DeltaMergeBuilder, DeltaTable
 
 from waltz_delta import DeltaUpsert, high_water_marks
 from waltz_delta.base import internal
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.errors import KeyMoved
 from waltz_delta.landing.history import DeltaHistory
 from waltz_delta.landing.merge_sink import MergeSink
@@ -138,28 +139,58 @@ def merged(spark: Any, make: Callable[[], MergeSink], log: Log, seed: int, batch
         make().write(frame(spark, batch))
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(1, "transaction_id", marks=pytest.mark.slow), (3, "version")])
-def test_hard_deletes_equal_a_fold_of_the_log_also_when_rows_come_late(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "seed", "sequence"),
+    [
+        ("arrow", 1, "transaction_id"),
+        ("arrow", 21, "version"),
+        ("arrow", 2, "transaction_id"),
+        ("arrow", 22, "version"),
+        pytest.param("spark", 1, "transaction_id", marks=pytest.mark.slow),
+        ("spark", 3, "version"),
+    ],
+)
+def test_hard_deletes_equal_a_fold_of_the_log_also_when_rows_come_late(spark: Any, tmp_path: Path, engine: str, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
-    merged(spark, lambda: upsert(str(path), KEY, ["key"], sequence=sequence, deletes=HARD), log, seed)
+    merged(spark, lambda: upsert(str(path), KEY, ["key"], sequence=sequence, deletes=HARD, engine=engine), log, seed)
     assert rows_of(spark, path) == folded_rows(log, sequence)
     assert (tmp_path / "t_tombstones").exists() == (sequence == "version"), "what cannot come late needs no memory of it"
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(4, "transaction_id", marks=pytest.mark.slow), (5, "version")])
-def test_soft_deletes_equal_a_fold_of_the_log_and_keep_the_last_values(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "seed", "sequence"),
+    [
+        ("arrow", 4, "transaction_id"),
+        ("arrow", 24, "version"),
+        ("arrow", 5, "transaction_id"),
+        ("arrow", 25, "version"),
+        pytest.param("spark", 4, "transaction_id", marks=pytest.mark.slow),
+        ("spark", 5, "version"),
+    ],
+)
+def test_soft_deletes_equal_a_fold_of_the_log_and_keep_the_last_values(spark: Any, tmp_path: Path, engine: str, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
-    merged(spark, lambda: upsert(str(path), KEY, ["key"], sequence=sequence, deletes=SOFT), log, seed)
+    merged(spark, lambda: upsert(str(path), KEY, ["key"], sequence=sequence, deletes=SOFT, engine=engine), log, seed)
     assert soft_of(spark, path, sequence) == folded_soft(log, sequence)
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(6, "transaction_id", marks=pytest.mark.slow), (8, "version")])
-def test_a_history_equals_a_fold_of_the_log_also_when_versions_come_late(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "seed", "sequence"),
+    [
+        ("arrow", 6, "transaction_id"),
+        ("arrow", 26, "version"),
+        ("arrow", 7, "transaction_id"),
+        ("arrow", 27, "version"),
+        pytest.param("spark", 6, "transaction_id", marks=pytest.mark.slow),
+        ("spark", 8, "version"),
+    ],
+)
+def test_a_history_equals_a_fold_of_the_log_also_when_versions_come_late(spark: Any, tmp_path: Path, engine: str, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
-    merged(spark, lambda: DeltaHistory(str(path), KEY, ["key"], sequence=sequence, deletes=HARD), log, seed)
+    merged(spark, lambda: DeltaHistory(str(path), KEY, ["key"], sequence=sequence, deletes=HARD, engine=engine), log, seed)
     assert history_of(spark, path) == folded_history(log, sequence)
 
 
@@ -186,31 +217,33 @@ def test_a_deleted_key_does_not_come_back_with_an_older_row_of_another_partition
     assert rows_of(spark, path) == {"k": (1, 1, 3)}
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_a_driver_that_died_after_the_tombstones_forgets_no_delete_of_the_larger_batch_that_follows(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """The table's MERGE comes again under the same number, and what stands beside it must not count as done by it."""
     path = tmp_path / "t"
 
     def sink() -> DeltaUpsert:
-        return upsert(str(path), KEY, ["key"], sequence="version", deletes=HARD)
+        return upsert(str(path), KEY, ["key"], sequence="version", deletes=HARD, engine=engine)
 
     sink().write(frame(spark, [Event(0, 0, "a", 1, 1, False), Event(0, 1, "b", 1, 2, False)]))
     deletes = [Event(0, 2, "a", 0, 8, True), Event(0, 3, "b", 0, 9, True)]
-    execute = DeltaMergeBuilder.execute
+    owner, name = (ArrowTransaction, "merge") if engine == "arrow" else (DeltaMergeBuilder, "execute")
+    merge = getattr(owner, name)
     made: list[int] = []
 
     class Died(BaseException):
         pass
 
-    def second_dies(self: Any) -> Any:
+    def second_dies(*given: Any, **named: Any) -> Any:
         made.append(1)
         if len(made) == 2:
             raise Died
-        return execute(self)
+        return merge(*given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaMergeBuilder, "execute", second_dies)
+        patched.setattr(owner, name, second_dies)
         with pytest.raises(Died):
             sink().write(frame(spark, deletes[:1]))
     assert len(rows_of(spark, path)) == 2, "only beside the table something was written"

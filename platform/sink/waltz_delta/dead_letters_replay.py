@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import reduce
+from datetime import UTC, datetime
+from functools import partial, reduce
+from typing import Any, Final  # Any: pyarrow has no types
 
-from delta.tables import DeltaTable
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -25,15 +27,20 @@ from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
 from waltz_delta.base.quoting import quoted
 from waltz_delta.base.session import open_session
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.decode.problem_kinds import kind_of_problem
+from waltz_delta.engine.arrow_merge import ArrowMerge, refusal_of_merge
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
+from waltz_delta.engine.filled import Filled
+from waltz_delta.engine.written_files import compression_of
 from waltz_delta.errors import WriteContended
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.constrained import ConstrainedOutput
-from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters
-from waltz_delta.landing.landing import Landing, sink_for
+from waltz_delta.landing.dead_letters import NO_TARGET, SCHEMA, DeadLetters
+from waltz_delta.landing.landing import Landing, needs_delta, sink_for
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.landing.routing import routed
@@ -48,7 +55,11 @@ from waltz_log.outside_text import printable
 __all__ = ["Replayed", "replay", "replay_dead_letters"]
 
 PLACE = [PARTITION, TRANSACTION_ID]
+_KEYS = ["target", *PLACE]
 REASONS_SHOWN = 5
+REPLAYED_AT: Final = "replayed_at"
+MARKED_AT_ONCE: Final = 100_000
+"""Letters that one commit of the Arrow engine marks. The MERGE runs in the driver, and reads the files that hold these positions."""
 _RAW = ("partition", "transaction_id", "timestamp", "header", "data")
 
 
@@ -70,23 +81,31 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
     """Replays by the current settings. Returns one report for each output and cluster that has dead letters."""
     if settings.dead_letters is None:
         raise InvalidSetting(name="dead_letters", reason="are not declared", nearest=None)
-    internal.check_versions(spark)
-    path = settings.dead_letters.table
-    if not is_table(spark, path):
+    dead_letters = DeadLetters.declared(settings.dead_letters, "")
+    if not dead_letters.exists(spark):
         return []
-    DeadLetters(path, "").prepare(spark)
-    version = internal.table_version(spark, path)  # without a version, the plan would see letters that arrive while it runs
-    pending = spark.read.format("delta").option("versionAsOf", version).load(path).where("replayed_at IS NULL")
+    dead_letters.prepare(spark)
+    # At one version: otherwise the plan would see letters that arrive while it runs.
+    pending = dead_letters.begin(spark).rows(spark, SCHEMA.fieldNames()).where("replayed_at IS NULL").persist()  # many plans read it
+    try:
+        return _replayed(spark, settings, dead_letters, pending, dry_run=dry_run)
+    finally:
+        pending.unpersist()
+
+
+def _replayed(spark: SparkSession, settings: LandingSettings, dead_letters: DeadLetters, pending: DataFrame, *, dry_run: bool) -> list[Replayed]:
     clusters = [row[0] for row in pending.select("cluster").distinct().orderBy("cluster").collect()]
     reports = []
     for cluster in clusters:
         landing = Landing(settings, cluster)
+        for _, sink in landing.outputs:
+            _require_written(spark, sink)
         own = pending.where(f.col("cluster") == cluster)
         tries = []
         with ExitStack() as held, progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
             for decoder, sink in landing.outputs:
                 if not dry_run:  # the stream reads again what a RESTORE removed, so it is not replayed here
-                    follow_restore(spark, sink.path, cluster)
+                    follow_restore(spark, sink.path, cluster, partial(sink.begin, spark))
                 attempt = _Try(spark, decoder, sink, cluster, own.where(f.col("target").isin(sink.path, NO_TARGET)))
                 held.callback(attempt.release)
                 report = attempt.report(sink.path)
@@ -97,21 +116,28 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
                         attempt.land(spark, sink)
                 bar.advance(1)
             if tries and not dry_run:
-                _mark(spark, path, cluster, _done(own, tries))
+                _mark(spark, dead_letters, cluster, _done(own, tries))
     return reports
 
 
-def _since(spark: SparkSession, table: str, cluster: str) -> tuple[str, int]:
+def _require_written(spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
+    """Raises an error that names the table, where Spark's engine writes it and cannot, before anything lands."""
+    if sink.engine.arrow(spark) is None:
+        internal.check_versions(spark)
+        is_table(spark, sink.path)
+
+
+def _since(table: TableTransaction, cluster: str) -> tuple[str, int]:
     """The cluster that fills the table now, and how many takeovers after this one it came."""
-    epochs = epochs_among(internal.transaction_versions(spark, table))
+    epochs = epochs_among(table.versions())
     filler = max(epochs, key=epochs.__getitem__) if cluster in epochs else cluster
     return filler, epochs.get(filler, 0) - epochs.get(cluster, 0)
 
 
-def _passed(spark: SparkSession, table: str, cluster: str) -> Column:
+def _passed(spark: SparkSession, sink: DeltaAppend | MergeSink, cluster: str) -> Column:
     """Whether the table has passed a position in the log."""
     passed = f.lit(False)
-    for partition, mark in sorted(marks_as_restored(spark, table, cluster).items()):
+    for partition, mark in sorted(marks_as_restored(spark, sink.path, cluster, partial(sink.begin, spark)).items()):
         passed = passed | ((f.col(PARTITION) == partition) & (f.col(TRANSACTION_ID) <= mark))
     return passed
 
@@ -121,13 +147,13 @@ class _Try:
     run."""
 
     def __init__(self, spark: SparkSession, decoder: OutputDecoder, sink: DeltaAppend | MergeSink, cluster: str, letters: DataFrame) -> None:
-        table = sink.path
+        table = sink.begin(spark)
         self.letters = routed(letters, decoder.output.route).select(*_RAW).dropDuplicates(PLACE)
         self._decoder = decoder
-        self._filler, self._takeovers = _since(spark, table, cluster)
-        self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, table, cluster))
+        self._filler, self._takeovers = _since(table, cluster)
+        self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, sink, cluster))
         self._settled = decoder.settled(self.ready)
-        self._judged = ConstrainedOutput(decoder).judged(decoder.good(self._settled), sink.begin(spark))
+        self._judged = ConstrainedOutput(decoder).judged(decoder.good(self._settled), table)
         self.bad = reduce(DataFrame.unionByName, [frame.select(*PLACE, PROBLEM) for frame in self._bad()])
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
 
@@ -183,20 +209,52 @@ def _land(spark: SparkSession, sink: DeltaAppend | MergeSink, rows: DataFrame) -
     raise WriteContended(path=sink.path, attempts=ATTEMPTS)
 
 
-def _mark(spark: SparkSession, path: str, cluster: str, done: DataFrame) -> None:
-    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in ("target", *PLACE))
-    pending = (f.col("t.cluster") == cluster) & f.col("t.replayed_at").isNull()
+def _mark(spark: SparkSession, letters: DeadLetters, cluster: str, done: DataFrame) -> None:
+    """Sets `replayed_at` of these letters, if it is not set: of two replays at the same time, the first one's stays."""
     for _ in range(ATTEMPTS):
-        merge = DeltaTable.forPath(spark, path).alias("t").merge(done.alias("s"), same)
+        transaction = letters.begin(spark)
+        shape = transaction.shape if isinstance(transaction, ArrowTransaction) else None
+        refused = refusal_of_merge(shape, _KEYS, TRANSACTION_ID) if shape is not None else None
+        if refused is not None:
+            letters.engine.leave_to_spark(refused)
         try:
-            with one_committer(spark, path):
-                merge.whenMatchedUpdate(pending, {"replayed_at": f.current_timestamp()}).execute()
+            if isinstance(transaction, ArrowTransaction) and refused is None:
+                _mark_by_arrow(spark, letters, cluster, done.toArrow())
+            else:
+                _mark_by_spark(spark, letters.path, cluster, done)
         except Exception as error:
-            if not internal.is_conflict(error):
+            if not transaction.lost_to_another(error):
                 raise
         else:
             return
-    raise WriteContended(path=path, attempts=ATTEMPTS)
+    raise WriteContended(path=letters.path, attempts=ATTEMPTS)
+
+
+def _mark_by_arrow(spark: SparkSession, letters: DeadLetters, cluster: str, done: Any) -> None:
+    """`done`: an Arrow table with the position of each letter. In its order, each commit reads few of the table's files. What a commit has marked
+    stays marked if a later one fails. A commit is not signed as one of this cluster: it changes no mark, and follows no RESTORE."""
+    ordered = done.sort_by([(name, "ascending") for name in PLACE])
+    now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
+    for first in range(0, ordered.num_rows, MARKED_AT_ONCE):
+        transaction = letters.begin(spark)
+        if not isinstance(transaction, ArrowTransaction):
+            raise Overtaken  # the table has changed
+        source = ordered.slice(first, MARKED_AT_ONCE)
+        for name, value in (("cluster", pa.scalar(cluster)), (REPLAYED_AT, now)):
+            source = source.append_column(name, pa.repeat(value, source.num_rows))
+        update = ArrowMerge(source, Filled(["cluster", *_KEYS], REPLAYED_AT), compression_of(spark, transaction.properties()))
+        transaction.merge(update, {}, query="waltz replay", batch=-1, metadata="")
+
+
+def _mark_by_spark(spark: SparkSession, path: str, cluster: str, done: DataFrame) -> None:
+    from delta.tables import DeltaTable
+
+    is_table(spark, path)
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in _KEYS)
+    pending = (f.col("t.cluster") == cluster) & f.col("t.replayed_at").isNull()
+    merge = DeltaTable.forPath(spark, path).alias("t").merge(done.alias("s"), same)
+    with one_committer(spark, path):
+        merge.whenMatchedUpdate(pending, {"replayed_at": f.current_timestamp()}).execute()
 
 
 def replay_dead_letters(arguments: Sequence[str]) -> int:
@@ -216,7 +274,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if not found.pipeline:
         raise InvalidSetting(name="--pipeline", reason="is required", nearest=None)
     settings = load_job_pipeline(found.pipeline)
-    spark = open_session("waltz replay of dead letters")
+    spark = open_session("waltz replay of dead letters", delta=needs_delta(settings))
     try:
         reports = replay(spark, settings, dry_run=found.dry_run)
     finally:

@@ -129,8 +129,8 @@ class TargetSettings(Settings):
     engine: Literal["auto", "arrow", "spark"] = Field(
         default="auto",
         description="Which engine writes the table. `arrow` writes files with pyarrow and commits them without the JVM: less time for each batch, "
-        "and S3 without DynamoDB for appends. `spark` writes all that Delta can, with all executors. `auto` is arrow where the table allows it, and "
-        "spark otherwise; choose arrow if you want an error instead of the other engine. A history always needs Spark.",
+        "and S3 without DynamoDB. `spark` writes all that Delta can, with all executors. `auto` is arrow where the table allows it, and "
+        "spark otherwise; choose arrow if you want an error instead of the other engine.",
     )
     storage: dict[str, str] = Field(
         default={},
@@ -155,8 +155,6 @@ class TargetSettings(Settings):
                 raise ValueError("sequence is for the modes upsert and history; mode is append")
         elif not self.keys:
             raise ValueError(f"mode {self.mode} needs keys")
-        elif self.engine == "arrow" and self.mode == "history":
-            raise ValueError("engine arrow is for the modes append and upsert; mode is history")
         if self.mode != "history" and self.history != HistorySettings():
             raise ValueError(f"history names columns of the mode history; mode is {self.mode}")
         if self.mode == "history" and self.deletes is not None and self.deletes.kind == "soft":
@@ -177,6 +175,8 @@ class DeadLetterSettings(Settings):
     """Where transactions go that do not decode: with their position in the log, the reason, and the unchanged data."""
 
     table: str = Field(min_length=1, description="Path of the Delta table of dead letters. Several landings may share one.")
+    engine: Literal["auto", "arrow", "spark"] = Field(default="auto", description="Which engine writes the table, as in a target.")
+    storage: dict[str, str] = Field(default={}, description="Engine arrow: options of the object store, as in a target.")
 
 
 class LandingSettings(Settings):

@@ -233,6 +233,12 @@ class TableTransaction:
         """The table's columns as Delta stores them; equal texts are equal schemas. Empty if there is no table."""
         return str(self._transaction.metadata().schemaString()) if self.exists else ""
 
+    def rows(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """These columns of the rows of the version that this transaction sees. Raises `NotADeltaTable` if there is no table."""
+        if not self.exists:
+            raise NotADeltaTable(path=self._path, reason="no table there")
+        return spark.read.format("delta").option("versionAsOf", self.read_version).load(self._path).select(*columns)
+
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
         """Writes the files of the rows. No reader sees them before `commit` names them. The schema must fit; if there is no table, the commit creates
         it. Raises `UnsafeTable`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol  # Any: JSON values, and what `write` returns to `commit`
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["BeginTransaction", "TableTransaction"]
 
@@ -60,6 +60,11 @@ class TableTransaction(Protocol):
 
     def lost_to_another(self, error: BaseException) -> bool:
         """Whether a commit failed because another one came first."""
+        ...
+
+    def rows(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """These columns of the rows of the version that this transaction sees; the same rows whenever the plan runs. Raises `NotADeltaTable` if there
+        is no table."""
         ...
 
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:

@@ -38,6 +38,7 @@ from waltz_delta.console.tables import (
 from waltz_delta.marks.traced import table_version
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
+from waltz_delta.settings import DeadLetterSettings
 from waltz_log.client.inspection.transaction_trace import TableVersion
 from waltz_log.console.console import Action, Console, Link
 from waltz_log.console.pages.parameters import number_of, path_number
@@ -76,8 +77,8 @@ class Declared:
         return [] if self.settings is None else [output.target.table for output in self.settings.outputs]
 
     @property
-    def letters(self) -> str | None:
-        return None if self.settings is None or self.settings.dead_letters is None else self.settings.dead_letters.table
+    def letters(self) -> DeadLetterSettings | None:
+        return None if self.settings is None else self.settings.dead_letters
 
 
 def make_extension(settings: ConsoleSettings) -> DeltaPages | None:
@@ -256,9 +257,9 @@ class DeltaPages:
 
     async def _show_letters(self, console: Console, request: Request) -> Response:
         sample = await console.sampler.sample()
-        each, path = self._with_letters(request.path_params["name"])
+        each, letters = self._with_letters(request.path_params["name"])
         hides = partial(self._hides, console, sample, each)
-        found = await self._read(waiting_letters, path, max(0, number_of(request.query_params, "page") or 0))
+        found = await self._read(waiting_letters, letters, max(0, number_of(request.query_params, "page") or 0))
         if not isinstance(found, str):  # a reason quotes the value that does not decode
             found = replace(found, rows=withheld(found.rows, ("reason", "data"), hides))
         replay = self._replays.last(each.name)
@@ -275,8 +276,8 @@ class DeltaPages:
         )
 
     async def _replay(self, console: Console, values: dict[str, str], dry_run: bool) -> str:
-        each, path = self._with_letters(values.get("pipeline", ""))
-        found = await self._read(waiting_letters, path)
+        each, letters = self._with_letters(values.get("pipeline", ""))
+        found = await self._read(waiting_letters, letters)
         if isinstance(found, str):
             raise InvalidRequest(reason=f"the dead letters cannot be read: {found}")
         what = f"{found.count} dead letters of {each.name}, as far as they decode now"
@@ -286,8 +287,8 @@ class DeltaPages:
         replay = await self._replays.start(each.name, str(each.file), console.clock.now_ms())
         return f"{what}, in process {replay.process.pid}"
 
-    def _with_letters(self, name: str) -> tuple[Declared, str]:
-        """The pipeline with that name, and its table of dead letters. Raises `InvalidRequest`."""
+    def _with_letters(self, name: str) -> tuple[Declared, DeadLetterSettings]:
+        """The pipeline with that name, and its dead letters. Raises `InvalidRequest`."""
         each = next((one for one in self._declared if one.name == name), None)
         if each is None or each.letters is None:
             raise InvalidRequest(reason="there is no such pipeline with dead letters")

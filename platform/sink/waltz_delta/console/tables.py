@@ -12,6 +12,7 @@ from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.marks import marks_among
 from waltz_delta.marks.positions_log import NOTHING_THERE, TableLog
 from waltz_delta.marks.positions_restored import current_identifiers
+from waltz_delta.settings import DeadLetterSettings
 from waltz_log.console.payloads import preview, visible
 from waltz_log.errors import WaltzError
 
@@ -165,13 +166,13 @@ def newest_rows(path: str, keys: Sequence[str], marks: Mapping[int, int]) -> Row
     return _rows(dataset, wanted, keys)
 
 
-def waiting_letters(path: str, number: int = 0) -> LetterPage:
+def waiting_letters(letters: DeadLetterSettings, number: int = 0) -> LetterPage:
     """A page of the dead letters that were not replayed, by their place in the log. Without a table there is none."""
     import pyarrow.compute as pc
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        dataset = open_dataset(path)
+        dataset = open_dataset(letters.table, storage_options=letters.storage)
     except TableNotFoundError:
         return LetterPage(0, Rows((), (), ()), 0, 0)
     wanted = pc.field("replayed_at").is_null()
@@ -189,13 +190,13 @@ def waiting_letters(path: str, number: int = 0) -> LetterPage:
     return LetterPage(count, _as_rows(found, columns), number, last)
 
 
-def letters_of_transaction(path: str, cluster_key: str, partition: int, transaction_id: int) -> list[Letter]:
+def letters_of_transaction(letters: DeadLetterSettings, cluster_key: str, partition: int, transaction_id: int) -> list[Letter]:
     """The transaction as a dead letter, once for each table that it was meant for."""
     import pyarrow.compute as pc
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        dataset = open_dataset(path)
+        dataset = open_dataset(letters.table, storage_options=letters.storage)
     except TableNotFoundError:
         return []
     wanted = (pc.field("partition") == partition) & (pc.field("transaction_id") == transaction_id)

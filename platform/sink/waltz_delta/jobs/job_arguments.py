@@ -140,7 +140,7 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
         name=job,
         source=source,
         outputs=(output,),
-        dead_letters=DeadLetterSettings(table=found.dead_letters) if found.dead_letters else None,
+        dead_letters=DeadLetterSettings(table=found.dead_letters, engine=engine) if found.dead_letters else None,
         former_clusters=tuple(found.former_cluster),
         checkpoint=found.checkpoint,
         trigger=_trigger(found.trigger or "1 second"),

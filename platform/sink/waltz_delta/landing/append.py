@@ -16,21 +16,19 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
-from waltz_delta.base.columns import Columns
 from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import refusal_of_new
-from waltz_delta.engine.arrow_columns import ArrowColumns
 from waltz_delta.engine.arrow_transaction import new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
-from waltz_delta.engine.stores import is_local
+from waltz_delta.landing.engine_tables import engine_columns
 from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.tables.column_names import check_columns
-from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_schema, stored_columns
+from waltz_delta.tables.evolution import Evolution, fit, held_schema, stored_columns
 from waltz_delta.tables.mode import check_declared, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
@@ -168,7 +166,7 @@ class DeltaAppend:
         transaction = self.begin(spark)
         refuse_superseded(transaction, self.path, self.cluster_key)
         number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
-        there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
+        there = transaction.rows(spark, [PARTITION, TRANSACTION_ID]).distinct()
         missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*self._columns(spark, transaction, rows.schema))
         if missing.isEmpty():
             return None
@@ -193,12 +191,7 @@ class DeltaAppend:
         return with_defaults(with_interval(self._properties), session_properties(spark))
 
     def _fit(self, spark: SparkSession, schema: StructType) -> list[str]:
-        table = self.engine.arrow(spark)
-        columns: Columns = SparkColumns(spark, self.path)
-        if table is not None:
-            sparks_too = self.engine.may_be_sparks and is_local(table.location)
-            columns = ArrowColumns(table, columns if sparks_too else None)
-        return fit(columns, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
+        return fit(engine_columns(spark, self.path, self.engine), self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
 
 
 @dataclass(frozen=True, slots=True)

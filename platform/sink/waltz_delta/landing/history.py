@@ -12,7 +12,7 @@ log stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any  # keyword arguments of the base class, and values for pyspark's functions
 
 from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -21,6 +21,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from waltz_delta.base.quoting import quoted
+from waltz_delta.engine.folds import Fold
+from waltz_delta.engine.versions import Ranges, Versions
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.merge_source import DELETED, mark_deletes, moved, same_key
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
@@ -52,7 +54,6 @@ class HistoryRule:
     mode: Mode = "history"
     tombstones: str | None = None
     merges_held_rows = False
-    spark_only: str | None = "the Arrow engine writes no history"
 
     @property
     def deletes(self) -> DeleteSettings | None:
@@ -72,6 +73,10 @@ class HistoryRule:
         own = [StructField(self._names.valid_from, kind), StructField(self._names.valid_to, kind), StructField(self._names.is_current, BooleanType())]
         return StructType([*visible.fields, *own])
 
+    def fold(self, path: str, names: Mapping[str, str], columns: Sequence[str]) -> Fold:
+        ranges = Ranges(*(names[name.lower()] for name in (self._names.valid_from, self._names.valid_to, self._names.is_current)))
+        return Versions(path, [names[key.lower()] for key in self._keys], names[self._sequence.lower()], columns, ranges)
+
     def id_columns(self) -> Sequence[str]:
         return (TRANSACTION_ID, *((self._names.valid_from, self._names.valid_to) if self._sequence == TRANSACTION_ID else ()))
 
@@ -80,6 +85,16 @@ class HistoryRule:
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         """Does nothing: the history itself holds the deletes that exclude older rows."""
+
+    def is_arrow(self, spark: SparkSession) -> bool:
+        return True
+
+    def living(self, spark: SparkSession, source: Any, *, late: bool) -> Any:
+        """All: the history itself holds the deletes that exclude older rows."""
+        return source
+
+    def remember_arrow(self, spark: SparkSession, source: Any) -> None:
+        """Does nothing, as `remember`."""
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
         table = DeltaTable.forPath(spark, path)

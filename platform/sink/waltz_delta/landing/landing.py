@@ -99,7 +99,7 @@ class Landing:
         self._progress = LandingProgress()
         letters = settings.dead_letters
         tables = [output.target.table for output in settings.outputs]
-        self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
+        self._dead_letters = DeadLetters.declared(letters, cluster_key, tables) if letters is not None else None
         self._decoders = [OutputDecoder(output, dead_letters=letters is not None) for output in settings.outputs]
         self._constrained = [ConstrainedOutput(decoder) for decoder in self._decoders]
         former = [str(key) for key in settings.former_clusters]
@@ -308,9 +308,9 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
 
 
 def needs_delta(settings: LandingSettings) -> bool:
-    """Whether this needs Delta in Spark, whatever the tables are: for Spark's engine, MERGE's table, dead letters, or a takeover."""
-    chosen = any(output.target.mode != "append" or output.target.engine == "spark" for output in settings.outputs)
-    return chosen or settings.dead_letters is not None or bool(settings.former_clusters)
+    """Whether this needs Delta in Spark, whatever the tables are: for Spark's engine, or a takeover."""
+    letters = settings.dead_letters is not None and settings.dead_letters.engine == "spark"
+    return letters or bool(settings.former_clusters) or any(output.target.engine == "spark" for output in settings.outputs)
 
 
 def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool, former_clusters: Sequence[str] = ()) -> DeltaAppend | MergeSink:
@@ -335,6 +335,7 @@ def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool, fo
         "properties": properties,
         "evolution": evolution,
         "engine": target.engine,
+        "storage": target.storage,
         "former_clusters": former_clusters,
     }
     if target.mode == "history":

@@ -14,13 +14,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from delta.tables import DeltaMergeBuilder, DeltaTable
+from delta.tables import DeltaMergeBuilder
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.base.log_store import one_committer
-from waltz_delta.engine.arrow_merge import MOVED
+from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.errors import KeyMoved
+from waltz_delta.landing.merge_source import MOVED
 from waltz_delta.marks.batch import LostRace
 from waltz_delta.marks.marks import app_id, marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.marks.restored import commit_metadata
@@ -29,10 +30,6 @@ __all__ = ["MergeState", "MergedTable"]
 
 _RAISED = re.compile(rf"{re.escape(MOVED)}(partitions \d+ and \d+ transaction_id -?\d+)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
-
-HISTORY_SEARCHED = (20, 1000, None)
-"""Numbers of commits to search for an unfinished MERGE. It is our last commit, with only other writers' commits (OPTIMIZE, users) above it. None:
-all."""
 
 _SETTINGS = "spark.databricks.delta."
 
@@ -58,7 +55,7 @@ class MergedTable:
         transaction = internal.TableTransaction(spark, self.path)
         versions = transaction.versions()
         if versions.get(merge_app_id(self.cluster_key), 0) > versions.get(self._done, 0):
-            self._finish(spark, versions[merge_app_id(self.cluster_key)])
+            self.finish(transaction)
             transaction = internal.TableTransaction(spark, self.path)
             versions = transaction.versions()
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
@@ -94,10 +91,21 @@ class MergedTable:
                 spark.conf.unset(_SETTINGS + name)
         if not merged:
             raise LostRace  # Delta returns no row for a MERGE that it skips
-        return self._mark(spark, new, number, state.version)
+        return self._mark(internal.TableTransaction(spark, self.path), new, number, state.version)
 
-    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> int:
-        transaction = internal.TableTransaction(spark, self.path)
+    def finish(self, transaction: TableTransaction) -> bool:
+        """Sets the marks of the last MERGE, whose driver died before it did, by the engine of the transaction. False if that MERGE is in no commit of
+        the log any more. Raises `LostRace`."""
+        number = transaction.version(merge_app_id(self.cluster_key))
+        # It is our last commit, with only other writers' commits (OPTIMIZE, users) above it.
+        for _, info in transaction.commits(transaction.read_version + 1):
+            found = _merge_record(info.get("userMetadata"), self.cluster_key)
+            if found is not None and found[0] == number:
+                self._mark(transaction, found[1], number, found[2])
+                return True
+        return False
+
+    def _mark(self, transaction: TableTransaction, marks: Mapping[int, int], number: int, read: int) -> int:
         versions = {self._done: number, **{app_id(self.cluster_key, partition): mark for partition, mark in sorted(marks.items())}}
         ahead = {name: mark for name, mark in versions.items() if mark > (found if (found := transaction.version(name)) is not None else -1)}
         if not ahead:
@@ -105,18 +113,9 @@ class MergedTable:
         try:
             return transaction.mark(ahead, query="waltz", batch=-1, metadata=commit_metadata(self.cluster_key, read=read))
         except Exception as error:
-            if not internal.is_conflict(error):
+            if not transaction.lost_to_another(error):
                 raise
             raise LostRace from error  # the MERGE is committed; the next writer sets its marks
-
-    def _finish(self, spark: SparkSession, number: int) -> None:
-        for depth in HISTORY_SEARCHED:
-            table = DeltaTable.forPath(spark, self.path)
-            for row in (table.history(depth) if depth is not None else table.history()).select("userMetadata").collect():
-                found = _merge_record(row[0], self.cluster_key)
-                if found is not None and found[0] == number:
-                    self._mark(spark, found[1], number, found[2])
-                    return
 
 
 def _merge_record(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int], int] | None:

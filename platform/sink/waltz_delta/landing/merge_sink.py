@@ -16,31 +16,35 @@ from pyspark.sql.types import StructType
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.job_outcome import brief_errors
-from waltz_delta.base.log_store import LOCAL
+from waltz_delta.base.log_store import LOCAL, scheme_of
 from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
-from waltz_delta.engine.allowed import TableShape, refusal_of_created
-from waltz_delta.engine.arrow_merge import DELETES, TABLE_BYTES_MAX, ArrowMerge, newest_rows, refusal_of_merge
+from waltz_delta.engine.allowed import TableShape, refusal_of_created, refusal_of_new
+from waltz_delta.engine.arrow_merge import TABLE_BYTES_MAX, ArrowMerge, refusal_of_merge
 from waltz_delta.engine.arrow_schema import arrow_schema
-from waltz_delta.engine.arrow_transaction import ArrowTransaction, with_defaults
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
+from waltz_delta.engine.folds import AT, DELETES, Fold
+from waltz_delta.engine.stored_rows import NotRead
 from waltz_delta.engine.written_files import compression_of, table_columns
 from waltz_delta.landing.append import ATTEMPTS
+from waltz_delta.landing.engine_tables import create_by_engine, engine_columns
 from waltz_delta.landing.key_values import refuse_unstored
 from waltz_delta.landing.merge import MergedTable, MergeState
+from waltz_delta.landing.merge_source import AT as APPENDED_AT
 from waltz_delta.landing.merge_source import DELETED, HIDDEN, hold, mark_deletes
 from waltz_delta.landing.takeover import inherit_table
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
-from waltz_delta.marks.marks import BatchRange, app_id, merge_app_id, merged_app_id, overlap, refuse_gaps
+from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.settings import DeleteSettings
 from waltz_delta.tables.column_names import check_columns
 from waltz_delta.tables.constraints import constraints_of
-from waltz_delta.tables.evolution import Evolution, SparkColumns, fit, held_schema, stored_columns
-from waltz_delta.tables.mode import Mode, check_declared, refuse_superseded, with_mode
+from waltz_delta.tables.evolution import Evolution, fit, held_schema, stored_columns
+from waltz_delta.tables.mode import Mode, check_declared, mode_app_id, refuse_superseded, with_mode
 from waltz_delta.tables.table import check_layout, create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
-from waltz_delta.tables.time_zone import with_zone
+from waltz_delta.tables.time_zone import with_zone, zone_app_id
 from waltz_log.errors import InvalidRequest
 
 __all__ = ["MergeRule", "MergeSink"]
@@ -60,9 +64,8 @@ class MergeRule(Protocol):
     tombstones: str | None
     """Path of the table of deleted keys, if there is one."""
 
-    @property
-    def spark_only(self) -> str | None:
-        """Why only Spark's engine can merge by this rule; None if the Arrow engine can."""
+    def is_arrow(self, spark: SparkSession) -> bool:
+        """Whether the Arrow engine writes what the rule needs besides the table."""
         ...
 
     @property
@@ -81,6 +84,10 @@ class MergeRule(Protocol):
         """The table's columns: those of the rows, then the rule's own."""
         ...
 
+    def fold(self, path: str, names: Mapping[str, str], columns: Sequence[str]) -> Fold:
+        """The rule for the Arrow engine. `names`: the table's columns by their names in small letters. `columns`: those that the rows set."""
+        ...
+
     def id_columns(self) -> Sequence[str]:
         """The columns of the table that hold transaction ids."""
         ...
@@ -91,6 +98,14 @@ class MergeRule(Protocol):
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         """Writes what must be stored outside of the table before the MERGE of `source`. Idempotent. May raise `LostRace`."""
+        ...
+
+    def living(self, spark: SparkSession, source: Any, *, late: bool) -> Any:
+        """For the Arrow engine: the rows of an Arrow table without those that must not come back. May raise `LostRace`."""
+        ...
+
+    def remember_arrow(self, spark: SparkSession, source: Any) -> None:
+        """`remember` by the Arrow engine, of the rows of an Arrow table. May raise `LostRace`."""
         ...
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
@@ -113,6 +128,7 @@ class MergeSink:
         evolution: Evolution = "fail",
         attempts: int = ATTEMPTS,
         engine: EngineChoice = "auto",
+        storage: Mapping[str, str] | None = None,
         former_clusters: Sequence[str] = (),
     ) -> None:
         if not keys:
@@ -124,11 +140,11 @@ class MergeSink:
         self._keys = tuple(keys)
         self._sequence = sequence
         self._layout = {"partition_by": tuple(partition_by), "cluster_by": tuple(cluster_by)}
-        self._properties = with_mode(properties or {}, rule.mode)
+        self._properties = dict(properties or {})
         self._evolution: Evolution = evolution
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
-        self.engine = TableEngine(path, engine, {}, self._refusal, self._refusal_of_place)
+        self.engine = TableEngine(path, engine, storage or {}, self._refusal)
         self._fitted: tuple[str, StructType, list[str], dict[str, Column]] | None = None
         self._prepared = False
         self.watch = TableWatch(path)
@@ -145,50 +161,57 @@ class MergeSink:
         for name in made.fieldNames()[len(visible.fields) :]:
             if names.count(name.lower()) > 1:
                 raise InvalidRequest(reason=f"the rows have a column {name}, which the table needs for its own; rename one of them")
-        internal.check_versions(spark)
         check_layout(made, **self._layout)
-        exists = is_table(spark, self.path)
-        self.engine.choose(spark, self.engine_refusal(made, session_properties(spark)))
-        former: Sequence[str] = ()
-        if exists:
-            judged = follow_restore(spark, self.path, self.cluster_key)
-            former = check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key, self._former_clusters)
-        else:
+        defaults = session_properties(spark)
+        self.engine.choose(spark, self.engine_refusal(made, defaults))
+        table = self.engine.arrow(spark)
+        if table is None:
+            internal.check_versions(spark)
+        if not (is_table(spark, self.path) if table is None else table.is_table()):
             check_columns(made, self._properties, merged=True)
-            create_empty(spark, self.path, made, with_zone(self._properties, spark), **self._layout)
-            judged = follow_restore(spark, self.path, self.cluster_key)
+            if table is None or self._refusal_to_create(made, defaults) is not None:
+                internal.check_versions(spark)
+                create_empty(spark, self.path, made, with_zone(with_mode(self._properties, self.rule.mode), spark), **self._layout)
+            else:
+                shape = new_shape(made, self._layout["partition_by"], self._properties, defaults)
+                versions = {mode_app_id(self.rule.mode): 1, zone_app_id(spark): 1}
+                create_by_engine(self.begin(spark), table, shape, versions, metadata=commit_metadata(self.cluster_key))
+        judged = follow_restore(spark, self.path, self.cluster_key, lambda: self.begin(spark))
+        former = check_declared(self.begin(spark), self.path, made, self.rule.mode, self.cluster_key, self._former_clusters)
         self.watch.begin(judged)
-        self._fitted = None
-        self._columns(spark, visible)
+        self._fit(spark, visible)
         inherit_table(spark, self.path, former, self.cluster_key, self.rule.id_columns(), self.rule.tombstones)
         self.rule.prepare(spark, visible)
         self._prepared = True
 
     def engine_refusal(self, schema: StructType | None, defaults: Mapping[str, str]) -> str | None:
         """Why Spark's engine, and not the Arrow engine, merges into the table that is created with these columns; None if the Arrow engine does.
-        `schema`, `defaults`: as in `DeltaAppend`."""
+        `schema`, `defaults`: as in `DeltaAppend`. In a directory of this machine Spark creates a table that `deltalake` cannot create."""
         columns, properties = json.loads((schema or StructType()).json()), with_defaults(with_interval(self._properties), defaults)
         typed = TableShape(columns, self._layout["partition_by"] if schema is not None else (), properties)
         merged = TableShape(columns, self._layout["partition_by"], properties)
-        return refusal_of_created(typed, self._layout["cluster_by"]) or self._refusal(merged)
+        reason = refusal_of_created(typed, self._layout["cluster_by"]) or self._refusal(merged)
+        return reason if reason is not None or scheme_of(self.path) == LOCAL else self._refusal_to_create(schema or StructType(), defaults)
 
     def _refusal(self, shape: TableShape) -> str | None:
-        return refusal_of_merge(shape, self._keys)
+        return refusal_of_merge(shape, self._keys, self._sequence)
 
-    def _refusal_of_place(self, scheme: str) -> str | None:
-        return self.rule.spark_only or (None if scheme == LOCAL else "the Arrow engine merges in directories of this machine only")
+    def _refusal_to_create(self, schema: StructType, defaults: Mapping[str, str]) -> str | None:
+        """Why `deltalake` does not create the table; None if it does."""
+        return refusal_of_new(new_shape(schema, self._layout["partition_by"], self._properties, defaults), self._layout["cluster_by"])
 
     def table_schema(self, schema: StructType) -> StructType:
         """The columns of a table for rows of `schema`."""
         return self.rule.table_schema(_visible(schema))
 
     def begin(self, spark: SparkSession) -> TableTransaction:
-        """A transaction on the table."""
-        return internal.TableTransaction(spark, self.path)
+        """A transaction on the table, by the engine that writes it."""
+        return self.engine.begin(spark)
 
     def count(self, spark: SparkSession) -> int:
         """The rows of the table, from its log's statistics."""
-        return int(spark.read.format("delta").load(self.path).count())
+        table = self.engine.arrow(spark)
+        return int(spark.read.format("delta").load(self.path).count()) if table is None else table.count()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with brief_errors():
@@ -213,29 +236,37 @@ class MergeSink:
                 return self._stage_arrow(spark, transaction, covered, rows, batch_id)
             except _TooLarge as error:
                 self.engine.leave_to_spark(str(error))
+        self.engine.require_spark(spark)
         state = self._table.state(spark)
         refuse_gaps(self.path, covered, state.marks)
-        table = self.begin(spark)
+        table = internal.TableTransaction(spark, self.path)
         refuse_superseded(table, self.path, self.cluster_key)
         self.watch.check(spark, table, covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
         return self._staged(spark, state, new, rows(overlap(covered, state.marks), table), late=False, table=table) if new else None
 
-    def _arrow_transaction(self, spark: SparkSession, covered: BatchRange) -> ArrowTransaction | None:
-        """None if Spark's engine merges this batch. Finishes the MERGE of a driver of Spark's engine that died."""
+    def _arrow_transaction(self, spark: SparkSession, covered: BatchRange | None) -> ArrowTransaction | None:
+        """None if Spark's engine merges this batch. Sets the marks of a MERGE of Spark's engine whose driver died before it did. `covered`: None for
+        rows from below the marks."""
         transaction = self.engine.begin(spark)
         if not isinstance(transaction, ArrowTransaction):
+            return None
+        if not self.rule.is_arrow(spark):
+            self.engine.leave_to_spark("Spark's engine writes the table of its tombstones")
             return None
         if too_large := _too_large(transaction, covered):
             self.engine.leave_to_spark(too_large)
             return None
         self.engine.report()
         refuse_superseded(transaction, self.path, self.cluster_key)
+        if self._finishes(transaction):
+            raise LostRace
+        return transaction
+
+    def _finishes(self, transaction: TableTransaction) -> bool:
+        """Whether the marks of the last MERGE were missing, and are set now, in a version after that of the transaction."""
         started, finished = (transaction.version(name) or 0 for name in self._numbers)
-        if started <= finished:
-            return transaction
-        self._table.state(spark)
-        raise LostRace
+        return started > finished and self._table.finish(transaction)
 
     @property
     def _numbers(self) -> tuple[str, str]:
@@ -253,58 +284,76 @@ class MergeSink:
         new = {app_id(self.cluster_key, partition): end for partition, end in covered.marks().items() if end > marks.get(partition, -1)}
         if not new:
             return None
-        frame = rows(overlap(covered, marks), transaction)
-        columns, converted = self._columns(spark, _visible(frame.schema))
-        frame = frame.withColumns(converted) if converted else frame
+        return self._arrow_merge(spark, transaction, rows(overlap(covered, marks), transaction), new, -1 if batch_id is None else batch_id)
+
+    def _arrow_merge(self, spark: SparkSession, transaction: ArrowTransaction, rows: DataFrame, new: Mapping[str, int], batch: int) -> Staged:
+        """`new`: the identifiers of the marks that the merge sets. Collects the rows. Raises `_TooLarge`."""
+        columns, converted = self._columns(spark, transaction, _visible(rows.schema))
+        frame = rows.withColumns(converted) if converted else rows
         shape = transaction.shape
         assert shape is not None
+        frame = mark_deletes(refuse_unstored(frame, self._keys, shape.partition_by), self.rule.deletes)
         written = {name.lower() for name in columns}
-        held = StructType([field for field in StructType.fromJson(dict(shape.schema)).fields if field.name.lower() in written])
-        names = {name.lower(): name for name in held.names}
-        keys = [names[key.lower()] for key in self._keys]
-        flagged = mark_deletes(frame, self.rule.deletes)
-        source = flagged.select(*table_columns(flagged.schema, held), f.col(DELETED).alias(DELETES))
+        fields = StructType.fromJson(dict(shape.schema)).fields
+        held = StructType([field for field in fields if field.name.lower() in written])
+        flags = [f.col(DELETED).alias(DELETES), f.col(APPENDED_AT).alias(AT)]
         types = arrow_schema(shape.schema)
-        typed = _collected(source).cast(pa.schema([*(types.field(field.name) for field in held.fields), pa.field(DELETES, pa.bool_())]))
-        merge = ArrowMerge(newest_rows(typed, keys, self.path), keys, held.names, compression_of(spark, shape.properties))
-        started, finished = self._numbers
-        number = (transaction.version(finished) or 0) + 1  # none is started that is not finished
-        return _StagedArrowMerge(self, spark, transaction, merge, {**new, started: number, finished: number}, -1 if batch_id is None else batch_id)
+        wanted = pa.schema([*(types.field(field.name) for field in held.fields), (DELETES, pa.bool_()), (AT, pa.timestamp("us", "UTC"))])
+        source = self.rule.living(spark, _collected(frame.select(*table_columns(frame.schema, held), *flags)).cast(wanted), late=not new)
+        fold = self.rule.fold(self.path, {field.name.lower(): field.name for field in fields}, held.names)
+        number = max(transaction.version(name) or 0 for name in self._numbers) + 1
+        merge = ArrowMerge(source, fold, compression_of(spark, shape.properties))
+        return _StagedArrowMerge(self, spark, transaction, merge, {**new, **dict.fromkeys(self._numbers, number)}, batch)
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
         """Stages rows from below the marks, which are replayed: they never replace newer rows. Changes no mark."""
+        transaction = self._arrow_transaction(spark, None)
+        if transaction is not None:
+            try:
+                return self._arrow_merge(spark, transaction, rows, {}, -1)
+            except _TooLarge as error:
+                self.engine.leave_to_spark(str(error))
+        self.engine.require_spark(spark)
         state = self._table.state(spark)
-        table = self.begin(spark)
+        table = internal.TableTransaction(spark, self.path)
         refuse_superseded(table, self.path, self.cluster_key)
         return self._staged(spark, state, {}, rows, late=True, table=table)
 
     def marks(self, spark: SparkSession) -> Mapping[int, int]:
         """The marks of the table: for each log partition, the last transaction that it holds."""
-        return self._table.state(spark).marks
+        transaction = self.begin(spark)
+        return marks_among((self.begin(spark) if self._finishes(transaction) else transaction).versions(), self.cluster_key)
 
     def _staged(
         self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool, table: TableTransaction
     ) -> Staged:
-        columns, converted = self._columns(spark, _visible(rows.schema))
+        columns, converted = self._columns(spark, table, _visible(rows.schema))
         storable = refuse_unstored(rows.withColumns(converted) if converted else rows, self._keys, self._layout["partition_by"])
         return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, storable, late=late)), columns, table)
 
-    def _columns(self, spark: SparkSession, visible: StructType) -> tuple[list[str], dict[str, Column]]:
+    def _columns(self, spark: SparkSession, table: TableTransaction, visible: StructType) -> tuple[list[str], dict[str, Column]]:
         """The columns to write; and those that have another type in the table, as the table holds them. Reads the table's columns again only if
         they changed since the last batch, for example by a user."""
-        text = internal.TableTransaction(spark, self.path).schema_text()
+        text = table.schema_text()
         if self._fitted is None or self._fitted[:2] != (text, visible):
-            made = self.rule.table_schema(visible)
-            own = set(made.fieldNames()) - set(visible.fieldNames())
-            needed = (*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own))
-            columns = fit(SparkColumns(spark, self.path), self.path, made, self._evolution, needed=needed)
-            text = internal.TableTransaction(spark, self.path).schema_text()
-            names, held = [name for name in columns if name not in own], held_schema(text)
+            names = self._fit(spark, visible)
+            again = self.begin(spark) if isinstance(table, ArrowTransaction) else internal.TableTransaction(spark, self.path)
+            if again.schema_text() != text:
+                raise LostRace  # columns were added, here or by another writer; this transaction does not see them
+            held = held_schema(text)
             kinds = {field.name.lower(): field.dataType.simpleString() for field in held.fields}
             other = [name for name in names if kinds[name.lower()] != visible[name].dataType.simpleString()]
             converted = dict(zip(other, stored_columns(held, visible, other), strict=True))
             self._fitted = (text, visible, names, converted)
         return self._fitted[2:]
+
+    def _fit(self, spark: SparkSession, visible: StructType) -> list[str]:
+        """The columns of the rows that the table has, after adding those that it lacks if they may be added."""
+        made = self.rule.table_schema(visible)
+        own = set(made.fieldNames()) - set(visible.fieldNames())
+        needed = (*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own))
+        columns = engine_columns(spark, self.path, self.engine, self._refusal)
+        return [name for name in fit(columns, self.path, made, self._evolution, needed=needed) if name not in own]
 
 
 class _TooLarge(Exception):
@@ -321,9 +370,9 @@ def _collected(rows: DataFrame) -> Any:
         raise _TooLarge(f"the batch has more bytes than the driver collects ({RESULT_MAX}); lower maxTransactionsPerTrigger, or raise it") from error
 
 
-def _too_large(table: ArrowTransaction, covered: BatchRange) -> str | None:
+def _too_large(table: ArrowTransaction, covered: BatchRange | None) -> str | None:
     """Why the driver does not merge this batch into this table; None if it does."""
-    if sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
+    if covered is not None and sum(end - covered.starts.get(partition, 0) for partition, end in covered.ends.items()) > ARROW_ROWS_MAX:
         limit = "set maxTransactionsPerTrigger to at most that"
         return f"a batch has more than {ARROW_ROWS_MAX:,} transactions, which the driver does not merge; {limit}"
     files = table.files()
@@ -348,9 +397,18 @@ class _StagedArrowMerge:
     batch: int
 
     def commit(self) -> None:
+        """Writes the tombstones first. None for a transaction that a constraint refuses since the rows were judged: its delete would not follow."""
         metadata = commit_metadata(self.sink.cluster_key, read=self.transaction.read_version)
+        if self.sink.rule.tombstones is not None:
+            now = self.sink.begin(self.spark)
+            if not isinstance(now, ArrowTransaction) or now.shape != self.transaction.shape:
+                raise LostRace
         try:
+            self.sink.rule.remember_arrow(self.spark, self.merge.source)
             committed = self.transaction.merge(self.merge, self.versions, query="waltz", batch=self.batch, metadata=metadata)
+        except NotRead as error:
+            self.sink.engine.refuse(str(error))
+            raise LostRace from error
         except Exception as error:
             if not self.transaction.lost_to_another(error):
                 raise
@@ -393,7 +451,8 @@ class _StagedMerge:
         self.sink.watch.check_overtaken(internal.TableTransaction(self.spark, self.sink.path), self.state.version, committed)
 
     def _has_other_constraints(self) -> bool:
-        now, before = (constraints_of(table.schema_text(), table.properties()) for table in (self.sink.begin(self.spark), self.table))
+        tables = (internal.TableTransaction(self.spark, self.sink.path), self.table)
+        now, before = (constraints_of(table.schema_text(), table.properties()) for table in tables)
         return now != before
 
     def release(self) -> None:

@@ -13,11 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from waltz_delta.base.quoting import quoted
-from waltz_delta.engine.arrow_merge import MOVED
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import DeleteSettings
 
-__all__ = ["AT", "DELETED", "HIDDEN", "VALUES_AT", "hold", "latest_rows", "mark_deletes", "moved", "newer", "order_of", "same_key"]
+__all__ = ["AT", "DELETED", "HIDDEN", "MOVED", "VALUES_AT", "hold", "latest_rows", "mark_deletes", "moved", "newer", "order_of", "same_key"]
 
 DELETED = "_waltz_deleted"
 """Whether the row deletes its key."""
@@ -26,6 +25,8 @@ AT = "_waltz_at"
 VALUES_AT = "_waltz_values_at"
 """The order of the row that the values come from. For a delete that is the last row before it; null if the batch has none."""
 HIDDEN = (DELETED, AT, VALUES_AT)
+MOVED = "waltz_delta: a key is in two log partitions: "
+"""Prefix of the error that a MERGE raises."""
 
 
 def order_of(alias: str | None, sequence: str, place: Sequence[str]) -> Column:

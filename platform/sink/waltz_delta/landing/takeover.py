@@ -20,9 +20,9 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from waltz_delta.base import internal
-from waltz_delta.base.log_store import one_committer
+from waltz_delta.base.log_store import one_committer, require_one_winner
 from waltz_delta.base.quoting import quoted
-from waltz_delta.errors import WriteContended
+from waltz_delta.errors import UnsafeTable, WriteContended
 from waltz_delta.landing.merge import MergedTable
 from waltz_delta.marks.batch import LostRace
 from waltz_delta.marks.marks import EPOCH_IDS, epoch_app_id, epochs_among, merge_app_id, merged_app_id, superseded_app_id
@@ -40,10 +40,14 @@ ATTEMPTS = 8
 
 def inherit_table(spark: SparkSession, path: str, former: Sequence[str], cluster_key: str, ids: Sequence[str], tombstones: str | None = None) -> None:
     """Does nothing without `former` clusters. `ids`: the columns of the table that hold transaction ids. `tombstones`: path of their table. Raises
-    `WriteContended` if other writers, such as OPTIMIZE, commit at each attempt; `UnsupportedDelta` and the errors of `is_table`."""
+    `WriteContended` if other writers, such as OPTIMIZE, commit at each attempt; `UnsupportedDelta`, `UnsafeTable` and the errors of `is_table`."""
     if not former:
         return
     internal.check_versions(spark)  # UPDATE runs in Spark, also for a table that the Arrow engine writes
+    try:
+        require_one_winner(spark, path)
+    except UnsafeTable as error:
+        raise UnsafeTable(path=path, reason=f"Spark's engine inherits a table of former_clusters, and {error.reason}") from None
     is_table(spark, path)
     for _ in range(ATTEMPTS):
         try:

@@ -14,7 +14,7 @@ After a hard delete there is no row left to compare with. With the default seque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any  # keyword arguments of the base class
 
 from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -23,6 +23,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
 from waltz_delta.base.quoting import quoted
+from waltz_delta.engine.folds import Fold
+from waltz_delta.engine.newest import Newest, SoftDeletes
 from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.merge_source import AT, DELETED, VALUES_AT, latest_rows, mark_deletes, newer, order_of, same_key
 from waltz_delta.landing.merge_tombstones import Tombstones
@@ -38,7 +40,8 @@ class DeltaUpsert(MergeSink):
     the columns that identify a row; nulls are a key value like any other. `sequence`: the column that orders the rows of a key.
 
     `remember_deletes` keeps tombstones even if the sequence alone does not require them. The other arguments (`partition_by`, `cluster_by`,
-    `properties`, `evolution`, `attempts`, `former_clusters`) are those of `DeltaAppend`. `tombstones`: path of that table, None if there is none."""
+    `properties`, `evolution`, `attempts`, `engine`, `storage`, `former_clusters`) are those of `DeltaAppend`. `tombstones`: path of that table, None
+    if there is none."""
 
     def __init__(
         self,
@@ -53,7 +56,9 @@ class DeltaUpsert(MergeSink):
     ) -> None:
         tombstones = None
         if deletes is not None and deletes.kind == "hard" and (remember_deletes or sequence != TRANSACTION_ID):
-            tombstones = Tombstones(deletes.tombstones or f"{path.rstrip('/')}_tombstones", keys, sequence)
+            tombstones = Tombstones(
+                deletes.tombstones or f"{path.rstrip('/')}_tombstones", keys, sequence, table.get("engine", "auto"), table.get("storage")
+            )
         rule = UpsertRule(tuple(keys), sequence, deletes, tombstones)
         self.tombstones = rule.tombstones
         super().__init__(path, cluster_key, keys, sequence, rule, **table)
@@ -62,14 +67,6 @@ class DeltaUpsert(MergeSink):
 class UpsertRule:
     mode: Mode = "upsert"
     merges_held_rows = True
-
-    @property
-    def spark_only(self) -> str | None:
-        if self._sequence != TRANSACTION_ID:
-            return "the Arrow engine merges by the transaction's id alone, and another sequence is declared"
-        if self._soft:
-            return "the Arrow engine does not keep deleted rows"
-        return "the Arrow engine does not remember deletes" if self._tombstones is not None else None
 
     @property
     def deletes(self) -> DeleteSettings | None:
@@ -93,6 +90,12 @@ class UpsertRule:
         own = [StructField(self._deletes.deleted, BooleanType()), StructField(self._deletes.deleted_at, TimestampType())]
         return StructType([*visible.fields, *own])
 
+    def fold(self, path: str, names: Mapping[str, str], columns: Sequence[str]) -> Fold:
+        soft = None
+        if self._deletes is not None and self._soft:
+            soft = SoftDeletes(names[self._deletes.deleted.lower()], names[self._deletes.deleted_at.lower()])
+        return Newest(path, [names[key.lower()] for key in self._keys], names[self._sequence.lower()], columns, soft)
+
     def id_columns(self) -> Sequence[str]:
         return (TRANSACTION_ID,)
 
@@ -106,6 +109,18 @@ class UpsertRule:
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         if self._tombstones is not None:
             self._tombstones.remember(spark, source)
+
+    def is_arrow(self, spark: SparkSession) -> bool:
+        return self._tombstones is None or self._tombstones.is_arrow(spark)
+
+    def living(self, spark: SparkSession, source: Any, *, late: bool) -> Any:
+        if self._tombstones is not None and (late or self._sequence != TRANSACTION_ID):
+            return self._tombstones.living(spark, source)
+        return source
+
+    def remember_arrow(self, spark: SparkSession, source: Any) -> None:
+        if self._tombstones is not None:
+            self._tombstones.remember_arrow(spark, source)
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> DeltaMergeBuilder:
         place = [name for name in (ROW,) if name in source.columns]

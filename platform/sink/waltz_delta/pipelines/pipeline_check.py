@@ -18,12 +18,14 @@ from pyspark.sql.types import StructType
 from pyspark_waltz.decode.formats import own_columns, read_schema
 from pyspark_waltz.schema import SCHEMA
 from waltz_delta.base.log_store import LOCAL
+from waltz_delta.engine.allowed import refusal_of_path
+from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.landing.landing import sink_for
 from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.declared_types import declared_fields, declared_schema
 from waltz_delta.pipelines.pipeline import PipelineSettings
 from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
-from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_delta.settings import DeadLetterSettings, LandingSettings, OutputSettings
 from waltz_log.cli.printing import print_data
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import OK, USAGE
@@ -155,10 +157,17 @@ def declared_engine(output: OutputSettings, schema: StructType | None, *, dead_l
         return "spark"
     sink = sink_for(output, "", dead_letters=dead_letters)
     place = urlsplit(target.table).scheme or LOCAL
-    reason = sink.engine.refusal_of_place(place, target.table) or sink.engine_refusal(schema, {})
+    reason = refusal_of_path(place, target.table) or sink.engine_refusal(schema, {})
     if reason is not None:
         return f"spark: {reason}"
     return "arrow" if schema is not None else f"arrow: if its columns allow it, {BY_SPARK}"
+
+
+def _engine_of_letters(letters: DeadLetterSettings) -> str:
+    if letters.engine == "spark":
+        return "spark"
+    reason = DeadLetters.declared(letters, "").engine.refusal_of_place(urlsplit(letters.table).scheme or LOCAL, letters.table)
+    return "arrow" if reason is None else f"spark: {reason}"
 
 
 def table_schema(output: OutputSettings) -> StructType | None:
@@ -182,7 +191,7 @@ def _rows(settings: LandingSettings, tables: dict[str, _Found]) -> Iterator[tupl
         shown = ", ".join(f"{name} {kind}" for name, kind in found.columns) if found.columns is not None else BY_SPARK
         yield output.target.table, output.target.mode, found.engine, shown
     if settings.dead_letters is not None:
-        yield settings.dead_letters.table, "dead letters", "spark", ""
+        yield settings.dead_letters.table, "dead letters", _engine_of_letters(settings.dead_letters), ""
 
 
 def _print_table(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, _Found]]) -> None:

@@ -1,4 +1,5 @@
-"""Whether a table goes on as it was filled: from the same cluster, in the same mode. It records the mode in the property `waltz.mode`.
+"""Whether a table goes on as it was filled: from the same cluster, in the same mode. It records the mode in the property `waltz.mode`, or, where the
+Arrow engine created it for a MERGE, in the name of an identifier of its first commit. The property counts if there are both.
 
 Rows that were appended have no single row for a key, and a MERGE would update each of them. A table from before the property is known by its
 identifiers: a MERGE sets one of its own (`marks`).
@@ -7,7 +8,7 @@ identifiers: a MERGE sets one of its own (`marks`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pyspark.sql.types import StructType
 
@@ -17,7 +18,7 @@ from waltz_delta.marks.marks import clusters_now, epochs_among, marks_among, mer
 from waltz_delta.tables.column_names import check_columns
 from waltz_log.errors import ClusterKeyMismatch
 
-__all__ = ["Mode", "check_declared", "refuse_superseded", "with_mode", "written_as"]
+__all__ = ["Mode", "check_declared", "mode_app_id", "refuse_superseded", "with_mode", "written_as"]
 
 Mode = Literal["append", "upsert", "history"]
 PROPERTY: Final = "waltz.mode"
@@ -28,11 +29,18 @@ def with_mode(properties: Mapping[str, str], mode: Mode) -> dict[str, str]:
     return {**properties, PROPERTY: mode}
 
 
+def mode_app_id(mode: Mode) -> str:
+    """The identifier that records the mode in the first commit of a table. `deltalake` creates no table with a property of ours."""
+    return f"{PROPERTY}:{mode}"
+
+
 def written_as(properties: Mapping[str, str], versions: Mapping[str, int], cluster_keys: Iterable[str]) -> str | None:
     """None: the table does not say, and holds nothing of the log."""
     recorded = properties.get(PROPERTY)
     if recorded is not None:
         return recorded
+    if identified := next((mode for mode in get_args(Mode) if mode_app_id(mode) in versions), None):
+        return str(identified)
     if any(versions.get(name(key), 0) > 0 for key in cluster_keys for name in (merge_app_id, merged_app_id)):
         return "upsert or history"
     return "append" if any(marks_among(versions, key) for key in cluster_keys) else None

@@ -61,7 +61,10 @@ def test_a_session_without_a_jvm_is_refused_by_every_job(spark: Any) -> None:
         open_session("waltz ingest", delta=False)
 
 
-def test_appends_by_the_arrow_engine_alone_need_no_delta_in_spark() -> None:
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["k"]}
+
+
+def test_tables_of_the_arrow_engine_alone_need_no_delta_in_spark() -> None:
     def needed(*targets: dict[str, Any], **more: Any) -> bool:
         outputs = [{"target": {"table": f"/lake/t{at}", **target}} for at, target in enumerate(targets)]
         return needs_delta(LandingSettings.model_validate({"outputs": outputs, **more}))
@@ -69,8 +72,12 @@ def test_appends_by_the_arrow_engine_alone_need_no_delta_in_spark() -> None:
     assert not needed({"engine": "arrow"}, {"engine": "auto"})
     assert not needed({"engine": "arrow"}, {})
     assert needed({"engine": "arrow"}, {"engine": "spark"})
-    assert needed({"engine": "arrow"}, {"engine": "arrow", "mode": "upsert", "keys": ["k"]})
-    assert needed({"engine": "arrow"}, dead_letters={"table": "/lake/letters"})
+    assert not needed(UPSERT, {**UPSERT, "engine": "arrow", "deletes": {"headers": [9]}})
+    assert needed({"engine": "arrow"}, {**UPSERT, "engine": "spark"})
+    assert not needed({**UPSERT, "sequence": "n"}, {**UPSERT, "deletes": {"headers": [9], "kind": "soft"}}, {**UPSERT, "mode": "history"})
+    assert not needed({"engine": "arrow"}, dead_letters={"table": "/lake/letters"})
+    assert not needed({}, dead_letters={"table": "s3a://lake/letters", "engine": "arrow"})
+    assert needed({}, dead_letters={"table": "/lake/letters", "engine": "spark"})
     assert needed({"engine": "arrow"}, former_clusters=["a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"])
 
 

@@ -12,6 +12,8 @@ from waltz_delta import dead_letters_replay
 from waltz_delta.dead_letters_replay import Replayed, replay
 from waltz_delta.settings import LandingSettings
 
+LETTERS = MagicMock()
+
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -33,18 +35,18 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             """No plan is held."""
 
     def made(settings: Any, cluster: str) -> Any:
-        return SimpleNamespace(outputs=[("way", SimpleNamespace(path=table)) for table in landed])
+        return SimpleNamespace(outputs=[("way", SimpleNamespace(path=table, begin=lambda spark, table=table: table)) for table in landed])
 
     stands_in = {
         "Landing": made,
         "_Try": Try,
         "_done": lambda own, tries: [table for table, _ in tries],
-        "follow_restore": lambda spark, table, cluster: done.append(f"{cluster}: marks of {table} taken back"),
-        "_mark": lambda spark, path, cluster, settled: done.append(f"{cluster}: letters of {'+'.join(settled)} marked"),
-        "is_table": lambda spark, path: True,
-        "DeadLetters": MagicMock(),
+        "_require_written": lambda spark, sink: None,
+        "follow_restore": lambda spark, table, cluster, begin: done.append(f"{cluster}: marks of {begin()} taken back"),
+        "_mark": lambda spark, letters, cluster, settled: done.append(f"{cluster}: letters of {'+'.join(settled)} marked"),
+        "DeadLetters": SimpleNamespace(declared=lambda letters, cluster: LETTERS),
+        "partial": lambda *_: None,
         "f": MagicMock(),
-        "internal": MagicMock(),
     }
     for name, value in stands_in.items():
         monkeypatch.setattr(dead_letters_replay, name, value)
@@ -57,8 +59,7 @@ def cluster_of(done: list[str]) -> str:
 
 def run(*, dry_run: bool) -> list[Replayed]:
     spark = MagicMock()
-    pending = spark.read.format().option().load().where()
-    pending.select().distinct().orderBy().collect.return_value = [("k",), ("l",)]
+    LETTERS.begin().rows().where().persist().select().distinct().orderBy().collect.return_value = [("k",), ("l",)]
     outputs: Any = [{"target": {"table": "a"}}, {"target": {"table": "b"}}]
     return replay(spark, LandingSettings(outputs=outputs, dead_letters={"table": "dead"}), dry_run=dry_run)  # type: ignore[arg-type]
 

@@ -157,7 +157,7 @@ def test_a_restore_undoes_a_takeover_whichever_cluster_starts_first(table: Table
 
 def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_reported_since(table: Table) -> None:
     spark: Any = None
-    letters, others = DeadLetters("dead", KEY, ["t"]), DeadLetters("dead", OTHER, ["t"])
+    letters, others = DeadLetters("dead", KEY, ["t"], engine="spark"), DeadLetters("dead", OTHER, ["t"], engine="spark")
     assert announce(letters, {0: 9}, "t", NO_TARGET) == {"t": {}, NO_TARGET: {}}
     then = table.read_version
     assert announce(letters, {0: 19}, "t") == {"t": {0: 9}}
@@ -170,7 +170,7 @@ def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster
 
 def test_transactions_without_a_route_are_reported_once_by_each_landing_even_if_its_outputs_change(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
-        return DeadLetters("dead", KEY, tables)
+        return DeadLetters("dead", KEY, tables, engine="spark")
 
     assert announce(landing("a", "b"), {0: 99}, NO_TARGET) == {NO_TARGET: {}}
     assert announce(landing("c"), {0: 50}, NO_TARGET) == {NO_TARGET: {}}, "another landing, which is behind"
@@ -182,7 +182,7 @@ def test_transactions_without_a_route_are_reported_once_by_each_landing_even_if_
 
 def test_of_several_tables_the_one_that_is_furthest_ahead_says_what_was_reported_without_a_route(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
-        return DeadLetters("dead", KEY, tables)
+        return DeadLetters("dead", KEY, tables, engine="spark")
 
     announce(landing("a"), {0: 99}, NO_TARGET)
     announce(landing("c"), {0: 50}, NO_TARGET)
@@ -191,7 +191,7 @@ def test_of_several_tables_the_one_that_is_furthest_ahead_says_what_was_reported
 
 
 def test_the_first_transaction_of_the_log_alone_is_reported(table: Table) -> None:
-    letters = DeadLetters("dead", KEY, ["t"])
+    letters = DeadLetters("dead", KEY, ["t"], engine="spark")
     assert announce(letters, {0: 0}, "t") == {"t": {}}
     assert announce(letters, {0: 0}, "t") == {}
     assert announce(letters, {0: 1, 1: 0}, "t") == {"t": {0: 0}}
@@ -234,7 +234,7 @@ def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, 
 
 def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(table: Table) -> None:
     spark: Any = None
-    letters = DeadLetters("dead", KEY, ["t"])
+    letters = DeadLetters("dead", KEY, ["t"], engine="spark")
     letters.follow_restore(spark)
     announce(letters, {0: 9}, "t")
     then = table.read_version
@@ -246,7 +246,7 @@ def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(tabl
         with pytest.raises(TableRestored):
             announce(letters, {0: 29}, "t")
     assert table.read_version == before, "nothing is written"
-    again = DeadLetters("dead", KEY, ["t"])
+    again = DeadLetters("dead", KEY, ["t"], engine="spark")
     again.follow_restore(spark)
     assert announce(again, {0: 29}, "t") == {"t": {0: 9}}
 
@@ -254,7 +254,7 @@ def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(tabl
 @pytest.mark.parametrize("found", ["second", ""])
 def test_a_table_of_letters_that_was_replaced_or_removed_under_a_running_query_ends_it(table: Table, found: str) -> None:
     spark: Any = None
-    letters = DeadLetters("dead", KEY, ["t"])
+    letters = DeadLetters("dead", KEY, ["t"], engine="spark")
     letters.follow_restore(spark)
     table.table_id = found
     before = table.read_version
@@ -266,7 +266,7 @@ def test_a_table_of_letters_that_was_replaced_or_removed_under_a_running_query_e
 
 def test_letters_that_were_committed_over_a_restore_say_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     spark: Any = None
-    letters = DeadLetters("dead", KEY, ["t"])
+    letters = DeadLetters("dead", KEY, ["t"], engine="spark")
     letters.follow_restore(spark)
     announce(letters, {0: 9}, "t")
     monkeypatch.setattr(table, "write", lambda rows, **_: table.restore(0))
