@@ -12,17 +12,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final  # Any: `deltalake` and pyarrow have no types
-from urllib.parse import unquote
+from typing import Any, Final  # Any: pyarrow has no types
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_waltz.worker_heap import task_begins
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
+from waltz_delta.engine.stored_rows import StoredFile, row_groups
 from waltz_delta.engine.stores import file_system
 
 __all__ = ["read_rows"]
@@ -63,7 +62,7 @@ def _files(opened: OpenedTable, partition_by: Sequence[str]) -> Iterator[tuple[s
     actions = pa.table(opened.handle.get_add_actions(flatten=True))
     values = [actions[f"partition.{name}"].cast(pa.string()).to_pylist() for name in partition_by]
     for place, path in enumerate(actions["path"].to_pylist()):
-        yield unquote(path), json.dumps({name: texts[place] for name, texts in zip(partition_by, values, strict=True)})
+        yield path, json.dumps({name: texts[place] for name, texts in zip(partition_by, values, strict=True)})
 
 
 def _run_task(plan: ReadPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -71,25 +70,13 @@ def _run_task(plan: ReadPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     files, root = file_system(plan.location, plan.storage)
     for batch in batches:
         for file in batch.to_pylist():
-            yield from _rows_of_file(plan, files, f"{root}/{file['path']}", json.loads(file["partition_values"]))
+            yield from _rows_of_file(plan, files, root, file)
 
 
-def _rows_of_file(plan: ReadPlan, files: Any, path: str, given: Mapping[str, str | None]) -> Iterator[pa.RecordBatch]:
-    # Spark's INT96, read as nanoseconds, does not hold a date after 2262.
-    with parquet.ParquetFile(path, filesystem=files, coerce_int96_timestamp_unit="us") as file:
-        there = [name for name in plan.columns if name not in given and name in file.schema_arrow.names]
-        for batch in file.iter_batches(_batch_rows(file), columns=there):
-            arrays = []
-            for name, kind in zip(plan.columns, plan.schema.types, strict=True):
-                if name in there:
-                    arrays.append(batch.column(there.index(name)).cast(kind))
-                else:  # a partition column, or one that the table got after the file was written
-                    arrays.append(pa.repeat(pa.scalar(given.get(name), pa.string()).cast(kind), batch.num_rows))
-            yield pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
-
-
-def _batch_rows(file: Any) -> int:
-    """So many rows that a batch has about `BATCH_BYTES`, from the size of the columns in the file."""
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-    return int(max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // max(1, row_bytes))))
+def _rows_of_file(plan: ReadPlan, files: Any, root: str, file: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    held = pa.schema([pa.field(name, kind) for name, kind in zip(plan.columns, plan.schema.types, strict=True)])
+    values = {name: pa.scalar(text, pa.string()) for name, text in json.loads(file["partition_values"]).items()}
+    for rows in row_groups(files, root, StoredFile(file["path"], 0, values), held):
+        row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
+        named = rows.rename_columns(plan.schema.names)
+        yield from named.to_batches(max_chunksize=max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // row_bytes)))

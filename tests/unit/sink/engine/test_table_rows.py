@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ def read(path: Path, schema: Any, partition_by: list[str], columns: tuple[str, .
     plan = ReadPlan(str(path), {}, columns or tuple(schema.names), schema)
     files, root = file_system(str(path), {})
     listed = table_rows._files(found, partition_by)
-    batches = [batch for name, values in listed for batch in table_rows._rows_of_file(plan, files, f"{root}/{name}", json.loads(values))]
+    given = [{"path": path, "partition_values": values} for path, values in listed]
+    batches = [batch for file in given for batch in table_rows._rows_of_file(plan, files, root, file)]
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -60,7 +60,7 @@ def test_a_date_of_the_year_9999_in_sparks_old_format_is_read(tmp_path: Path) ->
     file, schema = tmp_path / "old.parquet", pa.schema([("at", pa.timestamp("us", "UTC"))])
     parquet.write_table(pa.table({"at": pa.array([last], schema.types[0])}), file, use_deprecated_int96_timestamps=True)
     plan = ReadPlan(str(tmp_path), {}, ("at",), schema)
-    found = list(table_rows._rows_of_file(plan, file_system(str(tmp_path), {})[0], str(file), {}))
+    found = list(table_rows._rows_of_file(plan, *file_system(str(tmp_path), {}), {"path": file.name, "partition_values": "{}"}))
     assert [batch.to_pylist() for batch in found] == [[{"at": last}]]
 
 
@@ -69,7 +69,8 @@ def test_a_batch_has_no_more_bytes_than_the_bound_and_no_row_is_lost(tmp_path: P
     file, schema = tmp_path / "f.parquet", pa.schema([("data", pa.binary())])
     payloads = [bytes([number]) * 1_000 for number in range(100)]
     parquet.write_table(pa.table({"data": payloads}, schema=schema), file, use_dictionary=False, compression="none")
-    found = list(table_rows._rows_of_file(ReadPlan(str(tmp_path), {}, ("data",), schema), file_system(str(tmp_path), {})[0], str(file), {}))
+    plan = ReadPlan(str(tmp_path), {}, ("data",), schema)
+    found = list(table_rows._rows_of_file(plan, *file_system(str(tmp_path), {}), {"path": file.name, "partition_values": "{}"}))
     assert max(batch.nbytes for batch in found) <= 11_000
     assert [row["data"] for batch in found for row in batch.to_pylist()] == payloads
 
