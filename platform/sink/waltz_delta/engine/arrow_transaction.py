@@ -184,7 +184,7 @@ class ArrowTransaction:
             entries = [*(file.removed(now_ms) for file in rewritten.removed), *map(added_file, rewritten.written)]
             _put(opened, entries, versions, info)
 
-        info = {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch}
+        info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
         return self._commit(self._base, put, info)
 
     def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
