@@ -144,10 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
             store.put(key, b"".join(parts[number] for number in sorted(parts)), only_new=False)
             return 200, b'<CompleteMultipartUploadResult><ETag>"x"</ETag></CompleteMultipartUploadResult>', {}
         if self.command == "POST" and "delete" in query:
-            for found in ElementTree.fromstring(body).iter():
-                if found.tag.rpartition("}")[2] == "Key":
-                    store.objects.pop(found.text or "", None)
-            return 200, b"<DeleteResult></DeleteResult>", {}
+            keys = [found.text or "" for found in ElementTree.fromstring(body).iter() if found.tag.rpartition("}")[2] == "Key"]
+            for each in keys:
+                store.objects.pop(each, None)
+            deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
+            return 200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), {}
         if self.command == "DELETE":
             store.objects.pop(key, None)
             return 204, b"", {}

@@ -56,9 +56,8 @@ class _Found:
     row: Codes
 
 
-def candidates(actions: Any, index: KeyIndex) -> list[StoredFile]:
-    """The files that may hold a key of the batch. `actions`: `DeltaTable.get_add_actions`, not flattened."""
-    found = pa.table(actions)
+def candidates(found: Any, index: KeyIndex) -> list[StoredFile]:
+    """The files that may hold a key of the batch. `found`: as `living_files` describes them."""
     chosen = np.ones(found.num_rows, dtype=bool)
     for name in index.keys:
         chosen &= _may_hold(found, name, *index.bounds(name))

@@ -56,7 +56,7 @@ def opened(path: Path) -> Any:
 
 
 def chosen(path: Path, batch: Any) -> list[StoredFile]:
-    return candidates(opened(path)[1].handle.get_add_actions(), KeyIndex(batch, ["k"]))
+    return candidates(opened(path)[1].living_files(), KeyIndex(batch, ["k"]))
 
 
 def rewritten(path: Path, batch: Any) -> Rewritten:
@@ -64,7 +64,7 @@ def rewritten(path: Path, batch: Any) -> Rewritten:
     index = KeyIndex(batch, ["k"])
     names = [field["name"] for field in version.shape.schema["fields"]]
     plan = file_plan(table, version.shape, names, "snappy")
-    return rewrite(plan, candidates(version.handle.get_add_actions(), index), Newest("t", ["k"], "transaction_id", names), index, batch)
+    return rewrite(plan, candidates(version.living_files(), index), Newest("t", ["k"], "transaction_id", names), index, batch)
 
 
 def written_rows(path: Path, found: Rewritten) -> list[dict[str, Any]]:
