@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -178,8 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
         inner = [key for key in keys if delimiter and delimiter in rest[key]]
         folders = sorted({prefix + rest[key].split(delimiter)[0] + delimiter for key in inner})
         found = [key for key in keys if key not in set(inner)]
-        about = '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag>'
-        inside = "".join(f"<Contents><Key>{escape(key)}</Key>{about}<Size>{sizes[key]}</Size></Contents>" for key in found)
+        at = {key: datetime.fromtimestamp(self.store.written_s[key], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z") for key in found}
+        inside = "".join(
+            f'<Contents><Key>{escape(key)}</Key><LastModified>{at[key]}</LastModified><ETag>"x"</ETag><Size>{sizes[key]}</Size></Contents>'
+            for key in found
+        )
         shared = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
         head = f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(found)}</KeyCount><MaxKeys>1000</MaxKeys>"
         return f"<ListBucketResult>{head}<IsTruncated>false</IsTruncated>{inside}{shared}</ListBucketResult>".encode()

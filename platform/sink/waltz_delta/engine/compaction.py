@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final  # Any: pyarrow has no types
 from urllib.parse import unquote
@@ -44,9 +44,9 @@ COMPACTION: Final = "waltz:compaction"
 ATTEMPTS: Final = 8
 """How often a plan may be lost to another commit."""
 COMMIT_BYTES: Final = 1 << 30
-"""Of files that one commit removes. A conflict costs no more than their rewrite."""
+"""The size of the files that one commit removes. A conflict costs no more than their rewrite."""
 BATCH_BYTES: Final = 16 << 20
-"""Of rows that are read at once, before they are decompressed into rows of other sizes."""
+"""The size of the rows that are read at once, as the file has them without compression."""
 BATCH_ROWS_MAX: Final = 1 << 16
 _OLD_CALENDAR: Final = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 """Files with days and times by the calendar before 1582, which pyarrow does not convert."""
@@ -126,7 +126,7 @@ def _usable(table: ArrowTable, shape: TableShape, given: Bin) -> Bin:
     held = []
     for file, rows in zip(given.files, given.rows, strict=True):
         with _opened(table, file.path) as source:
-            reason = _refusal(source, _file_schema(shape), rows)
+            reason = _refusal(source, shape, rows)
         if reason is None:
             held.append((file, rows))
         else:
@@ -134,14 +134,14 @@ def _usable(table: ArrowTable, shape: TableShape, given: Bin) -> Bin:
     return replace(given, files=tuple(file for file, _ in held), rows=tuple(rows for _, rows in held))
 
 
-def _refusal(source: parquet.ParquetFile, schema: pa.Schema, rows: int | None) -> str | None:
-    footer = source.metadata
+def _refusal(source: parquet.ParquetFile, shape: TableShape, rows: int | None) -> str | None:
+    footer, schema = source.metadata, _file_schema(shape)
     if rows is not None and rows != footer.num_rows:
         return f"it has {footer.num_rows} rows, and the table's log says {rows}"
     if _OLD_CALENDAR & set(footer.metadata or {}):
         return "its days and times are by an old calendar"
     try:
-        fitted(_as_schema(source.schema_arrow.empty_table(), schema), schema, ())
+        fitted(_as_schema(source.schema_arrow.empty_table(), schema, shape.partition_by), schema, ())
     except RowRefused as error:
         return sentence(error)
     return None
@@ -162,7 +162,7 @@ def _written(table: ArrowTable, shape: TableShape, given: Bin) -> list[AddFile]:
         write_id=uuid.uuid4().hex,
     )
     counted = [0]
-    found = [row for batch in write_files(plan, _rows(table, given, schema, counted), task=0, attempt=0) for row in batch.to_pylist()]
+    found = [row for batch in write_files(plan, _rows(table, shape, given, counted), task=0, attempt=0) for row in batch.to_pylist()]
     added = [AddFile(row["path"], row["size"], given.partition_values, row["modified_ms"], row["statistics"]) for row in found]
     written = sum(json.loads(each.statistics)["numRecords"] for each in added)
     if written != counted[0]:
@@ -170,8 +170,9 @@ def _written(table: ArrowTable, shape: TableShape, given: Bin) -> list[AddFile]:
     return added
 
 
-def _rows(table: ArrowTable, given: Bin, schema: pa.Schema, counted: list[int]) -> Iterator[pa.RecordBatch]:
+def _rows(table: ArrowTable, shape: TableShape, given: Bin, counted: list[int]) -> Iterator[pa.RecordBatch]:
     """`counted`: gets the number of rows that the files have, as their footers say."""
+    schema = _file_schema(shape)
     for file in given.files:
         with _opened(table, file.path) as source:
             footer = source.metadata
@@ -180,11 +181,12 @@ def _rows(table: ArrowTable, given: Bin, schema: pa.Schema, counted: list[int]) 
                 group = footer.row_group(number)
                 rows = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
                 for batch in source.iter_batches(batch_size=rows, row_groups=[number], use_threads=False):
-                    yield from _as_schema(pa.Table.from_batches([batch]), schema).combine_chunks().to_batches()
+                    yield from _as_schema(pa.Table.from_batches([batch]), schema, shape.partition_by).combine_chunks().to_batches()
 
 
-def _as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the columns of the table: a column that was added later is null, and times without a zone of an INT96 column have one."""
+def _as_schema(rows: pa.Table, schema: pa.Schema, partition_by: Collection[str]) -> pa.Table:
+    """The rows with the columns of the table: a column that was added later is null, and times without a zone of an INT96 column have one. Columns of
+    partitions are left out, which some writers put into files too: their values are in the log."""
     columns = []
     for field in schema:
         place = rows.schema.get_field_index(field.name)
@@ -195,7 +197,7 @@ def _as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         if column.type == pa.timestamp("us") and field.type == pa.timestamp("us", "UTC"):
             column = column.cast(field.type)
         columns.append(column)
-    others = [name for name in rows.schema.names if name not in schema.names]
+    others = [name for name in rows.schema.names if name not in schema.names and name not in partition_by]
     named = pa.Table.from_arrays(columns, names=schema.names)
     for name in others:  # `fitted` refuses it
         named = named.append_column(name, rows.column(rows.schema.get_field_index(name)))
@@ -214,5 +216,5 @@ def _opened(table: ArrowTable, path: str) -> parquet.ParquetFile:
 
 
 def _file_schema(shape: TableShape) -> pa.Schema:
-    """Of the data files: without the partition columns."""
+    """The columns of the data files: all but those of partitions."""
     return pa.schema([field for field in arrow_schema(shape.schema) if field.name not in shape.partition_by])

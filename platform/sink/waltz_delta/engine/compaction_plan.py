@@ -19,7 +19,7 @@ from waltz_delta.engine.log_actions import RemoveFile
 __all__ = ["Bin", "bins", "target_bytes"]
 
 TARGET_BYTES: Final = 256 << 20
-"""Of a new file, unless the table has `delta.targetFileSize`."""
+"""The size of a new file, unless the table has `delta.targetFileSize`."""
 _TARGET: Final = "delta.targetfilesize"
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final[Mapping[str, int]] = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}

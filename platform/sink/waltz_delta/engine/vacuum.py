@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from waltz_delta.engine.arrow_table import ArrowTable, sentence
-from waltz_delta.engine.conditional_store import conditional_store
-from waltz_delta.engine.log_commit import commit_errors
-from waltz_delta.engine.stores import is_local
+from waltz_delta.engine.stores import file_system, is_local
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 
 __all__ = ["Vacuumed", "vacuum"]
@@ -43,7 +42,7 @@ def vacuum(table: ArrowTable, hours: float, keep_versions: Sequence[int], *, dry
     opened = table.reopen()
     if opened is None:
         raise NotADeltaTable(path=table.path, reason="no table there")
-    errors: tuple[type[Exception], ...] = (DeltaError, *commit_errors())
+    errors: tuple[type[Exception], ...] = (DeltaError, OSError)
     try:
         found: list[str] = opened.handle.vacuum(
             math.ceil(hours), dry_run=True, enforce_retention_duration=False, full=True, keep_versions=sorted(keep_versions) or None
@@ -61,7 +60,8 @@ def _delete(table: ArrowTable, paths: Sequence[str]) -> None:
     if is_local(table.location):
         for path in paths:
             (Path(table.location) / path).unlink(missing_ok=True)
-    elif paths:
-        import obstore
-
-        obstore.delete(conditional_store(table.location, table.storage), paths)
+        return
+    files, root = file_system(table.location, table.storage)
+    for path in paths:
+        with suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{path}")

@@ -161,7 +161,7 @@ def strange(path: Path, change: Callable[[pa.Table, Path], None]) -> Path:
     """Rewrites the newest data file of a table as another writer would have, and gives it the size in the log."""
     name: str
     (name,) = (each["add"]["path"] for each in newest(path) if "add" in each)
-    rows = parquet.read_table(path / name)
+    rows = parquet.ParquetFile(path / name).read()
     change(rows, path / name)
     log = path / "_delta_log" / f"{DeltaTable(str(path)).version():020d}.json"
     lines = newest(path)
@@ -202,6 +202,17 @@ def test_a_file_that_this_engine_would_not_write_so_is_left_as_it_is(tmp_path: P
     assert file.read_bytes() == before
 
 
+def test_a_column_of_a_partition_in_a_file_is_left_out(tmp_path: Path) -> None:
+    """Spark puts it there. Its values are in the log."""
+    for number in range(2):
+        write_deltalake(tmp_path, pa.table({"p": ["x"], "id": [number]}), partition_by=["p"], mode="append")
+    strange(tmp_path, lambda rows, file: parquet.write_table(rows.append_column("p", pa.array(["another"])), file))
+    assert compact(opened(tmp_path), SMALL) == Compacted(removed=2, added=1)
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table()["p"].to_pylist() == ["x", "x"]
+    (uri,) = DeltaTable(str(tmp_path)).file_uris()
+    assert parquet.read_schema(uri).names == ["id"]
+
+
 def test_memory_does_not_follow_the_size_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come in parts, and row groups are written as they fill."""
     for _ in range(2):
@@ -211,9 +222,9 @@ def test_memory_does_not_follow_the_size_of_a_file(tmp_path: Path, monkeypatch: 
     read = compaction._as_schema
     parts: list[int] = []
 
-    def watched(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    def watched(rows: pa.Table, *given: Any) -> pa.Table:
         parts.append(rows.num_rows)
-        return read(rows, schema)
+        return read(rows, *given)
 
     monkeypatch.setattr(compaction, "_as_schema", watched)
     compact(opened(tmp_path), SMALL)
