@@ -98,9 +98,14 @@ def test_a_table_on_s3_is_maintained_without_a_jar_for_it(spark: Any) -> None:
         assert done.vacuumed is not None
         assert done.vacuumed >= 3
         assert sorted(found.to_pyarrow_table()["transaction_id"].to_pylist()) == list(range(15))
-        chosen_for_merges = chosen(spark, [path], "auto", {path: storage}, sparks=[path])
-        assert chosen_for_merges.arrow == {}
-        assert "Spark's engine writes it" in chosen_for_merges.reasons[path]
+
+
+def test_a_table_whose_pipeline_names_sparks_engine_is_maintained_by_it(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    DeltaAppend(path, KEY, engine="spark").write(spark.range(5).selectExpr("0 AS partition", "id AS transaction_id"))
+    for sparks, reason in ([path], "the setting engine is spark"), ([], "nothing that this engine does not write"):
+        found = chosen(spark, [path], "auto", {}, sparks=sparks)
+        assert (path in found.arrow, reason in found.reasons[path]) == (not sparks, True)
 
 
 def test_a_clustered_table_is_left_to_spark_with_the_reason(spark: Any, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class ArrowTransaction:
         if self._base is None:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
-        entries = list(written.actions) if written is not None else []
+        entries = list(Change(written.added).entries(0)) if written is not None else []
         return self._commit(self._base, lambda opened, named: _put(opened, entries, versions, named), info)
 
     def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
@@ -178,9 +178,8 @@ class ArrowTransaction:
 
         def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
             rewritten = merge.run(self._table, opened)
-            now_ms = int(time.time() * 1000)
-            entries = [*(file.removed(now_ms) for file in rewritten.removed), *map(added_file, rewritten.written)]
-            _put(opened, entries, versions, info)
+            change = Change([added_file(file) for file in rewritten.written], rewritten.removed)
+            _put(opened, list(change.entries(int(time.time() * 1000))), versions, info)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
         return self._commit(self._base, put, info)
@@ -258,7 +257,7 @@ class ArrowTransaction:
                 create_table_with_add_actions(
                     self._table.location,
                     Schema.from_json(json.dumps(written.shape.schema)),
-                    list(written.actions),
+                    list(Change(written.added).entries(0)),
                     mode="error",
                     partition_by=list(written.shape.partition_by),
                     configuration=dict(written.shape.properties),

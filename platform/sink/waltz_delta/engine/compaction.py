@@ -28,7 +28,7 @@ from waltz_delta.engine.arrow_table import ArrowTable, sentence
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.compaction_plan import Bin, bins, target_bytes
 from waltz_delta.engine.file_statistics import indexed_leaves
-from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile
+from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile, is_removable
 from waltz_delta.engine.parquet_files import FilePlan, write_files
 from waltz_delta.engine.row_checks import RowRefused, fitted
 from waltz_delta.engine.stores import file_system
@@ -125,8 +125,11 @@ def _usable(table: ArrowTable, shape: TableShape, given: Bin) -> Bin:
     """The bin without files that this engine would not write so. Raises `Overtaken` if a file is gone."""
     held = []
     for file, rows in zip(given.files, given.rows, strict=True):
-        with _opened(table, file.path) as source:
-            reason = _refusal(source, shape, rows)
+        if is_removable(file.path):
+            with _opened(table, file.path) as source:
+                reason = _refusal(source, shape, rows)
+        else:
+            reason = "deltalake escapes its path otherwise than the table's log"
         if reason is None:
             held.append((file, rows))
         else:

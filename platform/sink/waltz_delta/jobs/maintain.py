@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -142,11 +142,10 @@ def _run(arguments: Sequence[str]) -> int | None:
     engine: EngineChoice = "spark" if found.cluster_by or found.full else found.engine
     spark = open_session("waltz maintain", delta=False)
     try:
-        lettered = _tables_without_marks(settings) if settings is not None else []
-        storage = {output.target.table: output.target.storage for output in settings.outputs} if settings is not None else {}
-        sparks = {output.target.table for output in settings.outputs if output.target.mode != "append"} if settings is not None else set()
-        given = [*found.table, *(settings.tables if settings is not None else ()), *lettered]
-        tables = chosen(spark, given, engine, storage, {*sparks, *lettered})
+        declared = _declared(settings) if settings is not None else []
+        lettered = [each.path for each in declared if not each.holds_marks]
+        storage = {each.path: each.storage for each in declared}
+        tables = chosen(spark, [*found.table, *storage], engine, storage, [each.path for each in declared if each.engine == "spark"])
         holding = [*found.table, *(_existing(tables, settings.tables) if settings is not None else ())]
         without_marks = _existing(tables, lettered)
         plain = Needs(found.retain_hours, tuple(found.keep_version))
@@ -179,11 +178,24 @@ def _run(arguments: Sequence[str]) -> int | None:
     return FAILED if any(each.warnings for each in done) else None
 
 
-def _tables_without_marks(settings: PipelineSettings) -> list[str]:
-    """What a pipeline writes besides its tables: dead letters and remembered deletes. They hold no log position."""
-    letters = [settings.dead_letters.table] if settings.dead_letters is not None else []
-    sinks = [sink_for(output, "", dead_letters=settings.dead_letters is not None) for output in settings.outputs]
-    return [*letters, *(path for sink in sinks if isinstance(sink, DeltaUpsert) and (path := sink.tombstones) is not None)]
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A table of a pipeline. `holds_marks`: dead letters and remembered deletes hold no log position."""
+
+    path: str
+    engine: EngineChoice
+    storage: Mapping[str, str]
+    holds_marks: bool = True
+
+
+def _declared(settings: PipelineSettings) -> list[_Declared]:
+    letters, found = settings.dead_letters, []
+    for output in settings.outputs:
+        sink, target = sink_for(output, "", dead_letters=letters is not None), output.target
+        found.append(_Declared(target.table, target.engine, target.storage))
+        if isinstance(sink, DeltaUpsert) and sink.tombstones is not None:
+            found.append(_Declared(sink.tombstones, target.engine, target.storage, holds_marks=False))
+    return [*found, *([] if letters is None else [_Declared(letters.table, letters.engine, letters.storage, holds_marks=False)])]
 
 
 def _existing(tables: Tables, paths: Sequence[str]) -> list[str]:

@@ -6,12 +6,10 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
-from waltz_delta.base.log_store import LOCAL
 from waltz_delta.base.quoting import table_at
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.choice import EngineChoice, TableEngine
@@ -79,18 +77,14 @@ class Tables:
         return opened
 
 
-_SPARKS: Final = "Spark's engine writes it, and does not see in an object store what this engine commits"
-
-
 def chosen(
     spark: SparkSession, paths: Sequence[str], wanted: EngineChoice, storage: Mapping[str, Mapping[str, str]], sparks: Collection[str] = ()
 ) -> Tables:
-    """`storage`: of the tables that have options of their store. `sparks`: tables that Spark's engine writes, wherever they are in an object store.
-    Raises `InvalidSetting` if the engine arrow must maintain a table that it does not write."""
+    """`storage`: of the tables that have options of their store. `sparks`: tables whose pipeline names Spark's engine. Raises `InvalidSetting` if
+    the engine arrow must maintain a table that it does not write."""
     arrow, reasons = {}, {}
     for path in dict.fromkeys(paths):
-        is_sparks = path in sparks and wanted == "auto"
-        engine = TableEngine(path, wanted, storage.get(path, {}), refuses_place=_refuses_store if is_sparks else lambda _: None)
+        engine = TableEngine(path, "spark" if path in sparks and wanted == "auto" else wanted, storage.get(path, {}))
         engine.choose(spark, None)
         table = engine.arrow(spark)
         reasons[path] = engine.reason
@@ -99,7 +93,3 @@ def chosen(
     if len(arrow) < len(reasons):  # Spark's engine is needed
         internal.check_versions(spark)
     return Tables(spark, arrow, reasons)
-
-
-def _refuses_store(scheme: str) -> str | None:
-    return None if scheme == LOCAL else _SPARKS

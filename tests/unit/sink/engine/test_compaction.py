@@ -89,7 +89,7 @@ def test_a_compaction_leaves_one_file_with_the_rows_the_marks_and_exact_statisti
     ]
     lines = [json.loads(line) for line in (tmp_path / "_delta_log" / f"{5:020d}.json").read_text().splitlines()]
     assert {each[name]["dataChange"] for each in lines for name in ("add", "remove") if name in each} == {False}
-    assert lines[0]["commitInfo"]["operation"] == "OPTIMIZE"
+    assert lines[0]["commitInfo"]["operation"] == "WRITE"
     assert compact(table, SMALL) == Compacted()
     assert DeltaTable(str(tmp_path)).version() == 5, "there is nothing to do"
     append(table, 50, 60)
