@@ -16,7 +16,6 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
 
 from benchmarks.log import PARTITIONS
 from benchmarks.measurement import Measurement, percentile
@@ -25,6 +24,7 @@ from verification.lake.races import s3_place
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.written_files import WrittenFiles
 from waltz_delta.marks.marks import app_id
 from waltz_log.client import SyncWaltzClient
@@ -73,7 +73,7 @@ def _commits(path: Path, files: int, commits: int) -> list[float]:
     def commit(first: int, count: int) -> None:
         transaction = ArrowTransaction(table)
         transaction.version(mark)
-        made = tuple(AddAction(f"part-{n}.parquet", 1000, {}, 1_700_000_000_000, True, statistics) for n in range(first, first + count))
+        made = tuple(AddFile(f"part-{n}.parquet", 1000, {}, 1_700_000_000_000, statistics) for n in range(first, first + count))
         transaction.commit(WrittenFiles(made, shape), {mark: first}, query="benchmark", batch=first, metadata="{}")
 
     commit(0, files)

@@ -21,6 +21,7 @@ from waltz_delta.base.local_lock import locked
 from waltz_delta.base.log_store import one_committer
 from waltz_delta.errors import NotADeltaTable, TableLocked
 from waltz_delta.jobs.maintain import Needs, maintain_table
+from waltz_delta.jobs.maintained_tables import Tables
 from waltz_delta.settings import DeleteSettings
 
 KEY = "00000000-0000-0000-0000-000000000001"
@@ -50,7 +51,7 @@ def test_every_version_that_the_sink_creates_is_created_within_the_lock(spark: A
     DeltaAppend(appended, KEY, engine="arrow").write(rows(spark, 0))
     DeltaAppend(appended, KEY, engine="arrow", evolution="add_columns").write(rows(spark, 2, "1 AS added"))
     DeltaAppend(str(tmp_path / "by_spark"), KEY, engine="spark").write(rows(spark, 0))
-    maintain_table(spark, appended, Needs(), small_bytes=1 << 20)
+    maintain_table(Tables(spark), appended, Needs(), small_bytes=1 << 20)
     deletes = DeleteSettings(where="k = 1", tombstones=str(tmp_path / "tombstones"))
     DeltaUpsert(keyed, KEY, ["k"], deletes=deletes, remember_deletes=True, engine="spark").write(rows(spark, 0))
     assert within == versions(tmp_path)
@@ -65,7 +66,7 @@ def marks(spark: Any, path: str) -> int:
 WAYS: dict[str, Callable[[Any, str], object]] = {
     "append": lambda spark, path: DeltaAppend(path, KEY, engine="spark").write(rows(spark, 2)),
     "marks": marks,
-    "compaction": lambda spark, path: maintain_table(spark, path, Needs(), small_bytes=1 << 20, vacuum=False),
+    "compaction": lambda spark, path: maintain_table(Tables(spark), path, Needs(), small_bytes=1 << 20, vacuum=False),
 }
 
 

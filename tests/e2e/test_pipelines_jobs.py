@@ -26,6 +26,7 @@ from waltz_delta.jobs.audit_report import Audited, print_report
 from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
 from waltz_delta.jobs.job_arguments import parse_arguments
 from waltz_delta.jobs.maintain import Needs, maintain_table, needs_of, reader_version
+from waltz_delta.jobs.maintained_tables import Tables
 from waltz_delta.landing import merge_sink
 from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
@@ -454,11 +455,11 @@ def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, la
     for first in (60, 70):
         DeltaAppend(kept, str(cluster.key)).write(spark.range(first, first + 10).selectExpr(*more))
     want = sorted([*before_rows, *((0, at) for at in range(60, 80))])
-    assert reader_version(spark, str(tmp_path / "reader"), kept) <= first_version + 1
+    assert reader_version(Tables(spark), str(tmp_path / "reader"), kept) <= first_version + 1
     reader = str(tmp_path / "reader")
-    wanted = needs_of(spark, Needs(), [kept, newest], [], [], [reader])
+    wanted = needs_of(Tables(spark), Needs(), [kept, newest], [], [], [reader])
     assert wanted == {kept: Needs(readers=(reader,)), newest: Needs()}
-    before = maintain_table(spark, kept, Needs(hours=0.0), small_bytes=1 << 20, dry_run=True)
+    before = maintain_table(Tables(spark), kept, Needs(hours=0.0), small_bytes=1 << 20, dry_run=True)
     assert before.after is None
     assert before.before.files == before.before.small_files >= 4
     assert DeltaTable(kept).version() == first_version + 2, "a dry run changes nothing"
@@ -468,25 +469,25 @@ def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, la
         (Needs(hours=0.0, versions=(0,)), "version 0"),
         (Needs(), "the table's own"),
     ):
-        done = maintain_table(spark, kept, needs, small_bytes=1 << 20)
+        done = maintain_table(Tables(spark), kept, needs, small_bytes=1 << 20)
         assert done.because.startswith(why)
         assert done.after is not None
         assert done.after.files < before.before.files
         assert dataframe_at(spark, kept, position).count() == 68, "the old version's files are there"
     assert (held(kept), high_water_marks(kept)) == (want, {0: 79, 1: 19})
-    done = maintain_table(spark, kept, Needs(hours=0.0), small_bytes=1 << 20)
+    done = maintain_table(Tables(spark), kept, Needs(hours=0.0), small_bytes=1 << 20)
     assert (done.retained_hours, done.because, done.warnings) == (0.0, "asked for", [])
     assert (held(kept), high_water_marks(kept)) == (want, {0: 79, 1: 19})
     with pytest.raises(Exception, match=r"does not exist|FILE_NOT_EXIST|FAILED_READ_FILE|FileNotFound"):
         dataframe_at(spark, kept, position).collect()
     spark.sql(f"ALTER TABLE delta.`{kept}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 2 days')")
-    warned = maintain_table(spark, kept, Needs(), small_bytes=1 << 20, optimize=False, vacuum=False)
+    warned = maintain_table(Tables(spark), kept, Needs(), small_bytes=1 << 20, optimize=False, vacuum=False)
     assert len(warned.warnings) == 1
     assert "forget its marks" in warned.warnings[0]
     with pytest.raises(PositionNotReached):
-        maintain_table(spark, kept, Needs(positions=({0: 10_000},)), small_bytes=1)
+        maintain_table(Tables(spark), kept, Needs(positions=({0: 10_000},)), small_bytes=1)
     with pytest.raises(InvalidSetting, match="holds no offsets"):
-        reader_version(spark, str(tmp_path / "nobody"), kept)
+        reader_version(Tables(spark), str(tmp_path / "nobody"), kept)
 
 
 def test_columns_that_are_reported_without_spark_are_those_that_spark_makes(spark: Any) -> None:

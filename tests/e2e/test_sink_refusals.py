@@ -14,6 +14,7 @@ from waltz_delta.base.internal import TableTransaction
 from waltz_delta.base.log_store import SINGLE_DRIVER
 from waltz_delta.errors import UnsafeTable
 from waltz_delta.jobs.maintain import Needs, maintain_table
+from waltz_delta.jobs.maintained_tables import Tables
 from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.settings import DeleteSettings
 
@@ -77,7 +78,7 @@ WAYS: dict[str, Callable[[str, Any], object]] = {
     "history": lambda path, spark: DeltaHistory(path, KEY, ["k"]).write(rows(spark)),
     "tombstones": tombstones,
     "dead letters": lambda path, spark: DeadLetters(path, KEY).prepare(spark),
-    "maintenance": lambda path, spark: maintain_table(spark, path, Needs(), small_bytes=1 << 20),
+    "maintenance": lambda path, spark: maintain_table(Tables(spark), path, Needs(), small_bytes=1 << 20),
     "marks": lambda path, spark: TableTransaction(spark, path).mark({"a": 1}, query="q", batch=0, metadata="{}"),
 }
 

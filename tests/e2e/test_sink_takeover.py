@@ -105,7 +105,7 @@ def test_a_takeover_that_a_crash_ends_anywhere_is_continued(spark: Any, tmp_path
     with monkeypatch.context() as patched:
         patched.setattr(MergedTable, "_mark", _dies)
         with pytest.raises(Died):
-            make(path, FIRST).write(frame(spark, BEFORE))
+            make(path, FIRST, engine="spark").write(frame(spark, BEFORE))
     with monkeypatch.context() as patched:
         if step == "superseded":
             patched.setattr(takeover, "epochs_among", _dies)

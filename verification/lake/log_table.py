@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from uuid import uuid4
 
 import pyarrow as pa
-from deltalake.transaction import AddAction
 
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.file_statistics import indexed_leaves
+from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FilePlan, write_files
 from waltz_delta.engine.written_files import WrittenFiles
 
@@ -49,7 +49,7 @@ def files(table: ArrowTable, first: int, end: int) -> WrittenFiles:
     plan = FilePlan(table.location, table.storage, schema, frozenset(), (), tuple(indexed_leaves(schema, {})), "snappy", uuid4().hex)
     rows = pa.table({"id": pa.array(range(first, end), pa.int64())})
     found = [row for batch in write_files(plan, iter(rows.to_batches()), task=0, attempt=0) for row in batch.to_pylist()]
-    return WrittenFiles(tuple(AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["statistics"]) for row in found), SHAPE)
+    return WrittenFiles(tuple(AddFile(row["path"], row["size"], {}, row["modified_ms"], row["statistics"]) for row in found), SHAPE)
 
 
 def commit(transaction: ArrowTransaction, written: WrittenFiles | None, mark: int) -> int:

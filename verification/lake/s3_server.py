@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -144,10 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
             store.put(key, b"".join(parts[number] for number in sorted(parts)), only_new=False)
             return 200, b'<CompleteMultipartUploadResult><ETag>"x"</ETag></CompleteMultipartUploadResult>', {}
         if self.command == "POST" and "delete" in query:
-            for found in ElementTree.fromstring(body).iter():
-                if found.tag.rpartition("}")[2] == "Key":
-                    store.objects.pop(found.text or "", None)
-            return 200, b"<DeleteResult></DeleteResult>", {}
+            keys = [found.text or "" for found in ElementTree.fromstring(body).iter() if found.tag.rpartition("}")[2] == "Key"]
+            for each in keys:
+                store.objects.pop(each, None)
+            deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
+            return 200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), {}
         if self.command == "DELETE":
             store.objects.pop(key, None)
             return 204, b"", {}
@@ -177,8 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
         inner = [key for key in keys if delimiter and delimiter in rest[key]]
         folders = sorted({prefix + rest[key].split(delimiter)[0] + delimiter for key in inner})
         found = [key for key in keys if key not in set(inner)]
-        about = '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag>'
-        inside = "".join(f"<Contents><Key>{escape(key)}</Key>{about}<Size>{sizes[key]}</Size></Contents>" for key in found)
+        at = {key: datetime.fromtimestamp(self.store.written_s[key], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z") for key in found}
+        inside = "".join(
+            f'<Contents><Key>{escape(key)}</Key><LastModified>{at[key]}</LastModified><ETag>"x"</ETag><Size>{sizes[key]}</Size></Contents>'
+            for key in found
+        )
         shared = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
         head = f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(found)}</KeyCount><MaxKeys>1000</MaxKeys>"
         return f"<ListBucketResult>{head}<IsTruncated>false</IsTruncated>{inside}{shared}</ListBucketResult>".encode()

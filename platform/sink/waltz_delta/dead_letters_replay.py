@@ -26,7 +26,7 @@ from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.log_store import one_committer
 from waltz_delta.base.quoting import quoted
-from waltz_delta.base.session import open_session
+from waltz_delta.base.session import open_session, session_properties
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.decode.problem_kinds import kind_of_problem
@@ -122,6 +122,7 @@ def _replayed(spark: SparkSession, settings: LandingSettings, dead_letters: Dead
 
 def _require_written(spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
     """Raises an error that names the table, where Spark's engine writes it and cannot, before anything lands."""
+    sink.engine.choose(spark, sink.engine_refusal(None, session_properties(spark)))
     if sink.engine.arrow(spark) is None:
         internal.check_versions(spark)
         is_table(spark, sink.path)

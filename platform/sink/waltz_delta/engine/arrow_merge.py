@@ -63,7 +63,7 @@ def rows_with_keys_of(source: Any, keys: Sequence[str], table: ArrowTable, colum
     index, opened = KeyIndex(source, keys), table.open()
     if opened is None:
         raise NotADeltaTable(path=table.path, reason="no table there")
-    chosen = candidates(opened.handle.get_add_actions(), index)
+    chosen = candidates(opened.living_files(), index)
     with _readable(table):
         return held_rows(file_plan(table, opened.shape, columns, "none"), chosen, index), Keyed(source, index.of_batch)
 
@@ -80,7 +80,7 @@ class ArrowMerge:
         """Writes the files. Raises `KeyMoved`, `SchemaMismatch`, `NotRead` and the errors of pyarrow."""
         names: Sequence[str] = [field["name"] for field in opened.shape.schema["fields"]]
         index = KeyIndex(self.source, self.fold.keys)
-        chosen = candidates(opened.handle.get_add_actions(), index)
+        chosen = candidates(opened.living_files(), index)
         try:
             with _readable(table):
                 return rewrite(file_plan(table, opened.shape, names, self.compression), chosen, self.fold, index, self.source)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage
+from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -61,6 +62,11 @@ class OpenedTable:
     def same_rules(self, other: OpenedTable) -> bool:
         """Whether files that were written for this version fit the other one."""
         return (self.table_id, self.protocol, self.shape) == (other.table_id, other.protocol, other.shape)
+
+    def living_files(self) -> pa.Table:
+        """The data files of this version, as `living_files` describes them."""
+        assert self.is_current(), "a later transaction refreshed the handle"
+        return living_files(self.handle)
 
 
 class ArrowTable:

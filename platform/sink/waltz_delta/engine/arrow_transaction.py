@@ -35,6 +35,8 @@ from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
+from waltz_delta.engine.living_files import OUTSIDE
+from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
 from waltz_delta.engine.written_files import WrittenFiles, added_file, delta_schema, write_rows
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -53,10 +55,6 @@ PAUSE_S: Final = 0.25
 
 OWN_ID: Final = "waltzCommit"
 """In `commitInfo`: the id by which a transaction finds its own commit."""
-
-
-_OUTSIDE: Final = "^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
-"""The path of a file that is not below the table's directory, as a shallow clone has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class ArrowTransaction:
         if self._base is None:
             return TableFiles(0, None)
         found = pa.table(self._base.handle.get_add_actions())
-        outside = pc.filter(found["path"], pc.match_substring_regex(found["path"], _OUTSIDE))
+        outside = pc.filter(found["path"], pc.match_substring_regex(found["path"], OUTSIDE))
         return TableFiles(pc.sum(found["size_bytes"]).as_py() or 0, outside[0].as_py() if len(outside) else None)
 
     @property
@@ -165,7 +163,7 @@ class ArrowTransaction:
         if self._base is None:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
-        entries = list(written.actions) if written is not None else []
+        entries = list(Change(written.added).entries(0)) if written is not None else []
         return self._commit(self._base, lambda opened, named: _put(opened, entries, versions, named), info)
 
     def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
@@ -180,11 +178,24 @@ class ArrowTransaction:
 
         def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
             rewritten = merge.run(self._table, opened)
-            now_ms = int(time.time() * 1000)
-            entries = [*(file.removed(now_ms) for file in rewritten.removed), *map(added_file, rewritten.written)]
-            _put(opened, entries, versions, info)
+            change = Change([added_file(file) for file in rewritten.written], rewritten.removed)
+            _put(opened, list(change.entries(int(time.time() * 1000))), versions, info)
 
-        info = {"userMetadata": metadata, OWN_ID: self._own_id, "waltzQuery": query, "waltzBatch": batch}
+        info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
+        return self._commit(self._base, put, info)
+
+    def rewrite(self, change: Change, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """Commits files that were written from files of the version that this transaction read, with the identifiers. Raises `Overtaken` also if one
+        of the removed files is gone, and what `commit` raises."""
+        assert self._base is not None, "a table whose files are written again exists"
+        removed = {file.path for file in change.removed}
+
+        def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
+            if not removed <= set(opened.living_files()["path"].to_pylist()):
+                raise Overtaken
+            _put(opened, list(change.entries(int(time.time() * 1000))), versions, info)
+
+        info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
         return self._commit(self._base, put, info)
 
     def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
@@ -246,7 +257,7 @@ class ArrowTransaction:
                 create_table_with_add_actions(
                     self._table.location,
                     Schema.from_json(json.dumps(written.shape.schema)),
-                    list(written.actions),
+                    list(Change(written.added).entries(0)),
                     mode="error",
                     partition_by=list(written.shape.partition_by),
                     configuration=dict(written.shape.properties),

@@ -83,7 +83,12 @@ class TableEngine:
 
     def report(self) -> None:
         """Logs the engine if it or its reason is another than before, unless the setting names Spark's."""
-        self._report(*(("arrow", _ALLOWED) if self._refused is None else ("spark", self._refused)))
+        self._report("arrow" if self._refused is None else "spark", self.reason)
+
+    @property
+    def reason(self) -> str:
+        """Why it is this engine."""
+        return _ALLOWED if self._refused is None else self._refused
 
     @property
     def may_be_sparks(self) -> bool:

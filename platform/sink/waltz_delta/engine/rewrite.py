@@ -21,6 +21,7 @@ import pyarrow.compute as _pc
 
 from waltz_delta.engine.folds import Fold, Folded, Keyed
 from waltz_delta.engine.key_index import ABSENT, Codes, KeyIndex
+from waltz_delta.engine.log_actions import RemoveFile
 from waltz_delta.engine.parquet_files import FilePlan, FileWriter
 from waltz_delta.engine.row_checks import fitted
 from waltz_delta.engine.stored_rows import StoredFile, row_groups
@@ -43,7 +44,7 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 class Rewritten:
     """`removed`: the files that the table no longer has; `written`: rows of `parquet_files.FILE_COLUMNS`, the files that it has instead."""
 
-    removed: Sequence[StoredFile]
+    removed: Sequence[RemoveFile]
     written: Sequence[dict[str, Any]]
 
 
@@ -56,9 +57,8 @@ class _Found:
     row: Codes
 
 
-def candidates(actions: Any, index: KeyIndex) -> list[StoredFile]:
-    """The files that may hold a key of the batch. `actions`: `DeltaTable.get_add_actions`, not flattened."""
-    found = pa.table(actions)
+def candidates(found: Any, index: KeyIndex) -> list[StoredFile]:
+    """The files that may hold a key of the batch. `found`: as `living_files` describes them."""
     chosen = np.ones(found.num_rows, dtype=bool)
     for name in index.keys:
         chosen &= _may_hold(found, name, *index.bounds(name))
@@ -99,12 +99,13 @@ def rewrite(plan: FilePlan, chosen: Sequence[StoredFile], fold: Fold, index: Key
     folded = fold.fold(found.keyed, Keyed(batch, index.of_batch), plan.schema)
     gone = ~folded.keep
     touched = np.unique(found.file[gone])
+    removed = [chosen[at].removed() for at in touched]
     written = _Writing(plan)
     try:
         for at in touched:
             written.add_all(_remaining(files, root, chosen[at], plan.schema, found.row[gone & (found.file == at)]))
         written.add_all(_added(folded, plan))
-        return Rewritten([chosen[at] for at in touched], written.close())
+        return Rewritten(removed, written.close())
     except BaseException:
         written.abandon()
         raise

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from waltz_delta.engine.log_actions import RemoveFile, is_removable
 from waltz_delta.engine.partition_values import scalar_text
 
 __all__ = ["NotRead", "StoredFile", "row_groups"]
@@ -22,7 +23,7 @@ _JULIAN: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyI
 
 
 class NotRead(Exception):
-    """A file has values that only Spark reads. The text is the reason for Spark's engine. Internal to this package."""
+    """A file that only Spark reads or removes. The text is the reason for Spark's engine. Internal to this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,11 @@ class StoredFile:
     size: int
     partition: Mapping[str, Any]
 
-    def removed(self, now_ms: int) -> Any:
-        """The entry for the log of a version without it."""
-        from deltalake.transaction import RemoveAction
-
-        values = {name: scalar_text(value) for name, value in self.partition.items()}
-        return RemoveAction(self.path, True, now_ms, self.size, values)
+    def removed(self) -> RemoveFile:
+        """Raises `NotRead`."""
+        if not is_removable(self.path):
+            raise NotRead(f"the path of the file {self.path} has letters that deltalake escapes otherwise")
+        return RemoveFile(self.path, self.size, {name: scalar_text(value) for name, value in self.partition.items()})
 
 
 def row_groups(files: Any, root: str, stored: StoredFile, schema: pa.Schema) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.file_statistics import indexed_leaves
+from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
@@ -31,9 +32,9 @@ SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """`actions`: entries for the table's log. `shape`: of the table that the files were written for."""
+    """`shape`: of the table that the files were written for."""
 
-    actions: tuple[Any, ...]
+    added: tuple[AddFile, ...]
     shape: TableShape
 
 
@@ -94,11 +95,9 @@ def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     return write_files(plan, named, task=context.partitionId(), attempt=context.taskAttemptId())
 
 
-def added_file(row: Mapping[str, Any]) -> Any:
-    """The entry for the table's log. `row`: as `parquet_files.FILE_COLUMNS`."""
-    from deltalake.transaction import AddAction
-
-    return AddAction(row["path"], row["size"], json.loads(row["partition_values"]), row["modified_ms"], True, row["statistics"])
+def added_file(row: Mapping[str, Any]) -> AddFile:
+    """`row`: as `parquet_files.FILE_COLUMNS`."""
+    return AddFile(row["path"], row["size"], json.loads(row["partition_values"]), row["modified_ms"], row["statistics"])
 
 
 def table_columns(given: StructType, held: StructType) -> Iterator[Column]:

@@ -19,7 +19,6 @@ from pyspark_waltz.decode.formats import own_columns, read_schema
 from pyspark_waltz.schema import SCHEMA
 from waltz_delta.base.log_store import LOCAL
 from waltz_delta.engine.allowed import refusal_of_path
-from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.landing.landing import sink_for
 from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.declared_types import declared_fields, declared_schema
@@ -166,7 +165,7 @@ def declared_engine(output: OutputSettings, schema: StructType | None, *, dead_l
 def _engine_of_letters(letters: DeadLetterSettings) -> str:
     if letters.engine == "spark":
         return "spark"
-    reason = DeadLetters.declared(letters, "").engine.refusal_of_place(urlsplit(letters.table).scheme or LOCAL, letters.table)
+    reason = refusal_of_path(urlsplit(letters.table).scheme or LOCAL, letters.table)
     return "arrow" if reason is None else f"spark: {reason}"
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as _pc
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 
 from tests.unit.sink.engine.arrow_tables import METADATA, opened
 from waltz_delta.base.dataset import open_dataset
@@ -21,6 +20,7 @@ from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.file_statistics import indexed_leaves
+from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FilePlan, write_files
 from waltz_delta.engine.written_files import WrittenFiles
 
@@ -52,7 +52,7 @@ def written(path: Path, partition_by: tuple[str, ...] = ()) -> None:
         rows = pa.Table.from_pylist([{name: values[at] for name, (_, values) in COLUMNS.items()}], schema=schema)
         (file,) = (row for batch in write_files(plan, iter(rows.to_batches()), task=0, attempt=0) for row in batch.to_pylist())
         values = {name: COLUMNS[name][1][at] for name in partition_by}
-        action = AddAction(file["path"], file["size"], values, file["modified_ms"], True, file["statistics"])
+        action = AddFile(file["path"], file["size"], values, file["modified_ms"], file["statistics"])
         ArrowTransaction(table).commit(WrittenFiles((action,), shape), {"m": at}, query="q", batch=-1, metadata=METADATA)
 
 

@@ -28,6 +28,8 @@ def commits(call: ast.Call) -> bool:
     if name == "sql":
         text = ast.unparse(call.args[0]).lstrip("f").strip("\"'")
         return not text.startswith(READS) and not text.endswith("DRY RUN")
+    if name == "vacuum" and "dry_run=True" in ast.unparse(call):  # deltalake lists files, and commits nothing
+        return False
     return name in COMMITS or (name == "commit" and receiver.endswith("_transaction")) or (name in ("delete", "update") and "DeltaTable" in receiver)
 
 

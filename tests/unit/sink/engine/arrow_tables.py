@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,13 @@ def opened(path: Path | str, storage: Mapping[str, str] | None = None) -> ArrowT
 def held(path: Path) -> list[int]:
     """The ids in the table, as another reader finds them."""
     return sorted(DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist())
+
+
+@contextmanager
+def creating(monkeypatch: Any, replaced: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Replaces the creation of commits for a while: `replaced(create)`."""
+    with handle_call(monkeypatch, "create_write_transaction", lambda original, *given, **named: replaced(lambda: original(*given, **named))):
+        yield
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def test_a_task_that_fails_leaves_a_file_that_no_commit_names_and_no_open_stream
 def test_a_file_that_is_listed_twice_in_one_commit_is_refused() -> None:
     """`deltalake` commits it, and every reader then finds its rows twice."""
     rows = [Row(task=0, path=f"part-{at}", size=1, modified_ms=1, partition_values="{}", statistics="{}") for at in (1, 0, 2)]
-    assert [action.path for action in listed(rows, TableShape({}, (), {})).actions] == ["part-0", "part-1", "part-2"]
+    assert [action.path for action in listed(rows, TableShape({}, (), {})).added] == ["part-0", "part-1", "part-2"]
     with pytest.raises(AssertionError, match=r"listed twice.*part-1"):
         listed([*rows, rows[0]], TableShape({}, (), {}))
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,6 +37,7 @@ from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.file_statistics import indexed_leaves
+from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FilePlan, write_files
 from waltz_delta.engine.written_files import WrittenFiles, delta_schema
 from waltz_delta.marks.batch import DATA, PROBLEM
@@ -86,7 +86,7 @@ def appended(path: Path, columns: StructType, documents: Sequence[bytes]) -> lis
         plan = FilePlan(table.location, {}, schema, frozenset(), (), tuple(indexed_leaves(schema, {})), "snappy", f"{number:032d}")
         part = rows.slice(number * len(rows) // COMMITS, (number + 1) * len(rows) // COMMITS - number * len(rows) // COMMITS)
         files = [each for batch in write_files(plan, iter(part.to_batches()), task=0, attempt=0) for each in batch.to_pylist()]
-        actions = [AddAction(each["path"], each["size"], {}, each["modified_ms"], True, each["statistics"]) for each in files]
+        actions = [AddFile(each["path"], each["size"], {}, each["modified_ms"], each["statistics"]) for each in files]
         ArrowTransaction(table).commit(WrittenFiles(tuple(actions), shape), {"waltz:key:0": number}, query="waltz", batch=-1, metadata=METADATA)
     found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().sort_by("transaction_id").to_pylist(maps_as_pydicts="strict")
     assert [row.pop("transaction_id") for row in found] == list(range(len(documents)))

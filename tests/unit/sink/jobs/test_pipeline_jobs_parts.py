@@ -25,6 +25,7 @@ from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_progress import progress
 from waltz_delta.jobs.maintain import Needs, _hours, maintain, needs_of
 from waltz_delta.jobs.maintain_files import FileReport
+from waltz_delta.jobs.maintained_tables import Tables
 from waltz_delta.marks.marks import app_id, epoch_app_id, merge_app_id, merged_app_id
 from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_run import start_options
@@ -189,16 +190,16 @@ def test_an_audit_names_a_table_of_another_cluster_and_rows_of_former_ones(monke
 def test_options_to_keep_versions_apply_to_the_tables_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
     spark: Any = None
     reads = {"checkpoint of a": {"id of a": 3}, "of both": {"id of a": 5, "id of letters": 1}, "of another": {"id of z": 1}}
-    monkeypatch.setattr("waltz_delta.jobs.maintain._table_id", lambda _, path: f"id of {path}")
+    monkeypatch.setattr(Tables, "table_id", lambda _, path: f"id of {path}")
     monkeypatch.setattr("waltz_delta.jobs.maintain._reader_versions", lambda _, checkpoint: reads[checkpoint])
-    found = needs_of(spark, Needs(hours=2.0), ["a", "b"], ["letters"], [{0: 5}], ["checkpoint of a", "of both"])
+    found = needs_of(Tables(spark), Needs(hours=2.0), ["a", "b"], ["letters"], [{0: 5}], ["checkpoint of a", "of both"])
     assert found == {
         "a": Needs(hours=2.0, positions=({0: 5},), readers=("checkpoint of a", "of both")),
         "b": Needs(hours=2.0, positions=({0: 5},)),
         "letters": Needs(hours=2.0, readers=("of both",)),
     }
     with pytest.raises(InvalidSetting, match="of another is not of a stream that reads a or letters"):
-        needs_of(spark, Needs(), ["a"], ["letters"], [], ["of another"])
+        needs_of(Tables(spark), Needs(), ["a"], ["letters"], [], ["of another"])
 
 
 def test_stream_options_are_dropped_from_a_batch_read_in_any_spelling() -> None:

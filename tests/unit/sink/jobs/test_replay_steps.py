@@ -42,7 +42,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "_Try": Try,
         "_done": lambda own, tries: [table for table, _ in tries],
         "_require_written": lambda spark, sink: None,
-        "follow_restore": lambda spark, table, cluster, begin: done.append(f"{cluster}: marks of {begin()} taken back"),
+        "follow_restore": lambda spark, table, cluster, begin: done.append(f"{cluster}: marks of {table} taken back"),
         "_mark": lambda spark, letters, cluster, settled: done.append(f"{cluster}: letters of {'+'.join(settled)} marked"),
         "DeadLetters": SimpleNamespace(declared=lambda letters, cluster: LETTERS),
         "partial": lambda *_: None,

@@ -1,0 +1,65 @@
+"""The files that a commit adds and removes.
+
+`deltalake` escapes the path of an action when it writes it. A Remove counts only if it has the path of the Add letter by letter; otherwise the rows
+of the file stay beside those that were to replace them. Other writers escape otherwise, so a path that `deltalake` would not write as the log
+has it is never removed here.
+
+Source: Delta's PROTOCOL.md, "Add File and Remove File", and what `deltalake` 1.6 writes for each letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final  # Any: `deltalake` has no types
+from urllib.parse import quote, unquote
+
+__all__ = ["AddFile", "Change", "RemoveFile", "is_removable"]
+
+_KEPT: Final = "!$&'()+,-./:;=@~"
+"""Beside letters, digits and `_`, what `deltalake` does not escape."""
+
+
+def is_removable(path: str) -> bool:
+    """Whether `deltalake` would write the path of a log as it is there."""
+    return quote(unquote(path), safe=_KEPT) == path
+
+
+@dataclass(frozen=True, slots=True)
+class AddFile:
+    """A data file that a commit adds. `path`: relative to the table's directory, of letters that need no escape. `size`: in bytes. `statistics`:
+    strict JSON, as `FileStatistics` writes it."""
+
+    path: str
+    size: int
+    partition_values: Mapping[str, str | None]
+    modified_ms: int
+    statistics: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """A data file that a commit removes. `path`: exactly as the log has it, escapes included, and `is_removable`."""
+
+    path: str
+    size: int
+    partition_values: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The files of one commit. `data_change`: whether the rows of the table are others afterwards; not after a compaction."""
+
+    added: Sequence[AddFile] = ()
+    removed: Sequence[RemoveFile] = ()
+    data_change: bool = True
+
+    def entries(self, now_ms: int) -> Iterator[Any]:
+        """As `deltalake` commits them."""
+        from deltalake.transaction import AddAction, RemoveAction
+
+        for gone in self.removed:
+            assert is_removable(gone.path), gone.path
+            yield RemoveAction(unquote(gone.path), self.data_change, now_ms, gone.size, dict(gone.partition_values))
+        for new in self.added:
+            yield AddAction(new.path, new.size, dict(new.partition_values), new.modified_ms, self.data_change, new.statistics)
