@@ -90,7 +90,7 @@ class Both:
     def known(self) -> int:
         return int(self.held.num_rows)
 
-    def taken(self, name: str, at: Codes, kind: pa.DataType) -> Any:
+    def values(self, name: str, at: Codes, kind: pa.DataType) -> Any:
         """The values of a column at these rows; null at `ABSENT`."""
         if name not in self.held.schema.names and name not in self.batch.schema.names:
             return pa.nulls(len(at), kind)

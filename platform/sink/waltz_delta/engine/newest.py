@@ -79,11 +79,11 @@ class Newest:
             if self.soft is not None and field.name == self.soft.deleted:
                 column = pa.array(deletes[replaced])
             elif self.soft is not None and field.name == self.soft.deleted_at:
-                column = both.rows.taken(AT, np.where(deletes[replaced], replaced, ABSENT), field.type)
+                column = both.rows.values(AT, np.where(deletes[replaced], replaced, ABSENT), field.type)
             elif field.name not in self.columns:
-                column = both.rows.taken(field.name, before, field.type)
+                column = both.rows.values(field.name, before, field.type)
             else:
-                column = both.rows.taken(field.name, replaced if field.name in own else valued, field.type)
+                column = both.rows.values(field.name, replaced if field.name in own else valued, field.type)
             columns.append(column)
         return pa.Table.from_arrays(columns, schema=schema)
 

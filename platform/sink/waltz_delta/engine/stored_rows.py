@@ -1,4 +1,4 @@
-"""Reads the rows of a table's data files as the table shows them, whoever wrote the files: by the table's columns and types, a row group at a time.
+"""Reads the rows of a table's data files as the table shows them, of any writer: by the table's columns and types, a row group at a time.
 
 A file may lack columns and fields that were added later; then they are null. Spark may have written times as INT96, which reach further than
 nanoseconds do. Files of old versions of Spark with days and times of the Julian calendar are not read here.

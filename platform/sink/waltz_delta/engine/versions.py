@@ -90,9 +90,9 @@ class Versions:
             elif field.name == self.ranges.is_current:
                 column = pa.array(groups.is_current[group])
             elif field.name in self.keys:
-                column = both.taken(field.name, keyed, field.type)
+                column = both.values(field.name, keyed, field.type)
             else:
-                column = both.taken(field.name, written if field.name in self.columns else other, field.type)
+                column = both.values(field.name, written if field.name in self.columns else other, field.type)
             columns.append(column)
         return pa.Table.from_arrays(columns, schema=schema)
 

@@ -1,4 +1,4 @@
-"""Rewriting a table's files: which files are read and written again, whoever wrote them, and what of each row stays."""
+"""Rewriting a table's files: which files of any writer are read and written again, and what of each row stays."""
 
 from __future__ import annotations
 
