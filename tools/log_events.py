@@ -360,7 +360,7 @@ MEANINGS: dict[str, str] = {
     "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
     "batch not traced": "A batch landed, and the traces of its appends were not completed: owners did not answer, or many batches waited.",
     "probe of the store not removed": (
-        "The objects by which the sink asked an object store whether it honors conditions stay in the folder `place`. Delete the folder."
+        "The small table by which the sink asked an object store whether it honors conditions stays in the folder `place`. Delete the folder."
     ),
     "compaction planned again": "Another commit changed what a compaction had read, so it reads the table again. `reason`: what came first.",
     "file not compacted": "The Arrow engine would not write this small file in its present form, so it is left as it is.",
