@@ -96,7 +96,7 @@ class MergedTable:
     def finish(self, transaction: TableTransaction) -> bool:
         """Sets the marks of the last MERGE, whose driver died before it did, by the engine of the transaction. False if that MERGE is in no commit of
         the log any more. Raises `LostRace`."""
-        number = transaction.version(merge_app_id(self.cluster_key))
+        number = transaction.version(merge_app_id(self.cluster_key)) or 0
         # It is our last commit, with only other writers' commits (OPTIMIZE, users) above it.
         for _, info in transaction.commits(transaction.read_version + 1):
             found = _merge_record(info.get("userMetadata"), self.cluster_key)
