@@ -30,7 +30,7 @@ class Filled:
     def fold(self, held: Keyed, batch: Keyed, schema: pa.Schema) -> Folded:
         empty = np.asarray(pc.is_null(held.rows.column(self.column)))
         changed = held.rows.filter(pa.array(empty))
-        row_of = np.zeros(1 + max([-1, *batch.codes.tolist()]), dtype=np.int64)
+        row_of = np.zeros(1 + int(batch.codes.max(initial=-1)), dtype=np.int64)
         row_of[batch.codes] = np.arange(len(batch.codes))
         values = batch.rows.column(self.column).take(pa.array(row_of[held.codes[empty]]))
         place = schema.get_field_index(self.column)

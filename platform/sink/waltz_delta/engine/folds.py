@@ -153,7 +153,7 @@ def overtaken(later: Keyed, rows: Keyed, sequence: str) -> Flags:
     sort = np.lexsort((is_row, *reversed(columns), codes))
     place = np.empty(len(codes), dtype=np.int64)
     place[sort] = np.arange(len(codes))
-    last = np.full(1 + max([-1, *codes.tolist()]), -1)
+    last = np.full(1 + int(codes.max(initial=-1)), -1)
     np.maximum.at(last, later.codes, place[number:])
     return np.asarray(last[rows.codes] > place[:number])
 

@@ -120,7 +120,7 @@ def _events(fold: Versions, held: Keyed, batch: Keyed) -> _Events:
     began, ended = (held.rows.column(name) for name in (fold.ranges.valid_from, fold.ranges.valid_to))
     sequences = batch.rows.column(fold.sequence).cast(began.type)
     begins, ends, given = ranks(began, ended, sequences)
-    since = np.full(1 + max([-1, *batch.codes.tolist()]), np.iinfo(np.int64).max)
+    since = np.full(1 + int(batch.codes.max(initial=-1)), np.iinfo(np.int64).max)
     np.minimum.at(since, batch.codes, given)
     has_end, has_begin = (np.asarray(pc.is_valid(column)) for column in (ended, began))
     reached = ~has_end | (ends >= since[held.codes]) | ~has_begin | (begins >= since[held.codes])

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from waltz_delta.engine.filled import Filled
 from waltz_delta.engine.folds import AT, DELETES, Fold, Keyed, newest_of, overtaken
 from waltz_delta.engine.key_index import ABSENT, KeyIndex, ranks
 from waltz_delta.engine.newest import Newest, SoftDeletes
@@ -192,6 +193,13 @@ def test_a_soft_delete_keeps_the_value_of_the_table_if_the_batch_has_only_older_
     table = folded(rule, SOFT_ROWS.empty_table(), [row(0, "a", 5, at=5)])
     (found,) = folded(rule, table, [row(1, "a", 3, at=3), row(2, "a", None, at=9, deletes=True)]).to_pylist()
     assert (found["n"], found["at"], found["gone"]) == (5, 9, True)
+
+
+def test_a_column_is_filled_where_it_is_null_and_only_for_the_named_rows() -> None:
+    table = pa.Table.from_pylist([row(0, "a", 1), row(1, "b", None), row(2, "c", None)], schema=ROWS)
+    found = folded(Filled(["k"], "n"), table, [row(9, "b", 7), row(9, "a", 8), row(9, "d", 9)])
+    assert [(each["k"], each["n"], each["transaction_id"]) for each in found.to_pylist()] == [("a", 1, 0), ("c", None, 2), ("b", 7, 1)]
+    assert folded(Filled(["k"], "n"), table, []).to_pylist() == table.to_pylist()
 
 
 # ---- history ---------------------------------------------------------------------------------------------------------------------------------------
