@@ -34,6 +34,7 @@ from waltz_delta.pipelines.log_watch import LogWatch
 from waltz_delta.pipelines.metrics import LiveLine, PrometheusMetrics
 from waltz_delta.pipelines.metrics_port import MetricsSettings
 from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.source_starts import one_source_starts, wait_for_source
 from waltz_delta.pipelines.subscribing import Subscribing
 from waltz_delta.tables.finished import table_outcome
 from waltz_log.errors import InvalidSetting, WaltzError
@@ -177,11 +178,14 @@ class PipelineRun(threading.Thread):
             self._before = landing.marks(self._spark)
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         options = start_options(settings, starting) | landing.decoding_options(self._spark)
-        rows = self._spark.readStream.format(self.source).options(**options).load()
+        with one_source_starts():
+            rows = self._spark.readStream.format(self.source).options(**options).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)
         self._board.add(self.name, landing.progress)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
-        query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()
+        with one_source_starts():
+            query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()
+            wait_for_source(query)
         self._ready(settings)
         try:
             self._follow(query)
