@@ -56,10 +56,10 @@ def test_spark_reads_what_the_arrow_engine_compacted_and_cleaned_up(spark: Any, 
     assert (dry.engine, dry.before.files, dry.after, dry.compacted) == ("arrow", files, None, None)
     kept = maintain_table(tables, path, Needs(versions=(version,)), small_bytes=SMALL)
     assert kept.compacted is not None
-    assert kept.compacted.left == 0
-    assert kept.compacted.removed == files
+    odd = 2 if partition_by else 0  # Spark's two files of a partition whose name deltalake escapes otherwise
+    assert kept.compacted == Compacted(removed=files - odd, added=2 if partition_by else 1, left=odd)
     assert kept.after is not None
-    assert kept.after.files == kept.compacted.added == (2 if partition_by else 1)
+    assert kept.after.files == kept.compacted.added + odd
     spark.catalog.clearCache()
     assert all_rows(spark, path) == before
     assert high_water_marks(path) == marks
@@ -69,7 +69,7 @@ def test_spark_reads_what_the_arrow_engine_compacted_and_cleaned_up(spark: Any, 
             literal = f"CAST('{values[1]}' AS {kind})" if kind != "STRING" else f"'{values[1]}'"
             assert spark.read.format("delta").load(path).where(f"{name} = {literal}").count() == 4, name
     cleaned = maintain_table(tables, path, Needs(hours=0.0), small_bytes=SMALL)
-    assert cleaned.compacted == Compacted()
+    assert cleaned.compacted == Compacted(left=odd)
     assert cleaned.vacuumed is not None
     assert cleaned.vacuumed >= (0 if partition_by else files), "of other paths the files stay"
     assert all_rows(spark, path) == before
