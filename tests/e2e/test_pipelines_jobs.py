@@ -487,7 +487,7 @@ def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, la
     with pytest.raises(PositionNotReached):
         maintain_table(Tables(spark), kept, Needs(positions=({0: 10_000},)), small_bytes=1)
     with pytest.raises(InvalidSetting, match="holds no offsets"):
-        reader_version(Tables(spark), str(tmp_path / "nobody"), kept)
+        reader_version(Tables(spark), str(tmp_path / "no-table"), kept)
 
 
 def test_columns_that_are_reported_without_spark_are_those_that_spark_makes(spark: Any) -> None:

@@ -12,13 +12,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
-
-from deltalake.transaction import AddAction
 
 from verification.lake import merge_table
 from verification.lake.log_table import MARK, begin, commit, files, opened
@@ -26,6 +24,7 @@ from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.file_statistics import FileStatistics
+from waltz_delta.engine.log_actions import AddFile, Change
 from waltz_delta.engine.stores import file_system
 
 MODES = ("append", "upsert")
@@ -88,21 +87,21 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
         ArrowTransaction.version = uncompared  # type: ignore[method-assign]
     elif bug == "marks in a second commit":
 
-        def twice(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-            put(opened, entries, {}, info)
+        def twice(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            put(opened, change, {}, info)
             opened.handle.update_incremental()
-            put(opened, [], versions, info)
+            put(opened, Change(), versions, info)
 
         arrow_transaction._put = twice
     elif bug == "both attempts of a task":
 
-        def doubled(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-            put(opened, [*entries, *(_copied(each) for each in entries if isinstance(each, AddAction))], versions, info)
+        def doubled(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+            put(opened, replace(change, added=[*change.added, *map(_copied, change.added)]), versions, info)
 
-        def _copied(action: Any) -> Any:
+        def _copied(file: AddFile) -> AddFile:
             files, root = file_system(location, storage)
-            files.copy_file(f"{root}/{action.path}", f"{root}/again-{action.path}")
-            return replace(action, path=f"again-{action.path}")
+            files.copy_file(f"{root}/{file.path}", f"{root}/again-{file.path}")
+            return replace(file, path=f"again-{file.path}")
 
         arrow_transaction._put = doubled
     elif bug == "wrong statistics":
@@ -120,9 +119,9 @@ def main(arguments: list[str]) -> int:
     at = Gap(gap, fault)
     put = arrow_transaction._put
 
-    def watched(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    def watched(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
         at.reached("put")
-        put(opened, entries, versions, info)
+        put(opened, change, versions, info)
         at.reached("landed")
 
     arrow_transaction._put = watched

@@ -17,9 +17,10 @@ from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable, sentence
 from waltz_delta.engine.folds import Fold, Keyed
 from waltz_delta.engine.key_index import KeyIndex
-from waltz_delta.engine.rewrite import Rewritten, candidates, held_rows, rewrite
+from waltz_delta.engine.log_actions import Change
+from waltz_delta.engine.rewrite import candidates, held_rows, rewrite
 from waltz_delta.engine.row_checks import RowRefused
-from waltz_delta.engine.written_files import file_plan
+from waltz_delta.engine.written_files import added_file, file_plan
 from waltz_delta.errors import NotADeltaTable, SchemaMismatch
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 
@@ -76,16 +77,17 @@ class ArrowMerge:
     fold: Fold
     compression: str = "snappy"
 
-    def run(self, table: ArrowTable, opened: OpenedTable) -> Rewritten:
-        """Writes the files. Raises `KeyMoved`, `SchemaMismatch`, `NotRead` and the errors of pyarrow."""
+    def run(self, table: ArrowTable, opened: OpenedTable) -> Change:
+        """Writes the files; a commit after `opened` names them. Raises `KeyMoved`, `SchemaMismatch`, `NotRead` and the errors of pyarrow."""
         names: Sequence[str] = [field["name"] for field in opened.shape.schema["fields"]]
         index = KeyIndex(self.source, self.fold.keys)
         chosen = candidates(opened.living_files(), index)
         try:
             with _readable(table):
-                return rewrite(file_plan(table, opened.shape, names, self.compression), chosen, self.fold, index, self.source)
+                found = rewrite(file_plan(table, opened.shape, names, self.compression), chosen, self.fold, index, self.source)
         except RowRefused as error:
             raise SchemaMismatch(path=table.path, column=error.column, reason=error.reason) from None
+        return Change([added_file(each) for each in found.written], found.removed)
 
 
 @contextmanager

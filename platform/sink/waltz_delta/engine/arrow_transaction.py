@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
-import pyarrow as pa
 import pyarrow.compute as _pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -35,10 +34,10 @@ from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
-from waltz_delta.engine.living_files import OUTSIDE
+from waltz_delta.engine.living_files import OUTSIDE, living_files
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
-from waltz_delta.engine.written_files import WrittenFiles, added_file, delta_schema, write_rows
+from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_rows
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 from waltz_delta.marks.positions_log import TableLog
 
@@ -92,7 +91,7 @@ class ArrowTransaction:
         """What a MERGE must know of the table's files."""
         if self._base is None:
             return TableFiles(0, None)
-        found = pa.table(self._base.handle.get_add_actions())
+        found = living_files(self._base.handle)
         outside = pc.filter(found["path"], pc.match_substring_regex(found["path"], OUTSIDE))
         return TableFiles(pc.sum(found["size_bytes"]).as_py() or 0, outside[0].as_py() if len(outside) else None)
 
@@ -163,8 +162,8 @@ class ArrowTransaction:
         if self._base is None:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
-        entries = list(Change(written.added).entries(0)) if written is not None else []
-        return self._commit(self._base, lambda opened, named: _put(opened, entries, versions, named), info)
+        change = Change(written.added if written is not None else ())
+        return self._commit(self._base, lambda opened, named: _put(opened, change, versions, named), info)
 
     def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
         """Creates the table without rows, in one commit with the identifiers. Raises what `commit` raises; `Overtaken` if there is a table now."""
@@ -174,29 +173,25 @@ class ArrowTransaction:
 
     def merge(self, merge: ArrowMerge, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         """Merges rows and commits the identifiers with them, or alone if no row changes. Raises what `ArrowMerge.run` and `commit` raise."""
-        assert self._base is not None, "a table that rows are merged into exists"
-
-        def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
-            rewritten = merge.run(self._table, opened)
-            change = Change([added_file(file) for file in rewritten.written], rewritten.removed)
-            _put(opened, list(change.entries(int(time.time() * 1000))), versions, info)
-
-        info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
-        return self._commit(self._base, put, info)
+        return self._change(lambda opened: merge.run(self._table, opened), versions, query=query, batch=batch, metadata=metadata)
 
     def rewrite(self, change: Change, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         """Commits files that were written from files of the version that this transaction read, with the identifiers. Raises `Overtaken` also if one
         of the removed files is gone, and what `commit` raises."""
-        assert self._base is not None, "a table whose files are written again exists"
         removed = {file.path for file in change.removed}
 
-        def put(opened: OpenedTable, info: Mapping[str, Any]) -> None:
+        def still_there(opened: OpenedTable) -> Change:
             if not removed <= set(opened.living_files()["path"].to_pylist()):
                 raise Overtaken
-            _put(opened, list(change.entries(int(time.time() * 1000))), versions, info)
+            return change
 
+        return self._change(still_there, versions, query=query, batch=batch, metadata=metadata)
+
+    def _change(self, decided: Callable[[OpenedTable], Change], versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """`decided`: the change by the version after which it is committed."""
+        assert self._base is not None, "a table whose files are written again exists"
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
-        return self._commit(self._base, put, info)
+        return self._commit(self._base, lambda opened, named: _put(opened, decided(opened), versions, named), info)
 
     def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
         """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
@@ -257,7 +252,7 @@ class ArrowTransaction:
                 create_table_with_add_actions(
                     self._table.location,
                     Schema.from_json(json.dumps(written.shape.schema)),
-                    list(Change(written.added).entries(0)),
+                    Change(written.added).entries(),
                     mode="error",
                     partition_by=list(written.shape.partition_by),
                     configuration=dict(written.shape.properties),
@@ -296,12 +291,12 @@ def with_defaults(properties: Mapping[str, str], defaults: Mapping[str, str]) ->
     return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **properties}
 
 
-def _put(opened: OpenedTable, entries: Sequence[Any], versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`, if it does not exist. `entries`: files that it adds and removes."""
+def _put(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    """Creates the version after `opened`, if it does not exist."""
     from deltalake import Schema
 
     opened.handle.create_write_transaction(
-        list(entries),
+        change.entries(),
         mode="append",
         schema=Schema.from_json(opened.schema_text),
         partition_by=list(opened.shape.partition_by),

@@ -13,7 +13,6 @@ Never compact such a table by `deltalake` at the same time: its compaction does 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final  # Any: pyarrow has no types
@@ -27,11 +26,12 @@ from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable, sentence
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.compaction_plan import Bin, bins, target_bytes
-from waltz_delta.engine.file_statistics import indexed_leaves
 from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile, is_removable
-from waltz_delta.engine.parquet_files import FilePlan, write_files
+from waltz_delta.engine.parquet_files import write_files
 from waltz_delta.engine.row_checks import RowRefused, fitted
+from waltz_delta.engine.stored_rows import JULIAN
 from waltz_delta.engine.stores import file_system
+from waltz_delta.engine.written_files import file_plan
 from waltz_delta.errors import StoreUnavailable
 from waltz_log.loggers import get_logger
 
@@ -48,8 +48,6 @@ COMMIT_BYTES: Final = 1 << 30
 BATCH_BYTES: Final = 16 << 20
 """The size of the rows that are read at once, as the file has them without compression."""
 BATCH_ROWS_MAX: Final = 1 << 16
-_OLD_CALENDAR: Final = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
-"""Files with days and times by the calendar before 1582, which pyarrow does not convert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def _refusal(source: parquet.ParquetFile, shape: TableShape, rows: int | None) -
     footer, schema = source.metadata, _file_schema(shape)
     if rows is not None and rows != footer.num_rows:
         return f"it has {footer.num_rows} rows, and the table's log says {rows}"
-    if _OLD_CALENDAR & set(footer.metadata or {}):
+    if JULIAN & set(footer.metadata or {}):
         return "its days and times are by an old calendar"
     try:
         fitted(_as_schema(source.schema_arrow.empty_table(), schema, shape.partition_by), schema, ())
@@ -154,16 +152,8 @@ def _written(table: ArrowTable, shape: TableShape, given: Bin) -> list[AddFile]:
     """One file with the rows of the bin; none if it has no rows."""
     schema = _file_schema(shape)
     properties = {name.lower(): value for name, value in shape.properties.items()}
-    plan = FilePlan(
-        location=table.location,
-        storage=table.storage,
-        schema=schema,
-        required=frozenset(field["name"] for field in shape.schema["fields"] if not field["nullable"] and field["name"] in schema.names),
-        partition_by=(),
-        indexed=tuple(leaf for leaf in indexed_leaves(arrow_schema(shape.schema), shape.properties) if leaf[0] in schema.names),
-        compression=COMPRESSIONS.get(properties.get(COMPRESSION, "").lower(), "snappy"),
-        write_id=uuid.uuid4().hex,
-    )
+    compression = COMPRESSIONS.get(properties.get(COMPRESSION, "").lower(), "snappy")
+    plan = replace(file_plan(table, shape, schema.names, compression), partition_by=())
     counted = [0]
     found = [row for batch in write_files(plan, _rows(table, shape, given, counted), task=0, attempt=0) for row in batch.to_pylist()]
     added = [AddFile(row["path"], row["size"], given.partition_values, row["modified_ms"], row["statistics"]) for row in found]

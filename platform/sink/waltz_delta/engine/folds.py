@@ -30,6 +30,7 @@ __all__ = [
     "last_of_each",
     "newest_of",
     "order",
+    "order_names",
     "overtaken",
     "place_in",
     "refuse_moved",
@@ -139,14 +140,14 @@ def refuse_moved(path: str, held: Keyed, batch: Keyed) -> None:
 
 def newest_of(rows: Keyed, sequence: str) -> Codes:
     """The numbers of the rows that are the newest of their keys."""
-    sort = np.lexsort((*reversed(order([rows.rows.column(name) for name in _order_of(rows.rows, sequence)])), rows.codes))
+    sort = np.lexsort((*reversed(order([rows.rows.column(name) for name in order_names(rows.rows, sequence)])), rows.codes))
     return sort[last_of_each(rows.codes[sort])]
 
 
 def overtaken(later: Keyed, rows: Keyed, sequence: str) -> Flags:
     """Which rows are older than one of `later` with their key. Of equal ones none is older."""
     number = rows.rows.num_rows
-    names = _order_of(rows.rows, sequence)
+    names = order_names(rows.rows, sequence)
     columns = order([together(rows.rows, later.rows, name) for name in names])
     codes = np.concatenate([rows.codes, later.codes])
     is_row = np.arange(len(codes)) < number
@@ -158,5 +159,6 @@ def overtaken(later: Keyed, rows: Keyed, sequence: str) -> Flags:
     return np.asarray(last[rows.codes] > place[:number])
 
 
-def _order_of(rows: Any, sequence: str) -> list[str]:
+def order_names(rows: Any, sequence: str) -> list[str]:
+    """The columns that decide which of two rows of a key is newer, the most important one first."""
     return list(dict.fromkeys([sequence, *place_in(rows)]))

@@ -9,7 +9,8 @@ Source: Delta's PROTOCOL.md, "Add File and Remove File", and what `deltalake` 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final  # Any: `deltalake` has no types
 from urllib.parse import quote, unquote
@@ -54,12 +55,14 @@ class Change:
     removed: Sequence[RemoveFile] = ()
     data_change: bool = True
 
-    def entries(self, now_ms: int) -> Iterator[Any]:
-        """As `deltalake` commits them."""
+    def entries(self) -> list[Any]:
+        """As `deltalake` commits them now."""
         from deltalake.transaction import AddAction, RemoveAction
 
+        now_ms, found = int(time.time() * 1000), list[Any]()
         for gone in self.removed:
             assert is_removable(gone.path), gone.path
-            yield RemoveAction(unquote(gone.path), self.data_change, now_ms, gone.size, dict(gone.partition_values))
+            found.append(RemoveAction(unquote(gone.path), self.data_change, now_ms, gone.size, dict(gone.partition_values)))
         for new in self.added:
-            yield AddAction(new.path, new.size, dict(new.partition_values), new.modified_ms, self.data_change, new.statistics)
+            found.append(AddAction(new.path, new.size, dict(new.partition_values), new.modified_ms, self.data_change, new.statistics))
+        return found

@@ -14,7 +14,21 @@ from typing import Any  # Any: pyarrow has no types
 import numpy as np
 import pyarrow as pa
 
-from waltz_delta.engine.folds import AT, DELETES, PLACE, Both, Flags, Folded, Keyed, last_of_each, order, place_in, refuse_moved, together
+from waltz_delta.engine.folds import (
+    AT,
+    DELETES,
+    PLACE,
+    Both,
+    Flags,
+    Folded,
+    Keyed,
+    last_of_each,
+    order,
+    order_names,
+    place_in,
+    refuse_moved,
+    together,
+)
 from waltz_delta.engine.key_index import ABSENT, Codes
 from waltz_delta.marks.batch import TRANSACTION_ID
 
@@ -63,9 +77,8 @@ class Newest:
         return Folded(keep, self._added(combined, schema, sort, replaced, deletes))
 
     def _order(self, held: Any, batch: Any) -> list[Any]:
-        names = dict.fromkeys([self.sequence, *place_in(batch)])
         is_held = np.concatenate([np.ones(held.num_rows, dtype=np.int8), np.zeros(batch.num_rows, dtype=np.int8)])
-        return [*(together(held, batch, name) for name in names), pa.array(is_held)]
+        return [*(together(held, batch, name) for name in order_names(batch, self.sequence)), pa.array(is_held)]
 
     def _added(self, both: Keyed, schema: pa.Schema, sort: Codes, replaced: Codes, deletes: Flags) -> Any:
         """`sort`: all rows by key and age. `replaced`: of each key that changes, the row of the batch that is the newest."""

@@ -17,9 +17,10 @@ import pyarrow.parquet as parquet
 from waltz_delta.engine.log_actions import RemoveFile, is_removable
 from waltz_delta.engine.partition_values import scalar_text
 
-__all__ = ["NotRead", "StoredFile", "row_groups"]
+__all__ = ["JULIAN", "NotRead", "StoredFile", "row_groups"]
 
-_JULIAN: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+JULIAN: Final = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
+"""Names in the metadata of a file whose days and times before 1582 are by the old calendar, which pyarrow does not convert."""
 
 
 class NotRead(Exception):
@@ -47,8 +48,8 @@ def row_groups(files: Any, root: str, stored: StoredFile, schema: pa.Schema) -> 
     wanted columns. Raises `NotRead`."""
     with files.open_input_file(f"{root}/{unquote(stored.path)}") as source:
         file = parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
-        if found := next((name for name in _JULIAN if name in (file.schema_arrow.metadata or {}) or name in (file.metadata.metadata or {})), None):
-            raise NotRead(f"the file {stored.path} has days or times of the Julian calendar ({found.decode()})")
+        if found := JULIAN & set(file.metadata.metadata or {}):
+            raise NotRead(f"the file {stored.path} has days or times of the Julian calendar ({min(found).decode()})")
         there = {name for name in file.schema_arrow.names if name in schema.names}
         for number in range(file.num_row_groups):
             rows = file.read_row_group(number, columns=[name for name in schema.names if name in there])

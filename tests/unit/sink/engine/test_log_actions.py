@@ -32,15 +32,15 @@ def test_deltalake_writes_the_path_of_a_removed_file_as_the_log_has_it(tmp_path:
     paths = [f"x{letter}y" for letter in LETTERS if is_removable(f"x{letter}y")]
     paths += [f"x%{ord(letter):02X}y" for letter in LETTERS[:95] if is_removable(f"x%{ord(letter):02X}y")]
     assert len(paths) == 95, "each ASCII letter as it is, or escaped"
-    entries = Change(removed=[RemoveFile(path, 1, {}) for path in paths]).entries(1)
-    table.create_write_transaction(list(entries), mode="append", schema=table.schema(), partition_by=[])
+    entries = Change(removed=[RemoveFile(path, 1, {}) for path in paths]).entries()
+    table.create_write_transaction(entries, mode="append", schema=table.schema(), partition_by=[])
     assert [each["path"] for each in actions(tmp_path, 1, "remove")] == paths
 
 
 def test_a_path_that_deltalake_would_escape_otherwise_is_not_removed() -> None:
     assert [path for path in ("p=ü/f", "p=a b/f", "p=%zz/f", "p=%2f/f", "p=a%2Fb/f") if is_removable(path)] == []
     with pytest.raises(AssertionError):
-        list(Change(removed=[RemoveFile("p=ü/f", 1, {})]).entries(1))
+        Change(removed=[RemoveFile("p=ü/f", 1, {})]).entries()
 
 
 @pytest.mark.parametrize("value", ["a b", "50%", "ü", "\U0001f600", "a/b", "a:b", "plain", '"', "%2F", "{x}"])
