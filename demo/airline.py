@@ -1,4 +1,4 @@
-"""The run from start to end: a cluster, two Spark jobs, three dispatchers. Then the tables catch up, everything stops, and the checks run.
+"""The run from start to end: a cluster, a Spark job for two tables, three dispatchers. Then the tables catch up, everything stops, and the checks run.
 
 Decides only when each part starts and stops. The applications, the jobs and the cluster are those that a user would run, each in its own process.
 """
@@ -37,7 +37,7 @@ PARTITIONS = 4
 LOOP_INTERVAL_S = 0.25
 
 YEAR_S = 75.0
-"""Duration of the year 2013: each airport receives a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark jobs a part of two
+"""Duration of the year 2013: each airport receives a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark job a part of two
 cores, so that one can watch the tables follow. Without a pace the log uses twice as much, and the tables follow later."""
 
 OPENING_FLIGHTS = 300
@@ -57,7 +57,7 @@ class Options:
     """Only the first flights of each airport: a short run."""
     year_s: float = YEAR_S
     secure: bool = False
-    """Mutual TLS on every connection. Dispatchers are applications, the Spark jobs are readers."""
+    """Mutual TLS on every connection. Dispatchers are applications, the Spark job is a reader."""
     keep: bool = False
     """Serves the web console, which stays with the cluster until Ctrl-C."""
 
@@ -80,16 +80,16 @@ class _Run:
         self._children = children
         self._watch = watch
         self._display = display
-        self._jobs: dict[str, Child] = {}
+        self._job: Child | None = None
+        """None: killed, and not started again yet."""
         self._killed: set[str] = set()
 
     def fly(self) -> float:
         """Everything up to the stopped jobs; returns for how many seconds the dispatchers ran."""
-        for table in TABLES:
-            self._start_job(table)
-        while not all(job.said(READY) for job in self._jobs.values()):  # earlier flights would only pile up
+        self._start_job()
+        while self._job is not None and self._job.said(READY) < len(TABLES):  # earlier flights would only pile up
             self._step("Spark starts")
-        self._announce("both Spark jobs are ready, the dispatchers append the first flights")
+        self._announce("both pipelines are ready, the dispatchers append the first flights")
         began_s = self._watch.elapsed_s
         opening = min(OPENING_FLIGHTS, self._options.limit or OPENING_FLIGHTS)
         first = [self._start_dispatcher(airport, 0, opening) for airport in AIRPORTS]
@@ -107,17 +107,15 @@ class _Run:
         while not (plan.finished and self._watch.caught_up):
             self._step("tables catch up", plan)
         self._announce("both tables have reached the high-water marks")
-        for job in self._jobs.values():
-            job.terminate()
-        for job in self._jobs.values():
-            job.wait()
+        if self._job is not None:
+            self._job.terminate()
+            self._job.wait()
         return took_s
 
     def _step(self, phase: str, plan: FaultPlan | None = None) -> None:
         """Polls everything once. A part that ended without being killed by us is a failure, even if the others could continue."""
-        for job in self._jobs.values():
-            if not job.check():
-                raise ChildFailed(f"{job.name} ended by itself; the end of {job.log}:\n{job.last_words()}")
+        if self._job is not None and not self._job.check():
+            raise ChildFailed(f"{self._job.name} ended by itself; the end of {self._job.log}:\n{self._job.last_words()}")
         for name in sorted(set(self._cluster.ended) - self._killed):
             raise ChildFailed(f"{name} ended by itself: {self._cluster.how_ended(name)}")
         self._watch.poll()
@@ -129,11 +127,11 @@ class _Run:
     def _announce(self, what: str) -> None:
         self._display.event(self._watch.elapsed_s, what)
 
-    def _start_job(self, table: str) -> None:
+    def _start_job(self) -> None:
         environment = submit_environment(cluster=self._cluster.cluster, directory=self._options.directory)
-        environment |= self._cluster.variables("reader", table.replace("_", "-"))
-        metrics = metrics_file(self._options.directory, table) if self._options.keep else None
-        self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table, metrics), environment=environment)
+        environment |= self._cluster.variables("reader", "spark")
+        metrics = metrics_file(self._options.directory) if self._options.keep else None
+        self._job = self._children.start("spark", submit_command(metrics), environment=environment)
 
     def _start_dispatcher(self, airport: str, skip: int, limit: int | None) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}", f"--year={self._options.year_s}"]
@@ -151,19 +149,14 @@ class _Run:
             self._killed.discard(name)
 
         def kill_driver() -> None:
-            self._jobs.pop(FLIGHT_LEGS).kill()
+            if self._job is not None:
+                self._job.kill()
+            self._job = None
 
         return [
             Fault("storage-1", 0.25, lambda: kill("storage-1"), lambda: start("storage-1"), 5.0),
             Fault("server-0", 0.45, lambda: kill("server-0"), lambda: start("server-0"), 5.0),
-            Fault(
-                f"the Spark driver of {FLIGHT_LEGS}",
-                0.65,
-                kill_driver,
-                lambda: self._start_job(FLIGHT_LEGS),
-                1.0,
-                worthwhile=lambda: self._watch.rows(FLIGHT_LEGS) > 0,
-            ),
+            Fault("the Spark driver", 0.65, kill_driver, self._start_job, 1.0, worthwhile=lambda: self._watch.rows(FLIGHT_LEGS) > 0),
         ]
 
 
@@ -175,7 +168,7 @@ def run(options: Options, console: Console) -> bool:
     archive = flights_archive()
     started_s = time.monotonic()
     console.print(
-        f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, two Spark jobs; all in {_shown(directory)}"
+        f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, a Spark job; all in {_shown(directory)}"
     )
     with (
         LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2, secure=options.secure) as cluster,
@@ -183,7 +176,7 @@ def run(options: Options, console: Console) -> bool:
     ):
         os.environ.update(cluster.variables("operator", "demo"))
         if cluster.secure:
-            roles = "the dispatchers are applications, the Spark jobs are readers, the demo is an operator"
+            roles = "the dispatchers are applications, the Spark job is a reader, the demo is an operator"
             console.print(f"Every connection of the cluster uses mutual TLS: {roles}.")
         _create_topic(cluster.cluster)
         if options.keep:
@@ -250,7 +243,7 @@ def _what_next(console: Console, options: Options) -> None:
         ("the same while a storage node, a server and a Spark driver are killed", "make demo FAULTS=1"),
         ("the same with pages to look at, while it runs and afterwards", "make demo KEEP=1"),
         ("SQL on the tables, in Spark", f"PATH=.venv/bin:$PATH spark-sql --properties-file conf/spark-defaults.conf -e '{sql}'"),
-        ("what a job was told to do", "less demo/pipelines/aircraft.yaml"),
+        ("what the job was told to do for a table", "less demo/pipelines/aircraft.yaml"),
         ("the commits that filled a table", f".venv/bin/python -c 'from deltalake import DeltaTable as T; print(T(\"{table}\").history(3))'"),
         ("the application: append, conflict, read on, append again", "less demo/dispatcher.py"),
     ):

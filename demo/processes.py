@@ -116,9 +116,9 @@ class Child:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def said(self, word: str) -> bool:
-        """Whether a line of its output begins with the word."""
-        return self.log.exists() and any(line.startswith(word) for line in self.log.read_text(errors="replace").splitlines())
+    def said(self, word: str) -> int:
+        """How many lines of its output begin with the word."""
+        return sum(line.startswith(word) for line in self.log.read_text(errors="replace").splitlines()) if self.log.exists() else 0
 
     def check(self) -> bool:
         """True while the child runs, False after it ended with code 0. Raises `ChildFailed` if it ended otherwise."""

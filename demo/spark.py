@@ -1,5 +1,5 @@
-"""The two Spark jobs of the demo, submitted as a user would: `flight_legs` gets a row per transaction, `aircraft` a row per tail number.
-`demo/pipelines` declares them."""
+"""The Spark job of the demo, submitted as a user would. It runs the two pipelines of `demo/pipelines`: `flight_legs` gets a row per transaction,
+`aircraft` a row per tail number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 from demo.processes import ROOT
 
-__all__ = ["AIRCRAFT", "FLIGHT_LEGS", "READY", "metrics_file", "submit_command", "submit_environment"]
+__all__ = ["AIRCRAFT", "FLIGHT_LEGS", "PIPELINES", "READY", "metrics_file", "submit_command", "submit_environment"]
 
 FLIGHT_LEGS = "flight_legs"
 AIRCRAFT = "aircraft"
+PIPELINES = ROOT / "demo" / "pipelines"
 
 DRIVER_MEMORY = "1g"
 JAVA_OPTIONS = "-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -21,26 +22,25 @@ JAVA_OPTIONS = "-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStop
 76 processor seconds for the whole of `aircraft`). A job that runs for days should leave both on."""
 
 READY = "ready "
-"""Prefix of a job's first line, printed when its query runs."""
+"""Prefix of the line that the job prints for each pipeline when its query runs."""
 
 
-def metrics_file(directory: Path, table: str) -> Path:
-    """Where the job that fills `table` writes its metrics."""
-    return directory / "logs" / f"{table}.prom"
+def metrics_file(directory: Path) -> Path:
+    """Where the job writes its metrics."""
+    return directory / "logs" / "spark.prom"
 
 
-def submit_command(table: str, metrics: Path | None = None) -> list[str]:
-    """The spark-submit command that fills `table` (`FLIGHT_LEGS` or `AIRCRAFT`), in the environment of `submit_environment`. `metrics`: the file to
-    write the job's metrics to."""
+def submit_command(metrics: Path | None = None) -> list[str]:
+    """The spark-submit command that fills both tables, in the environment of `submit_environment`. `metrics`: the file to write metrics to."""
     return [
         _spark_submit(),
         f"--properties-file={ROOT / 'conf' / 'spark-defaults.conf'}",
-        f"--name={table}",
+        "--name=airline",
         "--master=local[2]",
         f"--driver-memory={DRIVER_MEMORY}",
         f"--driver-java-options={JAVA_OPTIONS}",
         str(ROOT / "jobs" / "ingest.py"),
-        f"--pipeline={ROOT / 'demo' / 'pipelines' / f'{table}.yaml'}",
+        f"--pipeline={PIPELINES}",
         *([] if metrics is None else [f"--metrics-file={metrics}"]),
     ]
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from demo.processes import ROOT, Child, ChildFailed, Children
-from demo.spark import AIRCRAFT, FLIGHT_LEGS, metrics_file, submit_environment
+from demo.processes import Child, ChildFailed, Children
+from demo.spark import PIPELINES, metrics_file, submit_environment
 
 __all__ = ["keep_until_interrupted", "start_web_console"]
 
@@ -19,8 +19,8 @@ PAUSE_S = 0.2
 
 def start_web_console(children: Children, cluster: str, directory: Path) -> tuple[Child, str]:
     """The console's process and its address. Raises `ChildFailed` if it does not serve in time."""
-    command = [sys.executable, "-m", "waltz_log.cli", "console", cluster, "--listen=127.0.0.1:0", f"--pipelines={ROOT / 'demo' / 'pipelines'}"]
-    command += [f"--pipeline-metrics={metrics_file(directory, table)}" for table in (FLIGHT_LEGS, AIRCRAFT)]
+    command = [sys.executable, "-m", "waltz_log.cli", "console", cluster, "--listen=127.0.0.1:0", f"--pipelines={PIPELINES}"]
+    command += [f"--pipeline-metrics={metrics_file(directory)}"]
     child = children.start("console", command, environment=submit_environment(cluster=cluster, directory=directory))
     until = time.monotonic() + START_TIMEOUT_S
     while child.check() and time.monotonic() < until:

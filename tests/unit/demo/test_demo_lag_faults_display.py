@@ -17,7 +17,7 @@ from demo.lag import LagClock, committed, table_marks
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
 from demo.watch import last_counts
-from waltz_delta.pipelines.pipeline_file import load_pipeline
+from waltz_delta.pipelines.pipeline_file import load_pipeline, pipeline_files
 from waltz_log.errors import InvalidSetting
 
 
@@ -132,12 +132,13 @@ def test_the_queries_run_and_agree_on_right_tables(tmp_path: Path) -> None:
     assert "N1" in output.getvalue()
 
 
-def test_the_jobs_are_submitted_with_their_own_table_and_checkpoint(tmp_path: Path) -> None:
+def test_each_table_has_a_pipeline_with_a_checkpoint_of_its_own(tmp_path: Path) -> None:
     environment = submit_environment(cluster="127.0.0.1:1/x", directory=tmp_path)
-    for table, mode in ((FLIGHT_LEGS, "append"), (AIRCRAFT, "upsert")):
-        *_, job, argument = submit_command(table)
-        assert job.endswith("jobs/ingest.py")
-        pipeline = load_pipeline(Path(argument.removeprefix("--pipeline=")), environment)
+    *_, job, argument = submit_command()
+    assert job.endswith("jobs/ingest.py")
+    files = pipeline_files([Path(argument.removeprefix("--pipeline="))])
+    for file, (table, mode) in zip(files, ((AIRCRAFT, "upsert"), (FLIGHT_LEGS, "append")), strict=True):
+        pipeline = load_pipeline(file, environment)
         assert (pipeline.name, pipeline.options.cluster, pipeline.checkpoint) == (table, "127.0.0.1:1/x", f"{tmp_path}/checkpoints/{table}")
         (output,) = pipeline.outputs
         assert (output.target.table, output.target.mode) == (f"{tmp_path}/tables/{table}", mode)
