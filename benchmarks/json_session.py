@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyspark_waltz.range_rows import transactions_schema
 from waltz_delta.landing.landing import Landing
 from waltz_delta.settings import LandingSettings
 from waltz_log.client.inspection.inspect import ClusterInspector
@@ -49,7 +50,7 @@ class Session:
         return {f"{name}TransactionIds": json.dumps({str(p): place for p in range(self.partitions)}) for name, place in at.items()}
 
     def options(self, landing: Landing | None, **more: str) -> dict[str, str]:
-        return {"cluster": self.cluster, **more, **(landing.decoding_options(self.spark) if landing is not None else {})}
+        return {"cluster": self.cluster, **more, **({"mode": "ranges"} if landing is not None else {})}
 
     def parsed(self, rows: DataFrame) -> DataFrame:
         return rows.select(*LOG_COLUMNS, f.from_json(f.col("data").cast("string"), self.columns).alias("value")).select(*LOG_COLUMNS, "value.*")
@@ -68,7 +69,7 @@ def append_own(session: Session, folder: Path, options: Mapping[str, str]) -> tu
 def append_ours(session: Session, folder: Path, options: Mapping[str, str]) -> tuple[int, float]:
     landing = session.landing(folder / "table")
     rows = session.spark.readStream.format("waltz").options(**session.options(landing, **options)).load()
-    landing.prepare(session.spark, rows.schema, str(folder / "checkpoint"))
+    landing.prepare(session.spark, transactions_schema(rows.schema), str(folder / "checkpoint"))
     return _run(rows.writeStream.foreachBatch(landing), folder)
 
 

@@ -1,4 +1,4 @@
-"""The run from start to end: a cluster, a Spark job for two tables, three dispatchers. Then the tables catch up, everything stops, and the checks run.
+"""The run from start to end: a cluster, a Spark job for two tables, three dispatchers. Then the tables catch up, all stops, and the checks run.
 
 Decides only when each part starts and stops. The applications, the jobs and the cluster are those that a user would run, each in its own process.
 """
@@ -167,9 +167,7 @@ def run(options: Options, console: Console) -> bool:
     (directory / "logs").mkdir()
     archive = flights_archive()
     started_s = time.monotonic()
-    console.print(
-        f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, a Spark job; all in {_shown(directory)}"
-    )
+    console.print(f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, a Spark job; all in {_shown(directory)}")
     with (
         LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2, secure=options.secure) as cluster,
         Children(directory / "logs") as children,

@@ -206,7 +206,6 @@ def test_the_first_batch_of_a_table_that_it_creates_with_constraints_is_judged_t
     declared = settings(tmp_path, "all").model_dump()
     declared["outputs"][0]["target"]["properties"] = {"delta.constraints.few": "n < 5"}
     landing = Landing(LandingSettings.model_validate(declared), KEY)
-    assert landing.decoding_options(spark) == {}, "a letter needs the data"
     landing.write(rows(spark, 0, ("a", 1), ("b", 9)))
     assert held(spark, tmp_path / "all") == [("a", 1)]
     assert letters(spark, tmp_path) == [("all", 1, b'{"k": "b", "n": 9}', FEW)]
@@ -261,21 +260,6 @@ def test_all_rows_of_a_transaction_go_with_the_one_that_violates(spark: Any, tmp
     assert held(spark, tmp_path / "all") == [("1", 1), ("3", 3), ("4", 4)]
     assert [(each[1], each[3]) for each in letters(spark, tmp_path)] == [(1, FEW)]
     assert landing.statistics().dead_letters == 1
-
-
-def test_a_source_that_decodes_is_not_asked_to_where_a_letter_would_need_the_data(spark: Any, tmp_path: Path) -> None:
-    landing = Landing(settings(tmp_path, "all"), KEY)
-    assert landing.decoding_options(spark).keys() == {"columns", "decode", "timeZone"}
-    place = ("0 AS partition", "id AS transaction_id", "now() AS timestamp", "1 AS header")
-    decoded = spark.range(4, 6).selectExpr(*place, "'a' AS k", "int(id) AS n", "CAST(NULL AS BINARY) AS data", "CAST(NULL AS STRING) AS problem")
-    landing.write(decoded.where("n < 5"))
-    constrain(spark, tmp_path / "all", "few", "n < 5")
-    with pytest.raises(RuntimeError, match="the next start has the sink decode") as raised:
-        landing.write(decoded)
-    assert not Failure.of(raised.value).final
-    assert spark.read.format("delta").load(str(tmp_path / "all")).count() == 1
-    assert Landing(settings(tmp_path, "all"), KEY).decoding_options(spark) == {}
-    assert Landing(settings(tmp_path, "all", letters=False), KEY).decoding_options(spark) != {}, "it ends at the transaction, and needs no data"
 
 
 def test_an_audit_misses_what_has_no_letter_and_nothing_that_has_one(spark: Any, tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ class _Try:
         self._decoder = decoder
         self._filler, self._takeovers = _since(table, cluster)
         self.ready = self.letters if self._takeovers else self.letters.where(_passed(spark, sink, cluster))
-        self._settled = decoder.settled(self.ready)
+        self._held = decoder.settled(self.ready)
+        self._settled = self.ready if self._held is None else self._held
         self._judged = ConstrainedOutput(decoder).judged(decoder.good(self._settled), table)
         self.bad = reduce(DataFrame.unionByName, [frame.select(*PLACE, PROBLEM) for frame in self._bad()])
         self.decoded = self.ready.select(*PLACE).join(self.bad, PLACE, "left_anti")
@@ -166,8 +167,8 @@ class _Try:
     def release(self) -> None:
         if self._judged is not None:
             self._judged.release()
-        if self._settled is not self.ready:
-            internal.release_held_rows(self._settled)
+        if self._held is not None:
+            internal.release_held_rows(self._held)
 
     def land(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> None:
         """Lands those that decode, by the sink of the cluster that fills the table now, among the rows of their own cluster."""

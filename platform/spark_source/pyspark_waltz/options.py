@@ -62,7 +62,12 @@ _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 OPTIONS: Final = (
     Option("cluster", "required", _ALL, "log servers of the cluster, `host:port[,host:port]`; one that answers is enough"),
     Option("clusterKey", "any", _ALL, "key of the cluster, as `waltz cluster status` shows it; an address of another cluster is refused"),
-    Option("mode", "`data`", _ALL, "`metadata`: one row for each log partition, with its marks, owner and replicas"),
+    Option(
+        "mode",
+        "`data`",
+        _ALL,
+        "`metadata`: one row for each log partition, with its marks, owner and replicas; `ranges`: one for each task, for sinks",
+    ),
     Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`, only those of the topics"),
     Option("topic", "none", _ALL, "topics to read, `namespace/name`, separated by commas; adds the columns `topic` and `key`"),
     Option("topicPattern", "none", _ALL, "the same for all topics whose whole name matches this regular expression, also later ones"),
@@ -153,6 +158,7 @@ class SourceOptions:
     compacted: bool = False
     principal: str = ""
     metadata_mode: bool = False
+    ranges_mode: bool = False
     decode: DecodeSettings | None = None
     keep_undecodable: bool = True
     time_zone: str = "UTC"
@@ -173,6 +179,7 @@ class SourceOptions:
             raise InvalidSetting(
                 name="startingTransactionIdsByTimestampStrategy", reason="does nothing without a timestamp to start at", nearest=None
             )
+        mode = _word(values, "mode", ("data", "metadata", "ranges"))
         found = cls(
             cluster=values["cluster"].strip(),
             cluster_key=_key(values),
@@ -192,7 +199,8 @@ class SourceOptions:
             topic_pattern=parse_topic_pattern(values["topicPattern"]) if "topicPattern" in values else None,
             compacted=_truth(values, "compacted", default=False),
             principal=check_principal(values["principal"].strip()) if "principal" in values else "",
-            metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
+            metadata_mode=mode == "metadata",
+            ranges_mode=mode == "ranges",
             decode=_decoding(values),
             keep_undecodable=_word(values, "undecodable", ("keep", "fail")) == "keep",
             time_zone=values.get("timeZone", "UTC").strip(),
@@ -202,6 +210,7 @@ class SourceOptions:
         found._check_order()
         found._check_topics()
         found._check_decoding()
+        found._check_ranges()
         found._check_named_topics()
         return found
 
@@ -228,6 +237,12 @@ class SourceOptions:
             raise InvalidSetting(name="columns", reason="cannot be combined with compacted=true: a tombstone is not JSON", nearest=None)
         if self.filter_pushdown:
             raise InvalidSetting(name="columns", reason="cannot be combined with filterPushdown: filters know the log's columns only", nearest=None)
+
+    def _check_ranges(self) -> None:
+        if self.ranges_mode:
+            for name, given in (("columns", self.decode is not None), ("filterPushdown", self.filter_pushdown)):
+                if given:
+                    raise InvalidSetting(name=name, reason="does nothing with mode=ranges: its rows hold no transactions", nearest=None)
 
     def _check_named_topics(self) -> None:
         """Refuses a topic in JSON that the options never read. Whether the topic exists is checked later."""

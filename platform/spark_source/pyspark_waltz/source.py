@@ -26,6 +26,7 @@ from pyspark_waltz.offsets import BEHIND, Extent, Offset, batch_starts, by_name,
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
 from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backward, resolve, times_needed, view_end
 from pyspark_waltz.positions import LATEST, Positions, Times
+from pyspark_waltz.range_rows import range_row, ranges_schema, transactions
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
 from pyspark_waltz.tasks import LogRange, ViewRange
 from pyspark_waltz.worker_heap import task_begins
@@ -74,9 +75,13 @@ class DefaultSource(DataSource):
         return found
 
     def schema(self) -> StructType | str:
-        """The columns of a read: `SCHEMA`, with the columns that `includeMetadata` or topics add, or `METADATA_SCHEMA` with `mode=metadata`. With
-        `columns`, those of `decoded_reads`."""
+        """The columns of a read: `SCHEMA`, with the columns that `includeMetadata` or topics add, or `METADATA_SCHEMA` with `mode=metadata`,
+        `ranges_schema` with `mode=ranges`. With `columns`, those of `decoded_reads`."""
+        if self.parsed.ranges_mode and self._table:
+            raise InvalidSetting(name="mode", reason="cannot be ranges for a table: a query would read no transactions", nearest=None)
         log = self.log_columns()
+        if self.parsed.ranges_mode:
+            return ranges_schema(log)
         if self._table:
             if self.parsed.decode is not None:
                 raise InvalidSetting(name="columns", reason="cannot be an option of a table: create a view over a read with columns", nearest=None)
@@ -86,7 +91,7 @@ class DefaultSource(DataSource):
         return decoded_schema(log, self.parsed.decode.columns or "", keep=self.parsed.keep_undecodable)
 
     def log_columns(self) -> StructType:
-        """The columns of the log, or of the metadata, without decoding."""
+        """The columns of transactions, or of the metadata, without decoding."""
         if self.parsed.metadata_mode:
             return METADATA_SCHEMA
         return schema_of(include_metadata=self.parsed.include_metadata, by_topic=self.parsed.by_topic)
@@ -186,20 +191,12 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
     return Span(p, checked[p], span.last)
 
 
-def _read(partition: InputPartition, decoding: Decoding | None) -> Iterator[pa.RecordBatch]:
+def _read(partition: InputPartition, source: DefaultSource) -> Iterator[pa.RecordBatch]:
     task_begins()
-    found = _undecoded(partition)
-    return found if decoding is None else decoding.decoded(found)
-
-
-def _undecoded(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, ViewRange):
-        from pyspark_waltz.view_reads import read_view
-
-        return read_view(partition)
-    from pyspark_waltz.ranges import read_range
-
-    return read_range(partition) if isinstance(partition, LogRange) else iter(())
+    if source.parsed.ranges_mode:
+        return iter((range_row(partition),))
+    found = transactions(partition)
+    return found if source.decoding is None else source.decoding.decoded(found)
 
 
 def _names(view: LogView) -> dict[int, TopicOf]:
@@ -264,7 +261,7 @@ class _BatchReader(DataSourceReader):
         return {p: (max(low, froms.get(p, low)), min(high, untils.get(p, high + 1) - 1)) for p, (low, high) in wanted.items()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._source.decoding)
+        return _read(partition, self._source)
 
 
 class _FilteringReader(_BatchReader):
@@ -346,7 +343,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _plan(self._source.parsed, log, spans, Pushed(), until.topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._source.decoding)
+        return _read(partition, self._source)
 
     def stop(self) -> None:
         if self._view is not None:

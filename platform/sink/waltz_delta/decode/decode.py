@@ -17,13 +17,15 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_waltz.decode.declarations import check_names
 from pyspark_waltz.decode.formats import own_columns, read_schema
-from waltz_delta.decode.decode_worker import decode_in_workers
+from waltz_delta.decode.decode_worker import decode_in_workers, decoding_plan
+from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.row_checks import Checks
+from waltz_delta.decode.transactions import Transactions
 from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "raised", "refuse", "shape"]
+__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "plan_of", "project", "raised", "refuse", "shape"]
 
 NO_CHECKS = Checks()
 VALUE = "_waltz_value"
@@ -31,20 +33,33 @@ UNDECODABLE = "waltz_delta: does not decode: "
 """Prefix of the error of a query over undecodable data, if nothing else was declared."""
 
 
-def decode(rows: DataFrame, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:
+def decode(rows: DataFrame | Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:
     """The columns of the log, those of the data, `DATA` (of what does not decode) and `PROBLEM`. With the keys of `checks`, JSON has
-    `MISSING` and `MISSING_KEY` too."""
+    `MISSING` and `MISSING_KEY` too. `rows`: transactions, as the source gives them, or as an output selects them."""
+    given = rows if isinstance(rows, Transactions) else Transactions.of(rows)
     if settings.format == "bytes":
-        return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
-    kept = [name for name in rows.columns if name != "data"]
+        return given.rows().withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
+    kept, found, narrowed, schema = _declaration(given, settings, checks)
+    return decode_in_workers(given, kept, found, settings, narrowed, schema)
+
+
+def plan_of(rows: Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DecodingPlan:
+    """How workers decode, in a format other than `bytes`."""
+    kept, found, narrowed, schema = _declaration(rows, settings, checks)
+    return decoding_plan(rows, kept, found, settings, narrowed, schema)
+
+
+def _declaration(rows: Transactions, settings: DecodeSettings, checks: Checks) -> tuple[list[str], StructType, Checks, bytes | None]:
+    """The columns of the log that are kept, the columns of the data, the checks of workers, and the schema of the data if it has one."""
+    kept = [name for name in rows.schema.names if name != "data"]
     schema = read_schema(settings)
-    found = declared_columns(rows.sparkSession, settings) if schema is None else own_columns(settings, schema)
+    found = declared_columns(rows.frame.sparkSession, settings) if schema is None else own_columns(settings, schema)
     check_names(settings, found)
     _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
     wanted = {name.lower() for name in checks.unstorable}
     texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
     keys = checks.keys if settings.format == "json" else None  # the others know themselves what is required
-    return decode_in_workers(rows, kept, found, settings, Checks(keys, tuple(texts)), schema)
+    return kept, found, Checks(keys, tuple(texts)), schema
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:

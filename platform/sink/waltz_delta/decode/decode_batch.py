@@ -17,7 +17,6 @@ from pyspark_waltz.decode.read_batches import data_of_problems
 from pyspark_waltz.decode.required import find_missing
 from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.row_checks import UNSTORED
-from waltz_delta.marks.batch import DATA
 
 __all__ = ["BatchDecoder"]
 
@@ -32,8 +31,8 @@ class BatchDecoder:
         self._decoder = make_decoder(plan.declared, arrow, plan.settings, plan.zone, plan.schema)
 
     def decode(self, batch: Any) -> Any:
-        """A record batch of the result. The values of a transaction with a problem mean nothing."""
-        data, count = batch.column(DATA), batch.num_rows
+        """A record batch of the result, from one with the kept columns and `data`. The values of a transaction with a problem mean nothing."""
+        data, count = batch.column("data"), batch.num_rows
         problems, rows = Problems(), None
         missing: list[Problems] = []
         if isinstance(self._decoder, ArrowColumns):

@@ -23,20 +23,32 @@ from waltz_delta.base.session import session_zone
 from waltz_delta.decode.decode_nested import converted, replaced
 from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks
+from waltz_delta.decode.transactions import Transactions
 from waltz_delta.marks.batch import DATA, PROBLEM, ROW
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["decode_in_workers"]
+__all__ = ["decode_in_workers", "decoding_plan"]
 
 
 def decode_in_workers(
-    rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
+    rows: Transactions, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
 ) -> DataFrame:
     """The kept columns, `row` for Arrow, the declared columns, `MISSING` and `MISSING_KEY` with `Checks.keys`, the data of what is wrong, and
     `PROBLEM`. `schema`: of the data, where it has one."""
-    zone = session_zone(rows.sparkSession)
+    plan = decoding_plan(rows, kept, columns, settings, checks, schema)
+    found = rows.made([*kept, "data"], _in_worker(plan), plan.result)
+    variants = [field for field in columns.fields if holds_variant(field.dataType)]
+    made = {field.name: converted(f.col(quoted(field.name)), field.dataType, _is_variant, f.parse_json) for field in variants}
+    return found.withColumns(made) if made else found
+
+
+def decoding_plan(
+    rows: Transactions, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
+) -> DecodingPlan:
+    """What `decode_in_workers` has the workers do. A VARIANT is a STRING in the result."""
+    zone = session_zone(rows.frame.sparkSession)
     time_zone(zone)  # refuses one that workers do not know
     texts = replaced(columns, _is_variant, StringType())  # of which Spark makes a VARIANT
     assert isinstance(texts, StructType)
@@ -50,11 +62,7 @@ def decode_in_workers(
             StructField(PROBLEM, StringType()),
         ]
     )
-    plan = DecodingPlan(tuple(kept), columns, result, settings, zone, checks, schema)
-    found = rows.select(*kept, f.col("data").alias(DATA)).mapInArrow(_in_worker(plan), result)
-    variants = [field for field in columns.fields if holds_variant(field.dataType)]
-    made = {field.name: converted(f.col(quoted(field.name)), field.dataType, _is_variant, f.parse_json) for field in variants}
-    return found.withColumns(made) if made else found
+    return DecodingPlan(tuple(kept), columns, result, settings, zone, checks, schema)
 
 
 def _in_worker(plan: DecodingPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

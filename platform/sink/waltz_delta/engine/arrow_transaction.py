@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
@@ -37,7 +38,7 @@ from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, s
 from waltz_delta.engine.living_files import OUTSIDE, living_files
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
-from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_rows
+from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_direct, write_rows
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 from waltz_delta.marks.positions_log import TableLog
 
@@ -152,6 +153,10 @@ class ArrowTransaction:
         if self._base is not None:
             return write_rows(rows, self._table, self._base.shape)
         return write_rows(rows, self._table, new_shape(rows.schema, partition_by, properties))
+
+    def write_direct(self, rows: DirectRows, *, properties: Mapping[str, str]) -> WrittenFiles:
+        """`write` of rows that the tasks make, which need no conversion, for a table without partition columns."""
+        return write_direct(rows, self._table, new_shape(rows.schema, (), properties) if self._base is None else self._base.shape)
 
     def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         return self.commit(None, versions, query=query, batch=batch, metadata=metadata)

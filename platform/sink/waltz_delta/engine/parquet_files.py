@@ -33,7 +33,7 @@ FILE_COLUMNS: Final = "task INT, path STRING, size BIGINT, modified_ms BIGINT, p
 
 _OWN_NAME: Final = re.compile(r"part-\d{5,}-[0-9a-f]{32}-\d+-\d{5,}\.parquet")
 
-_RESULT: Final = pa.schema(
+RESULT: Final = pa.schema(
     [
         ("task", pa.int32()),
         ("path", pa.string()),
@@ -83,7 +83,7 @@ def write_files(plan: FilePlan, batches: Iterator[pa.RecordBatch], *, task: int,
         files.abandon()
         raise
     if written:
-        yield pa.RecordBatch.from_pylist(written, schema=_RESULT)
+        yield pa.RecordBatch.from_pylist(written, schema=RESULT)
 
 
 class FileWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any  # `deltalake` and pyarrow have no types
@@ -15,17 +15,18 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.worker_heap import task_begins
+from waltz_delta.base.direct_rows import DirectRows, MakeRows, Undecoded, direct_columns
 from waltz_delta.base.quoting import quoted
 from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.file_statistics import indexed_leaves
 from waltz_delta.engine.log_actions import AddFile
-from waltz_delta.engine.parquet_files import FILE_COLUMNS, FilePlan, write_files
+from waltz_delta.engine.parquet_files import FILE_COLUMNS, RESULT, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
 from waltz_delta.errors import SchemaMismatch
 
-__all__ = ["WrittenFiles", "added_file", "compression_of", "delta_schema", "file_plan", "listed", "table_columns", "write_rows"]
+__all__ = ["WrittenFiles", "added_file", "compression_of", "delta_schema", "file_plan", "listed", "table_columns", "write_direct", "write_rows"]
 
 SESSION_COMPRESSION = "spark.sql.parquet.compression.codec"
 
@@ -51,16 +52,31 @@ def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> Written
     plan = file_plan(table, shape, typed.columns, compression_of(rows.sparkSession, shape.properties))
     if plan.partition_by:
         typed = typed.sortWithinPartitions(*map(quoted, plan.partition_by))
+    # Spark searches each column by its name, and does not find one with a backtick
+    numbered = typed.toDF(*map(str, range(len(typed.columns))))
+    return listed(_run(numbered, partial(_run_task, plan), table), shape)
+
+
+def write_direct(rows: DirectRows, table: ArrowTable, shape: TableShape) -> WrittenFiles:
+    """`write_rows` of rows that the tasks make; `direct_columns` has accepted them, and the table is not partitioned. Sets their `undecoded`."""
+    placed = direct_columns(rows.schema, StructType.fromJson(dict(shape.schema)))
+    assert placed is not None, "such rows are converted by Spark"
+    assert not shape.partition_by, "such rows are sorted by Spark"
+    plan = file_plan(table, shape, [name for name, _ in placed], compression_of(rows.frame.sparkSession, shape.properties))
+    found = _run(rows.frame, partial(_run_direct_task, plan, rows.make, tuple(number for _, number in placed)), table)
+    rows.undecoded = sum(row.size for row in found if row.path is None)
+    return listed([row for row in found if row.path is not None], shape)
+
+
+def _run(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], table: ArrowTable) -> list[Any]:
+    """The rows that the tasks return."""
     try:
-        # Spark searches each column by its name, and does not find one with a backtick
-        numbered = typed.toDF(*map(str, range(len(typed.columns))))
-        found = numbered.mapInArrow(partial(_run_task, plan), FILE_COLUMNS).collect()
+        return frame.mapInArrow(task, FILE_COLUMNS).collect()
     except Exception as error:
         if REFUSED in str(error):
             column, _, reason = str(error).split(REFUSED)[1].split("\n")[0].partition(": ")
             raise SchemaMismatch(path=table.path, column=column, reason=reason) from None
         raise
-    return listed(found, shape)
 
 
 def file_plan(table: ArrowTable, shape: TableShape, columns: Sequence[str], compression: str) -> FilePlan:
@@ -86,13 +102,28 @@ def listed(files: Sequence[Any], shape: TableShape) -> WrittenFiles:
 
 
 def _run_task(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task_begins()
+    named = (batch.rename_columns(plan.schema.names) for batch in batches)
+    return write_files(plan, named, **_this_task())
+
+
+def _run_direct_task(plan: FilePlan, make: MakeRows, places: Sequence[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`places`: in the made rows, of the plan's columns. A last row without a path says as its size how many transactions did not decode."""
+    task_begins()
+    undecoded, this = Undecoded(), _this_task()
+    rows = (pa.RecordBatch.from_arrays([batch.column(at) for at in places], names=plan.schema.names) for batch in make(batches, undecoded))
+    yield from write_files(plan, rows, **this)
+    if undecoded.count:
+        yield pa.RecordBatch.from_pylist([{"task": this["task"], "size": undecoded.count}], schema=RESULT)
+
+
+def _this_task() -> dict[str, int]:
+    """The numbers of the task and of the attempt that runs here."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "runs in a task of Spark"
-    task_begins()
-    named = (batch.rename_columns(plan.schema.names) for batch in batches)
-    return write_files(plan, named, task=context.partitionId(), attempt=context.taskAttemptId())
+    return {"task": context.partitionId(), "attempt": context.taskAttemptId()}
 
 
 def added_file(row: Mapping[str, Any]) -> AddFile:

@@ -16,11 +16,12 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
+from waltz_delta.base.direct_rows import DirectRows, direct_columns
 from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import refusal_of_new
-from waltz_delta.engine.arrow_transaction import new_shape, with_defaults
+from waltz_delta.engine.arrow_transaction import ArrowTransaction, new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.landing.engine_tables import engine_columns
 from waltz_delta.landing.takeover import inherit_table
@@ -145,12 +146,18 @@ class DeltaAppend:
         versions = {app_id(self.cluster_key, p): end for p, end in ends.items() if end > marks.get(p, -1)}
         if not versions:
             return None
-        frame = rows(overlap(covered, marks), transaction)
-        if transaction.exists:
-            frame = frame.select(*self._columns(spark, transaction, frame.schema))
+        held = overlap(covered, marks)
+        properties = {} if transaction.exists else self._properties_of_new(spark)
+        direct = self._direct(spark, transaction, rows.direct(held, transaction))
+        if direct is None:
+            frame = rows.frame(held, transaction)
+            if transaction.exists:
+                frame = frame.select(*self._columns(spark, transaction, frame.schema))
         try:
-            properties = {} if transaction.exists else self._properties_of_new(spark)
-            written = transaction.write(frame, partition_by=self._partition_by, properties=properties)
+            if direct is None:
+                written = transaction.write(frame, partition_by=self._partition_by, properties=properties)
+            else:
+                written = direct[0].write_direct(direct[1], properties=properties)
         except Exception as error:
             if not transaction.lost_to_another(error):
                 raise
@@ -159,6 +166,16 @@ class DeltaAppend:
             versions[zone_app_id(spark)] = 1
         batch = -1 if batch_id is None else batch_id
         return _StagedAppend(self, spark, transaction, written, versions, batch)
+
+    def _direct(self, spark: SparkSession, transaction: TableTransaction, rows: DirectRows | None) -> tuple[ArrowTransaction, DirectRows] | None:
+        """The rows and the transaction that writes them without Spark; None if Spark must sort them or convert a value."""
+        if rows is None or not isinstance(transaction, ArrowTransaction):
+            return None
+        if transaction.shape is None:
+            return None if self._partition_by else (transaction, rows)
+        self._columns(spark, transaction, rows.schema)  # adds those that the table lacks
+        held = held_schema(transaction.schema_text())
+        return None if transaction.shape.partition_by or direct_columns(rows.schema, held) is None else (transaction, rows)
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
         """Stages rows from below the marks, which are replayed: of each transaction only the rows that the table lacks. None if it lacks none.

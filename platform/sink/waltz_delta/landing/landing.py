@@ -14,18 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final  # Any: keyword arguments of the sinks
+from typing import Any  # Any: keyword arguments of the sinks
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.options import Positions
+from pyspark_waltz.range_rows import transactions_schema
 from waltz_delta.base import internal
+from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
-from waltz_delta.decode.decoded_source import decoding_options, is_decoded
+from waltz_delta.decode.transactions import Transactions
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.batch_traces import BatchTraces
@@ -51,11 +53,6 @@ __all__ = ["Landing", "LandingStatistics", "needs_delta", "resulting_schemas", "
 _RAISED = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
-_DATA_DROPPED: Final = (
-    "a transaction violates a constraint that the table got since the query began, and the source that decoded it has dropped the data, which its "
-    "dead letter needs; the next start has the sink decode: table={path}"
-)
-
 REASON_MAX = 500
 """Most characters in the error of a query over undecodable data. Reasons are shorter; the rest of Spark's line is cut."""
 
@@ -73,17 +70,67 @@ class LandingStatistics:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A batch staged for one table. `raw`: the undecoded rows that the table lacks; the dead letters of the other rows were written before.
-    `settled`: the same rows by `OutputDecoder.settled`. `bad`: how many do not decode, None if that is not known. `violated`: how many decode, and
+    """A batch staged for one table. `raw`: the transactions that the table lacks; the dead letters of the others were written before. `settled`: the
+    same by `OutputDecoder.settled`. `bad`: how many do not decode, None if that is not known. `violated`: how many decode, and
     violate a constraint of the table. `judged`: the decoded rows, if a constraint applies to them."""
 
     staged: Staged
-    raw: DataFrame
-    settled: DataFrame
+    raw: Transactions
+    settled: Transactions | DataFrame
     judged: Judged | None
     bad: int | None
     violated: int | None
     unrouted: int | None
+
+
+class _OutputRows:
+    """`Rows` of one output of a batch. After one of its methods, the attributes say what the rows were made from."""
+
+    def __init__(self, landing: Landing, number: int, batch: Transactions, held: ExitStack) -> None:
+        self._landing, self._number, self._held = landing, number, held
+        self._counts, self._violations, self._unrouted = Observation(), Observation(), Observation()
+        self._routed = number == 0 and landing.counts_unrouted
+        self._made: DirectRows | None = None
+        self._batch = self.lacking = batch
+        self.settled: Transactions | DataFrame = batch
+        self.judged: Judged | None = None
+
+    def frame(self, marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
+        decoder = self._landing.outputs[self._number][0]
+        self._made = None
+        raw = self.lacking = self.settled = self._batch.above(marks)
+        if self._routed:
+            watched = self._landing.watched(raw.rows()).observe(self._unrouted, f.count(PROBLEM).alias(BAD))
+            raw = Transactions.of(watched.drop(PROBLEM))
+        settled = decoder.settled(raw)
+        if settled is not None:
+            self.settled = settled
+            self._held.callback(internal.release_held_rows, settled)
+        good = decoder.good(raw if settled is None else settled, self._counts if self._counted else None)
+        self.judged = self._landing.constrained(self._number).judged(good, table)
+        if self.judged is None:
+            return good
+        self._held.callback(self.judged.release)
+        return self.judged.good(self._violations)
+
+    def direct(self, marks: Mapping[int, int], table: TableTransaction) -> DirectRows | None:
+        if self._routed or self._landing.constrained(self._number).rules(table):
+            return None
+        self.lacking = self.settled = self._batch.above(marks)
+        self._made = self._landing.outputs[self._number][0].direct(self.lacking)
+        return self._made
+
+    @property
+    def _counted(self) -> bool:
+        return self._landing.settings.outputs[self._number].decode.format != "bytes"
+
+    def prepared(self, staged: Staged) -> _Prepared:
+        """After a job has read the rows."""
+        if self._made is not None and self._made.undecoded is not None:
+            return _Prepared(staged, self.lacking, self.settled, None, self._made.undecoded, 0, 0)
+        bad = _count(self._counts) if self._counted else 0
+        violated = 0 if self.judged is None else _count(self._violations)
+        return _Prepared(staged, self.lacking, self.settled, self.judged, bad, violated, _count(self._unrouted) if self._routed else 0)
 
 
 class Landing:
@@ -151,11 +198,14 @@ class Landing:
         """How far the tables hold the log as of now, also while a batch runs. From any thread."""
         return replace(self._progress, dead_letters=self._statistics.dead_letters)
 
-    def decoding_options(self, spark: SparkSession) -> dict[str, str]:
-        """Options of the source with which it decodes for the only output; none if the sink must decode: see `decode.decoded_source`, and where a
-        dead letter may need the data of a transaction that decodes and violates a constraint of its table."""
-        constrained = self._decoders[0].undecodable == "dead_letter" and self._constrained[0].rules(self._sinks[0].begin(spark))
-        return {} if constrained else decoding_options(spark, self.settings)
+    def constrained(self, number: int) -> ConstrainedOutput:
+        """The constraints of an output's table."""
+        return self._constrained[number]
+
+    @property
+    def counts_unrouted(self) -> bool:
+        """Whether a transaction that no route accepts counts."""
+        return self._unrouted is not None
 
     def marks(self, spark: SparkSession) -> dict[str, dict[int, int]]:
         """The marks of each output's table, by its path. After a RESTORE those of the restored version. Writes nothing."""
@@ -184,7 +234,7 @@ class Landing:
     def _land(self, batch: DataFrame, batch_id: int | None, covered: BatchRange | None = None) -> None:
         spark = batch.sparkSession
         if not self._prepared:
-            self.prepare(spark, batch.schema)
+            self.prepare(spark, transactions_schema(batch.schema))
         covered = covered or batch_range(batch, batch_id)
         self._progress = self._progress.began(covered)
         for _ in range(ATTEMPTS):
@@ -214,29 +264,7 @@ class Landing:
 
     def _stage(self, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int, held: ExitStack) -> _Prepared | None:
         """The first output also counts the rows that no route accepts, because it reads every row. `held` releases what is held."""
-        decoder, sink = self._decoders[number], self._sinks[number]
-        counts, violations, unrouted_counts = Observation(), Observation(), Observation()
-        lacking = settled = batch
-        judged: Judged | None = None
-        counted = decoder.output.decode.format != "bytes"
-        routed = number == 0 and self._unrouted is not None
-
-        def rows(marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
-            nonlocal lacking, settled, judged
-            raw = lacking = settled = above(batch, marks)
-            if routed:
-                raw = self._watched(raw).observe(unrouted_counts, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
-            decoded = decoder.settled(raw)
-            if decoded is not raw:
-                settled = decoded
-                held.callback(internal.release_held_rows, settled)
-            good = decoder.good(decoded, counts if counted else None)
-            judged = self._constrained[number].judged(good, table)
-            if judged is None:
-                return good
-            held.callback(judged.release)
-            return judged.good(violations)
-
+        sink, rows = self._sinks[number], _OutputRows(self, number, Transactions.of(batch), held)
         try:
             staged = sink.stage(batch.sparkSession, covered, rows, batch_id)
         except Exception as error:
@@ -246,10 +274,9 @@ class Landing:
         if staged is None:
             return None
         held.callback(staged.release)
-        violated = 0 if judged is None else _count(violations)
-        return _Prepared(staged, lacking, settled, judged, _count(counts) if counted else 0, violated, _count(unrouted_counts) if routed else 0)
+        return rows.prepared(staged)
 
-    def _watched(self, raw: DataFrame) -> DataFrame:
+    def watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
         assert self._unrouted is not None
         written = raw.withColumn(PROBLEM, f.when(self._unrouted, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
@@ -263,8 +290,6 @@ class Landing:
             decoder = self._decoders[number]
             if decoder.undecodable == "dead_letter" and (found.bad, found.violated) != (0, 0):
                 target = self._sinks[number].path
-                if found.violated != 0 and is_decoded(found.raw, decoder.output.decode):
-                    raise RuntimeError(_DATA_DROPPED.format(path=target))
                 letters[target] = _letters(decoder, found)
             if number == 0 and self.settings.unrouted == "dead_letter" and found.unrouted != 0:
                 letters[NO_TARGET] = self._unrouted_letters(found.raw)
@@ -272,16 +297,17 @@ class Landing:
             written = self._dead_letters.write(spark, covered, letters, batch_id)
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + written)
 
-    def _unrouted_letters(self, batch: DataFrame) -> Letters:
-        return lambda marks: self._watched(above(batch, marks)).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
+    def _unrouted_letters(self, batch: Transactions) -> Letters:
+        return lambda marks: self.watched(batch.above(marks).rows()).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
 
 
 def _letters(decoder: OutputDecoder, found: _Prepared) -> Letters:
     def rows(marks: Mapping[int, int]) -> DataFrame:
-        undecoded = decoder.bad(above(found.settled, marks))
+        settled = found.settled
+        undecoded = decoder.bad(above(settled, marks) if isinstance(settled, DataFrame) else settled.above(marks))
         if found.judged is None or found.violated == 0:
             return undecoded
-        return undecoded.unionByName(found.judged.bad(above(found.raw, marks)))
+        return undecoded.unionByName(found.judged.bad(found.raw.above(marks).rows()))
 
     return rows
 

@@ -15,16 +15,19 @@ from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoint_pace import with_interval
+from waltz_delta.base.direct_rows import DirectRows, direct_columns
 from waltz_delta.base.job_outcome import brief_errors
 from waltz_delta.base.log_store import LOCAL, scheme_of
 from waltz_delta.base.session import session_properties
 from waltz_delta.base.table_transaction import TableTransaction
+from waltz_delta.decode.row_checks import partitioned_keys
 from waltz_delta.engine.allowed import TableShape, refusal_of_created, refusal_of_new
 from waltz_delta.engine.arrow_merge import TABLE_BYTES_MAX, ArrowMerge, refusal_of_merge
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, new_shape, with_defaults
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.engine.folds import AT, DELETES, Fold
+from waltz_delta.engine.packed_rows import collect_direct
 from waltz_delta.engine.stored_rows import NotRead
 from waltz_delta.engine.written_files import compression_of, table_columns
 from waltz_delta.landing.append import ATTEMPTS
@@ -54,6 +57,7 @@ ARROW_ROWS_MAX = 1_000_000
 
 
 RESULT_MAX: Final = "spark.driver.maxResultSize"
+_OVERFLOW: Final = f"the batch has more bytes than the driver collects ({RESULT_MAX}); lower maxTransactionsPerTrigger, or raise it"
 
 
 class MergeRule(Protocol):
@@ -243,7 +247,7 @@ class MergeSink:
         refuse_superseded(table, self.path, self.cluster_key)
         self.watch.check(spark, table, covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
-        return self._staged(spark, state, new, rows(overlap(covered, state.marks), table), late=False, table=table) if new else None
+        return self._staged(spark, state, new, rows.frame(overlap(covered, state.marks), table), late=False, table=table) if new else None
 
     def _arrow_transaction(self, spark: SparkSession, covered: BatchRange | None) -> ArrowTransaction | None:
         """None if Spark's engine merges this batch. Sets the marks of a MERGE of Spark's engine whose driver died before it did. `covered`: None for
@@ -284,7 +288,26 @@ class MergeSink:
         new = {app_id(self.cluster_key, partition): end for partition, end in covered.marks().items() if end > marks.get(partition, -1)}
         if not new:
             return None
-        return self._arrow_merge(spark, transaction, rows(overlap(covered, marks), transaction), new, -1 if batch_id is None else batch_id)
+        held, batch = overlap(covered, marks), -1 if batch_id is None else batch_id
+        direct = rows.direct(held, transaction)
+        if direct is not None and (source := self._direct_source(spark, transaction, direct)) is not None:
+            return self._folded(spark, transaction, source, new, batch)
+        return self._arrow_merge(spark, transaction, rows.frame(held, transaction), new, batch)
+
+    def _direct_source(self, spark: SparkSession, transaction: ArrowTransaction, rows: DirectRows) -> Any:
+        """The rows of the batch as Arrow, as `_arrow_merge` makes them; None if Spark must convert a value or drop a column. Collects them."""
+        self._columns(spark, transaction, rows.schema)  # adds those that the table lacks
+        shape = transaction.shape
+        assert shape is not None
+        placed = direct_columns(rows.schema, held_schema(transaction.schema_text()))
+        if placed is None or partitioned_keys(self._keys, shape.partition_by):
+            return None
+        types = arrow_schema(shape.schema)
+        wanted = pa.schema([types.field(name) for name, _ in placed])
+        packed = _packed(rows)
+        found = wanted.empty_table() if packed is None else packed.select([at for _, at in placed]).rename_columns(wanted.names).cast(wanted)
+        never = pa.nulls(found.num_rows, pa.timestamp("us", "UTC"))  # only deletes ask for the time
+        return found.append_column(DELETES, pa.repeat(False, found.num_rows)).append_column(AT, never)
 
     def _arrow_merge(self, spark: SparkSession, transaction: ArrowTransaction, rows: DataFrame, new: Mapping[str, int], batch: int) -> Staged:
         """`new`: the identifiers of the marks that the merge sets. Collects the rows. Raises `_TooLarge`."""
@@ -299,8 +322,16 @@ class MergeSink:
         flags = [f.col(DELETED).alias(DELETES), f.col(APPENDED_AT).alias(AT)]
         types = arrow_schema(shape.schema)
         wanted = pa.schema([*(types.field(field.name) for field in held.fields), (DELETES, pa.bool_()), (AT, pa.timestamp("us", "UTC"))])
-        source = self.rule.living(spark, _collected(frame.select(*table_columns(frame.schema, held), *flags)).cast(wanted), late=not new)
-        fold = self.rule.fold(self.path, {field.name.lower(): field.name for field in fields}, held.names)
+        return self._folded(spark, transaction, _collected(frame.select(*table_columns(frame.schema, held), *flags)).cast(wanted), new, batch)
+
+    def _folded(self, spark: SparkSession, transaction: ArrowTransaction, rows: Any, new: Mapping[str, int], batch: int) -> Staged:
+        """`rows`: with the table's names, in its types, with `DELETES` and `AT`."""
+        shape = transaction.shape
+        assert shape is not None
+        fields = StructType.fromJson(dict(shape.schema)).fields
+        source = self.rule.living(spark, rows, late=not new)
+        given = [name for name in rows.column_names if name not in (DELETES, AT)]
+        fold = self.rule.fold(self.path, {field.name.lower(): field.name for field in fields}, given)
         number = max(transaction.version(name) or 0 for name in self._numbers) + 1
         merge = ArrowMerge(source, fold, compression_of(spark, shape.properties))
         return _StagedArrowMerge(self, spark, transaction, merge, {**new, **dict.fromkeys(self._numbers, number)}, batch)
@@ -367,7 +398,17 @@ def _collected(rows: DataFrame) -> Any:
     except Exception as error:
         if RESULT_MAX not in str(error):
             raise
-        raise _TooLarge(f"the batch has more bytes than the driver collects ({RESULT_MAX}); lower maxTransactionsPerTrigger, or raise it") from error
+        raise _TooLarge(_OVERFLOW) from error
+
+
+def _packed(rows: DirectRows) -> Any:
+    """`_collected` of rows that tasks make."""
+    try:
+        return collect_direct(rows)
+    except Exception as error:
+        if RESULT_MAX not in str(error):
+            raise
+        raise _TooLarge(_OVERFLOW) from error
 
 
 def _too_large(table: ArrowTransaction, covered: BatchRange | None) -> str | None:

@@ -13,15 +13,19 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType
 
+from pyspark_waltz.decode.declarations import holds_variant
 from waltz_delta.base import internal
-from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse
-from waltz_delta.decode.decoded_source import as_decoded, is_decoded
+from waltz_delta.base.direct_rows import DirectRows
+from waltz_delta.decode.decode import DATA, PROBLEM, decode, plan_of, project, refuse
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks, partitioned_keys
+from waltz_delta.decode.row_maker import RowMaker
+from waltz_delta.decode.simple_projection import parse_select, parse_where
+from waltz_delta.decode.transactions import Transactions
 from waltz_delta.landing.key_values import unstored_key
 from waltz_delta.landing.merge_source import AT, DELETED, hold
-from waltz_delta.landing.routing import routed
-from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
 from waltz_delta.settings import OutputSettings
 
 __all__ = ["BAD", "OutputDecoder"]
@@ -36,16 +40,36 @@ class OutputDecoder:
         self.output = output
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
-    def settled(self, raw: DataFrame) -> DataFrame:
-        """The rows to give to `good` and `bad`: decoded and held, if a second run could decode otherwise. Then this runs a job, and the caller
-        releases them. Otherwise the raw rows themselves."""
+    def settled(self, raw: Transactions | DataFrame) -> DataFrame | None:
+        """Decoded and held rows to give to `good` and `bad`, if a second run could decode otherwise: this runs a job, and the caller releases them.
+        None if the transactions themselves will do."""
         deletes = self.output.target.deletes
         if deletes is None or deletes.where is None or self.undecodable == "fail":
-            return raw
+            return None
         decoded = self._decoded(raw)
-        return hold(decoded) if internal.varies(decoded) else raw
+        return hold(decoded) if internal.varies(decoded) else None
 
-    def good(self, rows: DataFrame, observation: Observation | None = None) -> DataFrame:
+    def direct(self, rows: Transactions) -> DirectRows | None:
+        """The rows to land, made by tasks that read ranges of the log; None if Spark must make them: if they are no ranges, or for deletes, a VARIANT
+        and conditions and select lists that are not simple."""
+        projection, settings, schema = self.output.projection, self.output.decode, rows.schema
+        if rows.selection is None or self.output.target.deletes is not None:
+            return None
+        plan, selected = None, self._selected(rows)
+        if settings.format != "bytes":
+            plan = plan_of(rows, settings, self._checks())
+            if holds_variant(plan.declared):
+                return None
+            schema = StructType([field for field in plan.result.fields if field.name not in (DATA, PROBLEM)])
+        where = () if projection.where is None else parse_where(projection.where, schema)
+        columns = [(name, name) for name in schema.names] if projection.select is None else _select(projection.select, schema)
+        if where is None or columns is None:
+            return None
+        assert selected.selection is not None
+        made = RowMaker(selected.selection, plan, self.undecodable == "fail", where, tuple(columns))
+        return DirectRows(rows.frame, StructType([StructField(name, schema[column].dataType) for column, name in columns]), made)
+
+    def good(self, rows: Transactions | DataFrame, observation: Observation | None = None) -> DataFrame:
         """The rows to land. `observation` counts those that do not decode."""
         decoded = self._decoded(rows)
         if self.undecodable == "fail":
@@ -54,22 +78,30 @@ class OutputDecoder:
             decoded = decoded.observe(observation, f.count(PROBLEM).alias(BAD))
         return self._projected(decoded.where(f.col(PROBLEM).isNull()).drop(DATA, PROBLEM))
 
-    def bad(self, rows: DataFrame) -> DataFrame:
+    def bad(self, rows: Transactions | DataFrame) -> DataFrame:
         """The rows that do not decode: position, timestamp and header, data and reason; each transaction once, however many rows it would have
         been."""
         decoded = self._decoded(rows).where(f.col(PROBLEM).isNotNull())
         first = [f.first(name).alias(name) for name in ("timestamp", "header", DATA, PROBLEM)]
         return decoded.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
 
-    def _decoded(self, raw: DataFrame) -> DataFrame:
-        if PROBLEM in raw.columns:
-            return raw  # settled
-        if is_decoded(raw, self.output.decode):
-            return as_decoded(raw)
-        target, deletes = self.output.target, self.output.target.deletes
+    def _selected(self, rows: Transactions) -> Transactions:
+        route = self.output.route
+        return rows if route is None else rows.with_headers(route.headers)
+
+    def _checks(self) -> Checks:
+        target = self.output.target
         both = tuple(sorted(partitioned_keys(target.keys, target.layout.partition_by)))
-        checks = Checks(target.keys if deletes is not None else None, both)
-        rows = decode(routed(raw, self.output.route), self.output.decode, checks)
+        return Checks(target.keys if target.deletes is not None else None, both)
+
+    def _decoded(self, raw: Transactions | DataFrame) -> DataFrame:
+        """`raw`: a DataFrame of transactions too, or of decoded ones, which stays as it is."""
+        if isinstance(raw, DataFrame):
+            if PROBLEM in raw.columns:
+                return raw  # settled
+            raw = Transactions.of(raw)
+        target, deletes = self.output.target, self.output.target.deletes
+        rows = decode(self._selected(raw), self.output.decode, self._checks())
         problems = [f.col(PROBLEM)]
         if deletes is not None:
             deleted = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))
@@ -91,3 +123,13 @@ class OutputDecoder:
 
     def _hidden(self) -> Sequence[str]:
         return (DELETED, AT) if self.output.target.deletes is not None else ()
+
+
+def _select(text: str, schema: StructType) -> list[tuple[str, str]] | None:
+    """The columns as `decode.project` orders them: the position in the log, then the select list; None if Spark must evaluate it."""
+    found = parse_select(text, schema.names)
+    if found is None:
+        return None
+    given = {name.lower() for _, name in found}
+    own = [name for name in (PARTITION, TRANSACTION_ID, ROW) if name in schema.names and name not in given]
+    return [*((name, name) for name in own), *found]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_waltz.offsets import Offset, batch_starts
+from pyspark_waltz.range_rows import is_of_ranges
 from waltz_delta.base import internal
+from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.errors import WriteContended
 from waltz_delta.marks.marks import BatchRange
@@ -41,8 +44,15 @@ DATA = "_waltz_data"
 PROBLEM = "_waltz_problem"
 """Why the transaction did not decode, next to the decoded columns; null if it did."""
 
-Rows = Callable[[Mapping[int, int], TableTransaction], DataFrame]
-"""Returns a batch's rows as a table gets them, without those at or below the given marks. The transaction sees the table's columns and rules."""
+
+class Rows(Protocol):
+    """A batch's rows as a table gets them, without those at or below the given marks. The transaction sees the table's columns and rules."""
+
+    def frame(self, marks: Mapping[int, int], table: TableTransaction) -> DataFrame: ...
+
+    def direct(self, marks: Mapping[int, int], table: TableTransaction) -> DirectRows | None:
+        """The same rows as tasks make them without Spark; None if Spark is needed."""
+        ...
 
 
 class LostRace(Exception):
@@ -69,12 +79,25 @@ class Sink(Protocol):
         """The part of the batch that the table lacks, ready to be committed. None if the table holds all of it. May raise `LostRace`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenRows:
+    """`Rows` of a DataFrame."""
+
+    batch: DataFrame
+
+    def frame(self, marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
+        return above(self.batch, marks)
+
+    def direct(self, marks: Mapping[int, int], table: TableTransaction) -> DirectRows | None:
+        return None
+
+
 def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> None:
     """Writes the batch to one table. Raises `WriteContended` if other commits came first at each attempt."""
     covered = batch_range(batch, batch_id)
     for _ in range(attempts):
         try:
-            staged = sink.stage(batch.sparkSession, covered, lambda marks, _: above(batch, marks), batch_id)
+            staged = sink.stage(batch.sparkSession, covered, _GivenRows(batch), batch_id)
             if staged is not None:
                 try:
                     staged.commit()
@@ -105,7 +128,8 @@ def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
             return BatchRange(ends=until.next, starts=starts, exact=True, origins=until.origin, checkpoint=checkpoint)
         except InvalidSetting:
             pass  # another source's offsets: use the ids in the rows
-    rows = batch.groupBy(PARTITION).agg(f.min(TRANSACTION_ID), f.max(TRANSACTION_ID)).collect()
+    first, last = ("first_transaction_id", "last_transaction_id") if is_of_ranges(batch.schema) else (TRANSACTION_ID, TRANSACTION_ID)
+    rows = batch.groupBy(PARTITION).agg(f.min(first), f.max(last)).collect()
     return BatchRange(ends={row[0]: row[2] + 1 for row in rows}, starts={row[0]: row[1] for row in rows}, exact=False)
 
 

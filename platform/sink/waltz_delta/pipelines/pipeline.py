@@ -50,6 +50,8 @@ def _text(value: object) -> str:
 def _stream_options(given: dict[str, str]) -> dict[str, str]:
     if SourceOptions.parse(given).decode is not None:
         raise ValueError("columns cannot be an option of a pipeline's source: each output declares its own in decode")
+    if any(name.lower() == "mode" for name in given):
+        raise ValueError("mode cannot be an option of a pipeline's source: a pipeline reads transactions")
     SourceOptions.parse(given).check_use("stream")
     return given
 

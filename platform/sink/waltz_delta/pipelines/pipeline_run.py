@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_waltz.log_view import inspect_cluster
 from pyspark_waltz.options import SourceOptions
+from pyspark_waltz.range_rows import transactions_schema
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.file_systems import require_file_system
 from waltz_delta.base.job_outcome import Failure
@@ -177,10 +178,10 @@ class PipelineRun(threading.Thread):
         if not self._before:  # a restarted query continues the same run
             self._before = landing.marks(self._spark)
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
-        options = start_options(settings, starting) | landing.decoding_options(self._spark)
+        options = start_options(settings, starting) | {"mode": "ranges"}  # tasks of the tables' engine read the transactions
         with one_source_starts():
             rows = self._spark.readStream.format(self.source).options(**options).load()
-        landing.prepare(self._spark, rows.schema, settings.checkpoint)
+        landing.prepare(self._spark, transactions_schema(rows.schema), settings.checkpoint)
         self._board.add(self.name, landing.progress)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
         with one_source_starts():

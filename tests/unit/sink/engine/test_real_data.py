@@ -72,7 +72,7 @@ def decoded(columns: StructType, documents: Sequence[bytes]) -> pa.Table:
     result = StructType([kept, *texts, StructField(DATA, BinaryType()), StructField(PROBLEM, TEXT)])
     settings = DecodeSettings(format="json", columns="declared apart")
     decoder = BatchDecoder(DecodingPlan(("transaction_id",), columns, result, settings, "UTC", Checks(), None))
-    given = pa.RecordBatch.from_pydict({"transaction_id": pa.array(range(len(documents)), pa.int64()), DATA: pa.array(documents, pa.binary())})
+    given = pa.RecordBatch.from_pydict({"transaction_id": pa.array(range(len(documents)), pa.int64()), "data": pa.array(documents, pa.binary())})
     rows = pa.Table.from_batches([decoder.decode(given)])
     assert rows[PROBLEM].drop_null().to_pylist() == []
     return rows.drop_columns([DATA, PROBLEM])

@@ -222,11 +222,15 @@ def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, 
     monkeypatch.setattr(DeltaAppend, "_columns", lambda *_: [])
     asked: list[Mapping[int, int]] = []
 
-    def rows(marks: Mapping[int, int], _: Any) -> Any:
-        asked.append(marks)
-        return frame
+    class Asked:
+        def frame(self, marks: Mapping[int, int], table: Any) -> Any:
+            asked.append(marks)
+            return frame
 
-    staged = sink.stage(spark, BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), rows, 0)
+        def direct(self, marks: Mapping[int, int], table: Any) -> None:
+            """Spark makes them."""
+
+    staged = sink.stage(spark, BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), Asked(), 0)
     assert staged is not None
     staged.commit()
     assert (asked, table.version(app_id(KEY, 0))) == ([{}], 899)
