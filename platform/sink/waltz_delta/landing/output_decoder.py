@@ -10,6 +10,7 @@ a delete before, and the other way round; a transaction would then be neither in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
@@ -18,11 +19,12 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_waltz.decode.declarations import holds_variant
 from waltz_delta.base import internal
 from waltz_delta.base.direct_rows import DirectRows
+from waltz_delta.base.session import session_zone
 from waltz_delta.decode.decode import DATA, PROBLEM, decode, plan_of, project, refuse
 from waltz_delta.decode.row_checks import MISSING, MISSING_KEY, Checks, partitioned_keys
 from waltz_delta.decode.row_maker import RowMaker
 from waltz_delta.decode.simple_projection import parse_select, parse_where
-from waltz_delta.decode.transactions import Transactions
+from waltz_delta.decode.transactions import Selection, Transactions
 from waltz_delta.landing.key_values import unstored_key
 from waltz_delta.landing.merge_source import AT, DELETED, hold
 from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
@@ -38,6 +40,7 @@ class OutputDecoder:
 
     def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
         self.output = output
+        self._made: tuple[object, tuple[RowMaker, StructType] | None] | None = None
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
     def settled(self, raw: Transactions | DataFrame) -> DataFrame | None:
@@ -52,10 +55,18 @@ class OutputDecoder:
     def direct(self, rows: Transactions) -> DirectRows | None:
         """The rows to land, made by tasks that read ranges of the log; None if Spark must make them: if they are no ranges, or for deletes, a VARIANT
         and conditions and select lists that are not simple."""
-        projection, settings, schema = self.output.projection, self.output.decode, rows.schema
         if rows.selection is None or self.output.target.deletes is not None:
             return None
-        plan, selected = None, self._selected(rows)
+        declared = (rows.schema, session_zone(rows.frame.sparkSession))
+        if self._made is None or self._made[0] != declared:
+            self._made = (declared, self._maker(rows))
+        maker, selected = self._made[1], self._selected(rows).selection
+        assert selected is not None
+        return None if maker is None else DirectRows(rows.frame, maker[1], replace(maker[0], selection=selected))
+
+    def _maker(self, rows: Transactions) -> tuple[RowMaker, StructType] | None:
+        """How tasks make the rows, of all transactions, and the columns of the rows. None if Spark must make them."""
+        projection, settings, plan, schema = self.output.projection, self.output.decode, None, rows.schema
         if settings.format != "bytes":
             plan = plan_of(rows, settings, self._checks())
             if holds_variant(plan.declared):
@@ -65,9 +76,8 @@ class OutputDecoder:
         columns = [(name, name) for name in schema.names] if projection.select is None else _select(projection.select, schema)
         if where is None or columns is None:
             return None
-        assert selected.selection is not None
-        made = RowMaker(selected.selection, plan, self.undecodable == "fail", where, tuple(columns))
-        return DirectRows(rows.frame, StructType([StructField(name, schema[column].dataType) for column, name in columns]), made)
+        made = RowMaker(Selection(), plan, self.undecodable == "fail", where, tuple(columns))
+        return made, StructType([StructField(name, schema[column].dataType) for column, name in columns])
 
     def good(self, rows: Transactions | DataFrame, observation: Observation | None = None) -> DataFrame:
         """The rows to land. `observation` counts those that do not decode."""
