@@ -34,7 +34,7 @@ def run(conditions: Mapping[str, Any], *, quick: bool) -> list[Measurement]:
     ]
     for name, columns in (("decode.json_spark", 14), ("decode.json_100", 100)):
         rates = answer[name]
-        told = {**conditions, "columns": columns, "turns": turns, "filtered": round(rates["filtered"]), "in_workers": round(rates["in_workers"])}
-        measured = Measurement(name, rates["source"], "rows/s", told)
+        others = {way: round(rates[way]) for way in ("source", "filtered", "in_workers")}
+        measured = Measurement(name, rates["tasks"], "rows/s", {**conditions, "columns": columns, "turns": turns, **others})
         found.append(measured.compared_with(rates["from_json"], f"from_json over the same log, {rates['from_json']:,.0f} rows/s"))
     return found

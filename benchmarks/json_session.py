@@ -63,18 +63,20 @@ class Session:
 
 def append_own(session: Session, folder: Path, options: Mapping[str, str]) -> tuple[int, float]:
     rows = session.spark.readStream.format("waltz").options(**session.options(None, **options)).load()
-    return _run(session.parsed(rows).writeStream.format("delta").option("path", str(folder / "table")), folder)
+    return _run(session, session.parsed(rows).writeStream.format("delta").option("path", str(folder / "table")), folder)
 
 
 def append_ours(session: Session, folder: Path, options: Mapping[str, str]) -> tuple[int, float]:
     landing = session.landing(folder / "table")
     rows = session.spark.readStream.format("waltz").options(**session.options(landing, **options)).load()
     landing.prepare(session.spark, transactions_schema(rows.schema), str(folder / "checkpoint"))
-    return _run(rows.writeStream.foreachBatch(landing), folder)
+    return _run(session, rows.writeStream.foreachBatch(landing), folder)
 
 
-def _run(writer: DataStreamWriter, folder: Path) -> tuple[int, float]:
-    return timed(writer.trigger(availableNow=True).option("checkpointLocation", str(folder / "checkpoint")).start())
+def _run(session: Session, writer: DataStreamWriter, folder: Path) -> tuple[int, float]:
+    """Rows of the table, and seconds of the triggers."""
+    _, took_s = timed(writer.trigger(availableNow=True).option("checkpointLocation", str(folder / "checkpoint")).start())
+    return session.spark.read.format("delta").load(str(folder / "table")).count(), took_s
 
 
 def appends(session: Session, folder: Path, batch: int, warm_up: Mapping[str, str]) -> dict[str, Any]:
