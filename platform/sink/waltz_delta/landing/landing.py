@@ -16,30 +16,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any  # Any: keyword arguments of the sinks
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.options import Positions
 from pyspark_waltz.range_rows import transactions_schema
-from waltz_delta.base import internal
-from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.job_outcome import brief_errors
-from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.decode.transactions import Transactions
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
 from waltz_delta.landing.batch_traces import BatchTraces
-from waltz_delta.landing.constrained import ConstrainedOutput, Judged
+from waltz_delta.landing.constrained import ConstrainedOutput
 from waltz_delta.landing.dead_letters import NO_TARGET, DeadLetters, Letters
 from waltz_delta.landing.history import DeltaHistory
 from waltz_delta.landing.landing_progress import LandingProgress
 from waltz_delta.landing.merge_sink import MergeSink
-from waltz_delta.landing.output_decoder import BAD, OutputDecoder
+from waltz_delta.landing.output_decoder import OutputDecoder
+from waltz_delta.landing.output_rows import OutputRows, Prepared
 from waltz_delta.landing.routing import unrouted
 from waltz_delta.landing.upsert import DeltaUpsert
-from waltz_delta.marks.batch import LostRace, Staged, above, batch_range
+from waltz_delta.marks.batch import LostRace, above, batch_range
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.marks.start import FROM_THE_EARLIEST
@@ -66,71 +64,6 @@ class LandingStatistics:
     """Batches that every table holds."""
     dead_letters: Summed[int] = 0
     """Transactions written to the table of dead letters, once for each table they were meant for."""
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """A batch staged for one table. `raw`: the transactions that the table lacks; the dead letters of the others were written before. `settled`: the
-    same by `OutputDecoder.settled`. `bad`: how many do not decode, None if that is not known. `violated`: how many decode, and
-    violate a constraint of the table. `judged`: the decoded rows, if a constraint applies to them."""
-
-    staged: Staged
-    raw: Transactions
-    settled: Transactions | DataFrame
-    judged: Judged | None
-    bad: int | None
-    violated: int | None
-    unrouted: int | None
-
-
-class _OutputRows:
-    """`Rows` of one output of a batch. After one of its methods, the attributes say what the rows were made from."""
-
-    def __init__(self, landing: Landing, number: int, batch: Transactions, held: ExitStack) -> None:
-        self._landing, self._number, self._held = landing, number, held
-        self._counts, self._violations, self._unrouted = Observation(), Observation(), Observation()
-        self._routed = number == 0 and landing.counts_unrouted
-        self._made: DirectRows | None = None
-        self._batch = self.lacking = batch
-        self.settled: Transactions | DataFrame = batch
-        self.judged: Judged | None = None
-
-    def frame(self, marks: Mapping[int, int], table: TableTransaction) -> DataFrame:
-        decoder = self._landing.outputs[self._number][0]
-        self._made = None
-        raw = self.lacking = self.settled = self._batch.above(marks)
-        if self._routed:
-            watched = self._landing.watched(raw.rows()).observe(self._unrouted, f.count(PROBLEM).alias(BAD))
-            raw = Transactions.of(watched.drop(PROBLEM))
-        settled = decoder.settled(raw)
-        if settled is not None:
-            self.settled = settled
-            self._held.callback(internal.release_held_rows, settled)
-        good = decoder.good(raw if settled is None else settled, self._counts if self._counted else None)
-        self.judged = self._landing.constrained(self._number).judged(good, table)
-        if self.judged is None:
-            return good
-        self._held.callback(self.judged.release)
-        return self.judged.good(self._violations)
-
-    def direct(self, marks: Mapping[int, int], table: TableTransaction) -> DirectRows | None:
-        if self._routed or self._landing.constrained(self._number).rules(table):
-            return None
-        self.lacking = self.settled = self._batch.above(marks)
-        self._made = self._landing.outputs[self._number][0].direct(self.lacking)
-        return self._made
-
-    @property
-    def _counted(self) -> bool:
-        return self._landing.settings.outputs[self._number].decode.format != "bytes"
-
-    def prepared(self, staged: Staged) -> _Prepared:
-        """After a job has read the rows."""
-        if self._made is not None and self._made.undecoded is not None:
-            return _Prepared(staged, self.lacking, self.settled, None, self._made.undecoded, 0, 0)
-        bad = _count(self._counts) if self._counted else 0
-        violated = 0 if self.judged is None else _count(self._violations)
-        return _Prepared(staged, self.lacking, self.settled, self.judged, bad, violated, _count(self._unrouted) if self._routed else 0)
 
 
 class Landing:
@@ -198,15 +131,6 @@ class Landing:
         """How far the tables hold the log as of now, also while a batch runs. From any thread."""
         return replace(self._progress, dead_letters=self._statistics.dead_letters)
 
-    def constrained(self, number: int) -> ConstrainedOutput:
-        """The constraints of an output's table."""
-        return self._constrained[number]
-
-    @property
-    def counts_unrouted(self) -> bool:
-        """Whether a transaction that no route accepts counts."""
-        return self._unrouted is not None
-
     def marks(self, spark: SparkSession) -> dict[str, dict[int, int]]:
         """The marks of each output's table, by its path. After a RESTORE those of the restored version. Writes nothing."""
         return {sink.path: marks_as_restored(spark, sink.path, self.cluster_key, partial(sink.begin, spark)) for sink in self._sinks}
@@ -249,7 +173,7 @@ class Landing:
 
     def _attempt(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None) -> None:
         with ExitStack() as held:
-            ready: dict[int, _Prepared] = {}
+            ready: dict[int, Prepared] = {}
             for number in range(len(self._sinks)):
                 found = self._stage(batch, covered, batch_id, number, held)
                 if found is not None:
@@ -262,9 +186,10 @@ class Landing:
                 ranges = {partition: (covered.starts[partition], mark) for partition, mark in covered.marks().items()}
                 self._traces.landed(ranges, began_s, time.perf_counter(), batch_id, len(ready))
 
-    def _stage(self, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int, held: ExitStack) -> _Prepared | None:
+    def _stage(self, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int, held: ExitStack) -> Prepared | None:
         """The first output also counts the rows that no route accepts, because it reads every row. `held` releases what is held."""
-        sink, rows = self._sinks[number], _OutputRows(self, number, Transactions.of(batch), held)
+        sink, watch = self._sinks[number], self._watched if number == 0 and self._unrouted is not None else None
+        rows = OutputRows(self._decoders[number], self._constrained[number], Transactions.of(batch), watch, held)
         try:
             staged = sink.stage(batch.sparkSession, covered, rows, batch_id)
         except Exception as error:
@@ -276,13 +201,13 @@ class Landing:
         held.callback(staged.release)
         return rows.prepared(staged)
 
-    def watched(self, raw: DataFrame) -> DataFrame:
+    def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
         assert self._unrouted is not None
         written = raw.withColumn(PROBLEM, f.when(self._unrouted, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
         return refuse(written) if self.settings.unrouted == "fail" else written
 
-    def _write_dead_letters(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
+    def _write_dead_letters(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, Prepared]) -> None:
         if self._dead_letters is None:
             return
         letters: dict[str, Letters] = {}
@@ -298,10 +223,10 @@ class Landing:
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + written)
 
     def _unrouted_letters(self, batch: Transactions) -> Letters:
-        return lambda marks: self.watched(batch.above(marks).rows()).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
+        return lambda marks: self._watched(batch.above(marks).rows()).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
 
 
-def _letters(decoder: OutputDecoder, found: _Prepared) -> Letters:
+def _letters(decoder: OutputDecoder, found: Prepared) -> Letters:
     def rows(marks: Mapping[int, int]) -> DataFrame:
         settled = found.settled
         undecoded = decoder.bad(above(settled, marks) if isinstance(settled, DataFrame) else settled.above(marks))
@@ -310,11 +235,6 @@ def _letters(decoder: OutputDecoder, found: _Prepared) -> Letters:
         return undecoded.unionByName(found.judged.bad(found.raw.above(marks).rows()))
 
     return rows
-
-
-def _count(observation: Observation) -> int | None:
-    found = internal.observed(observation)
-    return None if found is None else found[BAD]
 
 
 def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: StructType | None = None) -> dict[str, StructType]:
