@@ -15,7 +15,7 @@ from waltz_delta.dead_letters_replay import Replayed, replay
 from waltz_delta.jobs.audit_compare import compare_keyed
 from waltz_delta.landing import takeover
 from waltz_delta.landing.merge import MergedTable
-from waltz_delta.marks.batch import LostRace
+from waltz_delta.marks.batch import GivenRows, LostRace
 from waltz_delta.marks.marks import EPOCH_IDS, BatchRange
 from waltz_delta.settings import DeleteSettings, LandingSettings, TargetSettings
 from waltz_log.errors import ClusterKeyMismatch
@@ -62,7 +62,7 @@ def test_a_declared_takeover_counts_all_rows_of_the_new_cluster_as_newer(spark: 
     hanging.write(frame(spark, BEFORE))
     with pytest.raises(ClusterKeyMismatch, match=rf"set former_clusters: \[{FIRST}\]"):
         make(path, SECOND).write(frame(spark, AFTER))
-    staged = hanging.stage(spark, BatchRange({0: 201}, {0: 200}, exact=False), lambda *_: frame(spark, [(0, 200, "N9", 9)]), None)
+    staged = hanging.stage(spark, BatchRange({0: 201}, {0: 200}, exact=False), GivenRows(frame(spark, [(0, 200, "N9", 9)])), None)
     make(path, SECOND, former_clusters=[FIRST]).write(frame(spark, AFTER))
     assert held(spark, path) == EXPECTED[mode]
     assert high_water_marks(str(path)) == high_water_marks(str(path), SECOND) == {0: 0, 1: 1}

@@ -21,7 +21,7 @@ from waltz_delta.dead_letters_replay import _land
 from waltz_delta.errors import KeyMoved, ModeChanged, TableRestored, UnsafeTable
 from waltz_delta.landing import merge_sink
 from waltz_delta.landing.landing import Landing
-from waltz_delta.marks.batch import LostRace
+from waltz_delta.marks.batch import GivenRows, LostRace
 from waltz_delta.marks.marks import EPOCH_IDS, BatchRange, app_id, merge_app_id, merged_app_id
 from waltz_delta.settings import LandingSettings
 from waltz_delta.tables.finished import table_outcome
@@ -128,7 +128,7 @@ def test_a_batch_that_changes_nothing_moves_the_marks_alone(spark: Any, place: A
     sink.stage_late(spark, frame(spark, [(0, 3, "a", 9)])).commit()
     assert sink.marks(spark) == {0: 5}
     rows = frame(spark, [(0, 6, "a", 9)]).where("n < 5")  # filtered, as by a projection
-    staged = sink.stage(spark, covered(6, 7), lambda *_: rows, None)
+    staged = sink.stage(spark, covered(6, 7), GivenRows(rows), None)
     staged.commit()
     assert (held(place), sink.marks(spark), table(place).file_uris()) == ({"a": (0, 5, 1)}, {0: 6}, files)
 
@@ -177,7 +177,7 @@ def test_of_two_drivers_one_creates_the_table_and_one_merges_each_batch(spark: A
     second.prepare(spark, frame(spark, []).schema)
     assert [commit["operation"] for commit in table(place).history()] == ["CREATE TABLE"]
     batch = frame(spark, [(0, 0, "a", 1), (0, 1, "b", 2)])
-    staged = [sink.stage(spark, covered(0, 2), lambda *_: batch, None) for sink in (first, second)]
+    staged = [sink.stage(spark, covered(0, 2), GivenRows(batch), None) for sink in (first, second)]
     staged[1].commit()
     with pytest.raises(LostRace):
         staged[0].commit()
@@ -200,7 +200,7 @@ def test_the_marks_of_a_merge_whose_driver_died_are_set_before_the_next_one(spar
     sink.begin(spark).mark({"another": 1}, query="a user", batch=-1, metadata="")
     assert sink.begin(spark).versions()[app_id(KEY, 0)] == 0, "its marks are missing"
     with pytest.raises(LostRace):
-        sink.stage(spark, covered(1, 3), lambda *_: rows, None)
+        sink.stage(spark, covered(1, 3), GivenRows(rows), None)
     assert sink.begin(spark).versions()[app_id(KEY, 0)] == 1
     sink.write(frame(spark, [(0, 1, "b", 8), (0, 2, "c", 3)]))
     assert (held(place), sink.marks(spark)) == ({"a": (0, 0, 1), "b": (0, 1, 2), "c": (0, 2, 3)}, {0: 2})

@@ -78,7 +78,7 @@ def fill(
             "startingTransactionIds": json.dumps({str(partition): at for partition, at in piece.starts.items()}),
             "endingTransactionIds": json.dumps({str(partition): at for partition, at in piece.ends.items()}),
         }
-        rows = spark.read.format(source).options(**({"minPartitions": tasks} | options | bounds)).load()
+        rows = spark.read.format(source).options(**({"minPartitions": tasks} | options | bounds), mode="ranges").load()
         landing.write(rows, BatchRange(ends=piece.ends, starts=piece.starts, exact=True, origins=origins))
         if not done(piece):
             return

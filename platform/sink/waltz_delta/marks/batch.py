@@ -25,6 +25,7 @@ __all__ = [
     "PROBLEM",
     "ROW",
     "TRANSACTION_ID",
+    "GivenRows",
     "LostRace",
     "Rows",
     "Sink",
@@ -80,7 +81,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenRows:
+class GivenRows:
     """`Rows` of a DataFrame."""
 
     batch: DataFrame
@@ -97,7 +98,7 @@ def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> N
     covered = batch_range(batch, batch_id)
     for _ in range(attempts):
         try:
-            staged = sink.stage(batch.sparkSession, covered, _GivenRows(batch), batch_id)
+            staged = sink.stage(batch.sparkSession, covered, GivenRows(batch), batch_id)
             if staged is not None:
                 try:
                     staged.commit()
