@@ -246,7 +246,7 @@ def test_a_batch_that_hangs_has_a_lag_that_grows_and_its_rows_count_once(
     cluster = stub()
     fill_log(cluster, 0, 40)
     settings = pipeline(cluster, tmp_path, trigger="100 milliseconds")
-    original, second = merge_sink._StagedMerge.commit, threading.Event()
+    original, second = merge_sink._StagedArrowMerge.commit, threading.Event()
     hanging, stop = threading.Event(), Stop()
 
     def commit(self: Any) -> None:
@@ -255,7 +255,7 @@ def test_a_batch_that_hangs_has_a_lag_that_grows_and_its_rows_count_once(
         original(self)
 
     run = Run(spark, settings, board, stop, lambda name, line: None)
-    monkeypatch.setattr(merge_sink._StagedMerge, "commit", commit)
+    monkeypatch.setattr(merge_sink._StagedArrowMerge, "commit", commit)
     with LogWatch(board, [settings], connect=lambda options: LogView(options, StubSource.connect), pause_s=0.1):
         run.start()
         assert hanging.wait(PATIENCE_S)
