@@ -22,7 +22,7 @@ from pathlib import Path
 from verification.lake.place import Place
 from waltz_delta.engine.stores import file_system
 
-__all__ = ["ACCOUNT", "EMULATORS", "KEY", "azure_place", "emulated", "google_place", "lacking"]
+__all__ = ["ACCOUNT", "CREDENTIALS", "EMULATORS", "KEY", "azure_place", "emulated", "google_place", "lacking"]
 
 ROOT = Path(__file__).resolve().parents[2]
 AZURITE, FAKE_GCS = "azurite@3.37.0", "github.com/fsouza/fake-gcs-server@v1.56.1"
