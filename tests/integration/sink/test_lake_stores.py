@@ -9,7 +9,7 @@ import base64
 import hashlib
 import hmac
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from verification.lake.emulators import ACCOUNT, EMULATORS, KEY, emulated, googl
 from verification.lake.place import Place
 from verification.lake.races import race
 from waltz_delta.engine import store_probe
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_table import PROBE, ArrowTable
 from waltz_delta.engine.arrow_transaction import Overtaken
 from waltz_delta.engine.compaction import Compacted, compact
 from waltz_delta.engine.store_probe import require_conditional_put
@@ -134,16 +134,15 @@ def test_the_store_passes_the_probe_and_nothing_of_it_stays(store: Place, monkey
     location = f"{store.location}/probed"
     append(opened(location, store.storage), 0, 1)
     require_conditional_put(location, location, store.storage)
-    found, root = file_system(f"{location}/{store_probe.PROBE}", store.storage)
+    found, root = file_system(f"{location}/{PROBE}", store.storage)
     assert [each.path for each in found.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)) if each.is_file] == []
 
 
 def test_a_container_that_is_not_there_ends_with_one_sentence(store: Place) -> None:
     location = store.location.replace("//lake", "//elsewhere")
-    for attempt in (
-        lambda: opened(location, {**store.storage, **BRIEFLY}).is_table(),
-        lambda: append(opened(location, {**store.storage, **BRIEFLY}), 0, 1),
-    ):
+    table = opened(location, {**store.storage, **BRIEFLY})
+    attempts: list[Callable[[], object]] = [table.is_table, lambda: append(table, 0, 1)]
+    for attempt in attempts:
         with pytest.raises(StoreUnavailable, match=r"ContainerNotFound|404") as failed:
             attempt()
         assert "\n" not in str(failed.value)

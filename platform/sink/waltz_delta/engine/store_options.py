@@ -91,7 +91,7 @@ def azure_options(account: str, given: Mapping[str, str]) -> dict[str, object]:
 
 
 def google_options(given: Mapping[str, str]) -> dict[str, object]:
-    """Arguments of `GcsFileSystem`. Both libraries take credentials from the environment alone, by the rules of Google's clients."""
+    """Arguments of `GcsFileSystem`. Both libraries read credentials from the environment alone, by the rules of Google's clients."""
     endpoint = given.get("GOOGLE_BASE_URL")
     where = {} if endpoint is None else {"endpoint_override": urlsplit(endpoint).netloc, "scheme": urlsplit(endpoint).scheme}
     return {"retry_time_limit": timedelta(seconds=REQUEST_TIMEOUT_S), **where}

@@ -32,14 +32,15 @@ class Session:
     """What is asked of Spark about the place of a table. `file_systems`: schemes whose connector it has. `conf`: Spark's settings, with `__` for a
     dot."""
 
-    def __init__(self, application: str, default_fs: str = "file", file_systems: tuple[str, ...] = (), **conf: str) -> None:
+    def __init__(self, application: str, default_fs: str = "file", **conf: str) -> None:
+        self.file_systems: tuple[str, ...] = ()
         values = {name.replace("__", "."): value for name, value in conf.items()}
         self.conf = SimpleNamespace(get=lambda key, default=None: values.get(key, default), getAll=values)
         self.sparkContext = SimpleNamespace(applicationId=application, getConf=lambda: SimpleNamespace(get=values.get))
         uri = SimpleNamespace(getScheme=lambda: default_fs)
 
         def file_system_class(scheme: str, conf: Any) -> None:
-            if scheme not in file_systems:
+            if scheme not in self.file_systems:
                 raise _Unknown
 
         system = SimpleNamespace(getDefaultUri=lambda conf: uri, getFileSystemClass=file_system_class)

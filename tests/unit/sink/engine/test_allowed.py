@@ -202,8 +202,8 @@ def test_azure_and_google_are_written_where_both_libraries_know_the_place(path: 
     assert found is None if reason is None else reason in str(found)
 
 
-def test_a_path_without_a_bucket_is_not_taken_for_one_on_the_default_file_system() -> None:
-    """Spark completes such a path, and this engine would take its first folder for the bucket."""
+def test_a_path_without_a_bucket_is_left_to_spark_which_completes_it() -> None:
+    """Spark completes such a path, and to this engine its first folder would be the bucket."""
     assert "names no bucket" in str(refusal_of_path("s3a", "/lake/legs"))
 
 

@@ -110,7 +110,8 @@ def test_a_table_on_azure_or_google_that_spark_can_reach_stays_with_spark_unless
     path: str, scheme: str, storage: dict[str, str], logged: list[tuple[str, str]]
 ) -> None:
     """Spark's engine writes such tables safely, so one that exists must not change its engine with a release."""
-    reached: Any = Session("reached", file_systems=(scheme,))
+    reached: Any = Session("reached")
+    reached.file_systems = (scheme,)
     lacking: Any = Session("lacking")
     made = TableEngine(path, "auto", {})
     assert made.arrow(reached) is None

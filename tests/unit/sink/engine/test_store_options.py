@@ -55,7 +55,7 @@ def test_an_endpoint_names_the_account_in_its_path_or_its_host(endpoint: str, au
     assert found["dfs_storage_authority"] == authority
 
 
-def test_google_takes_credentials_from_the_environment_alone() -> None:
+def test_credentials_of_google_come_from_the_environment_alone() -> None:
     assert google_options({"GOOGLE_APPLICATION_CREDENTIALS": "/x"}) == {"retry_time_limit": timedelta(seconds=60)}
     assert google_options({"GOOGLE_BASE_URL": "http://127.0.0.1:4443"}).items() >= {"endpoint_override": "127.0.0.1:4443", "scheme": "http"}.items()
 
