@@ -79,9 +79,9 @@ test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
 
 # The modules with this mark, so that no other one is collected.
-INSTALL := tests/integration/log/test_base_install.py tests/integration/project/test_other_python.py
+INSTALL := tests/integration/log/test_base_install.py tests/integration/project/test_other_python.py tests/integration/sink/test_lake_stores.py tests/e2e/test_cloud_stores.py
 
-test-install: setup ## the tests marked install: the built wheel alone in an empty environment, unit tests under Python 3.13; needs a package index
+test-install: setup ## the tests marked install: the built wheel alone in an empty environment, unit tests under Python 3.13, tables on emulators of Azure and Google; needs package indexes
 	$(BIN)/pytest -q -m install $(INSTALL)
 
 explore: setup ## property tests with new random examples, failing ones saved in var/explore; SECONDS=600, ONLY=tests/.../test_x.py one file
@@ -156,8 +156,8 @@ demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle, 
 chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens, ACTIONS="empty-key optimize" what is done to the table
 	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(ACTIONS),--actions $(ACTIONS))
 
-lake: setup ## 200 races of two drivers on one table, for appends and upserts, at local paths and on S3, half of them with one killed or paused; S3=s3://bucket/empty a real bucket, RACES=20, SEED=7, MINUTES=120 at most
-	$(BIN)/python -m verification.lake.races --races $(or $(RACES),200) --seed $(or $(SEED),1) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(S3),--s3 $(S3))
+lake: setup ## 200 races of two drivers on one table, for appends and upserts, at local paths and on S3, half of them with one killed or paused; S3=s3://bucket/empty a real bucket, EMULATORS="azure google" these too, RACES=20, SEED=7, MINUTES=120 at most
+	$(BIN)/python -m verification.lake.races --races $(or $(RACES),200) --seed $(or $(SEED),1) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(S3),--s3 $(S3)) $(if $(EMULATORS),--emulators $(EMULATORS))
 
 soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTES=120 at most
 	$(BIN)/python -m benchmarks.soak $(if $(BATCHES),--batches $(BATCHES)) $(if $(MINUTES),--minutes $(MINUTES))

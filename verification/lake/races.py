@@ -1,10 +1,12 @@
 """`make lake`: two real processes land one log in one table, and in half of the races one of them is killed or paused at a drawn gap. Each version of
 the table must hold what the log says at the version's mark; the last one the whole log, each row found by its statistics.
 
-    python -m verification.lake.races [--races 200] [--seed 1] [--minutes 120] [--s3 URL] [--bug NAME]
+    python -m verification.lake.races [--races 200] [--seed 1] [--minutes 120] [--s3 URL] [--emulators azure google]
+                                      [--bug NAME]
 
 `--races` are run in each mode (append, upsert) at each place: a local path without a lock, and S3. `--s3`: an empty place in a real bucket, with
-credentials and region from the environment; otherwise a server of this repository, on loopback. After `--minutes` no race begins, and the run fails.
+credentials and region from the environment; otherwise a server of this repository, on loopback. `--emulators`: these stores too, of which
+`emulators` fetches an emulator. After `--minutes` no race begins, and the run fails.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -30,7 +31,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from verification.lake import merge_table
 from verification.lake.driver import BUGS, FAULTS, GAPS, MODES, UNCONDITIONAL
+from verification.lake.emulators import EMULATORS, emulated
 from verification.lake.log_table import MARK
+from verification.lake.place import Place
 from waltz_delta.engine.stores import file_system
 
 __all__ = ["Place", "local_place", "race", "s3_place"]
@@ -42,14 +45,6 @@ DONE_WITHIN_S = 240.0
 PAUSED_S = 0.3
 COLUMNS = {"append": "id", "upsert": "transaction_id"}
 """The column with the transaction's id."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the tables of races are."""
-
-    location: str
-    storage: Mapping[str, str]
 
 
 def race(place: Place, mode: str, seed: int, bug: str = "none", *, gap: str | None = None, fault: str = "none") -> list[str]:
@@ -211,12 +206,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120, help="after which no race begins")
     parser.add_argument("--s3", help="an empty place in a real bucket, as s3://bucket/folder")
+    parser.add_argument("--emulators", nargs="*", choices=tuple(EMULATORS), default=(), help="stores whose emulators are fetched and used too")
     parser.add_argument("--bug", choices=BUGS, default="none")
     given = parser.parse_args()
     began, ended, found = time.monotonic(), 0, 0
-    with local_place() as local, s3_place(conditional=given.bug != UNCONDITIONAL) as served:
+    with local_place() as local, s3_place(conditional=given.bug != UNCONDITIONAL) as served, ExitStack() as others:
         remote = served if given.s3 is None else Place(given.s3.rstrip("/"), {})
         places = [remote] if given.bug == UNCONDITIONAL else [local, remote]
+        places += [others.enter_context(emulated(name)) for name in given.emulators]
         planned = [(place, mode) for mode in BUGS.get(given.bug, MODES) for place in places]
         for seed in range(given.seed, given.seed + given.races):
             for place, mode in planned:

@@ -134,8 +134,8 @@ class TargetSettings(Settings):
     )
     storage: dict[str, str] = Field(
         default={},
-        description="Engine arrow: options of the object store, such as AWS_REGION and AWS_ENDPOINT_URL. What is not here comes from the "
-        "environment of the driver and of the executors. Set credentials there, not here.",
+        description="Engine arrow: options of the object store, such as AWS_REGION, AZURE_STORAGE_ENDPOINT or GOOGLE_BASE_URL. What is not here "
+        "comes from the environment of the driver and of the executors. Set credentials there, not here.",
     )
     evolution: Literal["off", "add_columns", "fail"] = Field(
         default="fail",

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["missing_jar", "require_file_system"]
+__all__ = ["has_file_system", "missing_jar", "require_file_system"]
 
 _JARS: Final = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -32,12 +32,18 @@ def missing_jar(scheme: str, hadoop_version: str) -> str:
 def require_file_system(spark: SparkSession, path: str, what: str) -> None:
     """Raises `InvalidSetting` if Spark has no file system for the path. Sends no request. `what`: the setting that names the path."""
     scheme = urlsplit(path).scheme.lower()
-    if not scheme:
+    if not scheme or has_file_system(spark, scheme):
         return
     session: Any = spark
-    hadoop = session._jvm.org.apache.hadoop
+    version = str(session._jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+    raise InvalidSetting(name=what, reason=f"{path} is in a file system that Spark lacks; {missing_jar(scheme, version)}", nearest=None)
+
+
+def has_file_system(spark: SparkSession, scheme: str) -> bool:
+    """Whether Spark has a class for the scheme. Sends no request."""
+    session: Any = spark
     try:
-        hadoop.fs.FileSystem.getFileSystemClass(scheme, session._jsparkSession.sessionState().newHadoopConf())
+        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, session._jsparkSession.sessionState().newHadoopConf())
     except Py4JJavaError:
-        reason = f"{path} is in a file system that Spark lacks; {missing_jar(scheme, str(hadoop.util.VersionInfo.getVersion()))}"
-        raise InvalidSetting(name=what, reason=reason, nearest=None) from None
+        return False
+    return True

@@ -12,6 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final  # Any: JSON values
+from urllib.parse import urlsplit
+
+from waltz_delta.engine.store_options import AZURE, GOOGLE, S3
 
 __all__ = [
     "COMPRESSION",
@@ -59,7 +62,10 @@ COMPRESSIONS: Final[Mapping[str, str]] = {
 """Codecs by Delta's and Spark's names, with pyarrow's names. Spark's `lz4` and `lzo` are formats that most readers do not know."""
 
 _LOCAL: Final = "file"
-_S3: Final = frozenset({"s3", "s3a", "s3n"})
+_STORES: Final = S3 | AZURE | GOOGLE
+_AZURE_HOST: Final = re.compile(r"[^@]+@[a-z0-9]+\.dfs\.core\.windows\.net")
+"""Container, account and the host of Azure's own service. Fabric's OneLake has another one, and answers a listing from an offset with no file
+(apache/arrow-rs-object-store#695)."""
 _ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 _UNREAD: Final = re.compile(r"[\\\x00-\x1f\x7f]")
 _OF_URLS: Final = re.compile("[%#?]")
@@ -141,14 +147,18 @@ def refusal(protocol: Protocol, shape: TableShape) -> str | None:
 
 def refusal_of_path(scheme: str, directory: str) -> str | None:
     """Why the Arrow engine does not write at this place; None if it does."""
-    if scheme != _LOCAL and scheme not in _S3:
+    if scheme != _LOCAL and scheme not in _STORES:
         return f"the Arrow engine does not write to {scheme}: paths"
     if scheme == _LOCAL and _ESCAPED.search(directory):
         return "deltalake reads the sign % in a path as an escape"
     if scheme == _LOCAL and _UNREAD.search(directory):
         return "deltalake does not open a path with a backslash or a control character"
-    if scheme in _S3 and (sign := _OF_URLS.search(directory)):
+    if scheme in _STORES and (sign := _OF_URLS.search(directory)):
         return f"deltalake and pyarrow would read the sign {sign[0]} in the path of an object differently"
+    if scheme in _STORES and not urlsplit(directory).netloc:
+        return f"the path names no bucket or container of {scheme}:"
+    if scheme in AZURE and not _AZURE_HOST.fullmatch(urlsplit(directory).netloc):
+        return "the Arrow engine writes on Azure only at CONTAINER@ACCOUNT.dfs.core.windows.net"
     return None
 
 

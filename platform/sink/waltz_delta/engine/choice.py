@@ -13,12 +13,14 @@ from typing import Final, Literal
 from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
+from waltz_delta.base.file_systems import has_file_system
 from waltz_delta.base.log_store import LOCAL, is_single_driver, located, named_store, one_committer, require_one_winner
 from waltz_delta.base.session import session_settings, session_zone
 from waltz_delta.base.table_transaction import TableTransaction
 from waltz_delta.engine.allowed import TableShape, refusal, refusal_of_path
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.store_options import S3, refusal_of_storage
 from waltz_delta.engine.store_probe import refusal_of_directory, require_conditional_put
 from waltz_delta.errors import UnsafeTable
 from waltz_log.errors import InvalidSetting
@@ -114,7 +116,7 @@ class TableEngine:
         """The table by the Arrow engine; None if Spark's writes it."""
         if self._refused is None and self._table is None:
             scheme, location = located(spark, self._path)
-            reason = refusal_of_path(scheme, location)
+            reason = refusal_of_path(scheme, location) or refusal_of_storage(scheme, location, self._storage)
             if reason is None and scheme == LOCAL:
                 reason = refusal_of_directory(self._path, location)
             if reason is None and self._wanted == "auto":
@@ -125,7 +127,8 @@ class TableEngine:
                 require_one_winner(spark, self._path)
                 self._table = ArrowTable(self._path, location, {}, lambda: one_committer(spark, self._path))
             else:
-                self._table = ArrowTable(self._path, f"s3://{location.partition('://')[2].rstrip('/')}", self._storage, nullcontext)
+                named = "s3" if scheme in S3 else scheme
+                self._table = ArrowTable(self._path, f"{named}://{location.partition('://')[2].rstrip('/')}", self._storage, nullcontext)
         return self._table if self._refused is None else None
 
     def _refusal_of_session(self, spark: SparkSession, scheme: str) -> str | None:
@@ -137,8 +140,12 @@ class TableEngine:
             return None
         if store := named_store(spark, scheme):
             return f"other writers may commit by {store}, which Spark's configuration names, and this engine does not"
+        if self._storage:
+            return None
+        if scheme not in S3:
+            return f"Spark has a file system for {scheme}:, and the setting storage is empty" if has_file_system(spark, scheme) else None
         access = next((name for name in sorted(given) if name.startswith(_OF_SPARKS_STORE)), None)
-        if access is not None and not self._storage and is_single_driver(spark):
+        if access is not None and is_single_driver(spark):
             return f"Spark's configuration says how the store is reached ({access}), and the setting storage does not"
         return None
 

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from waltz_delta.engine.arrow_table import PROBE, sentence
 from waltz_delta.engine.parquet_files import file_name
+from waltz_delta.engine.store_options import ENDPOINTS
 from waltz_delta.engine.stores import file_system, is_local, with_time_limits
 from waltz_delta.errors import StoreUnavailable, UnsafeTable
 from waltz_log.loggers import get_logger
@@ -83,7 +84,8 @@ def _refusal_of_links(place: Path) -> str | None:
 def require_conditional_put(path: str, location: str, storage: Mapping[str, str]) -> None:
     """Raises `UnsafeTable` if the object store ignores the condition, `StoreUnavailable` if it does not answer. For a directory of this machine, see
     `refusal_of_directory`."""
-    bucket = (storage.get("AWS_ENDPOINT_URL", ""), urlsplit(location).netloc)
+    url = urlsplit(location)
+    bucket = (next((storage[name] for name in sorted(storage) if name.upper() in ENDPOINTS), ""), f"{url.scheme}://{url.netloc}")
     if is_local(location) or bucket in _proven:
         return
     from deltalake.exceptions import DeltaError
@@ -94,7 +96,8 @@ def require_conditional_put(path: str, location: str, storage: Mapping[str, str]
     except (DeltaError, OSError) as error:
         raise StoreUnavailable(path=path, reason=sentence(error)) from error
     if replaced:
-        raise UnsafeTable(path=path, reason="its object store ignores the condition If-None-Match, so two drivers could both write one version")
+        reason = "its object store ignores the condition that a commit must be new, so two drivers could both write one version"
+        raise UnsafeTable(path=path, reason=reason)
     _proven.add(bucket)
 
 
@@ -136,5 +139,7 @@ def _remove(place: str, storage: Mapping[str, str]) -> None:
     files, root = file_system(place, storage)
     try:
         files.delete_dir(root)
+    except FileNotFoundError:  # on Google, where no object stands for the directory itself: its content is gone
+        pass
     except OSError as error:  # a role without the right to delete
         log.warning("probe of the store not removed", place=place, error=sentence(error))

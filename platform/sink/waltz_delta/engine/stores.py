@@ -1,12 +1,13 @@
-"""The file system of a table's directory, for tasks that write files and for the driver: a directory of this machine, or S3.
+"""The file system of a table's directory, for tasks that write files and for the driver: a directory of this machine, or an object store.
 
 pyarrow writes the data files, `deltalake` the log. Both get the same storage options, by the names that `deltalake` gives them (`AWS_REGION`,
-`AWS_ENDPOINT_URL`, …). What is not among them comes from the environment of each process.
+`AWS_ENDPOINT_URL`, …). What is not among them comes from the environment of each process. `store_options` translates them for pyarrow.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final  # Any: pyarrow has no types
@@ -14,15 +15,11 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as fs
 
+from waltz_delta.engine.store_options import AZURE, GOOGLE, TIME_LIMITS, azure_options, google_options, s3_options
+
 __all__ = ["file_size", "file_system", "is_local", "sync", "sync_directory", "with_time_limits"]
 
-CONNECT_TIMEOUT_S: Final = 10.0
-REQUEST_TIMEOUT_S: Final = 60.0
-"""Limits of one request of a task to S3. A part of a file has 10 MB."""
-
-
-TIME_LIMITS: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "30s", "max_retries": "5", "retry_timeout": "60s"}
-"""Limits of a request of `deltalake`, and of all of its repetitions."""
+_OF_OPTIONS: Final = re.compile("(AWS|AZURE|GOOGLE)_[A-Z0-9_]+")
 
 
 def is_local(location: str) -> bool:
@@ -35,7 +32,12 @@ def file_system(location: str, storage: Mapping[str, str]) -> tuple[Any, str]:
     if is_local(location):
         return fs.LocalFileSystem(), location
     url = urlsplit(location)
-    return _s3(storage), f"{url.netloc}{url.path}".rstrip("/")
+    given = _with_environment(storage)
+    if url.scheme in AZURE:
+        container, _, host = url.netloc.partition("@")
+        return fs.AzureFileSystem(**azure_options(host.partition(".")[0], given)), f"{container}{url.path}".rstrip("/")
+    path = f"{url.netloc}{url.path}".rstrip("/")
+    return (fs.GcsFileSystem(**google_options(given)) if url.scheme in GOOGLE else fs.S3FileSystem(**s3_options(given))), path
 
 
 def with_time_limits(location: str, storage: Mapping[str, str]) -> dict[str, str]:
@@ -62,20 +64,7 @@ def sync_directory(path: str | Path) -> None:
     sync(str(path))
 
 
-def _s3(storage: Mapping[str, str]) -> Any:
-    given = {name.upper(): value for name, value in storage.items()}
-
-    def option(name: str) -> str | None:
-        return given.get(name) or os.environ.get(name) or None
-
-    endpoint = option("AWS_ENDPOINT_URL") or option("AWS_ENDPOINT_URL_S3")
-    where = {} if endpoint is None else {"endpoint_override": urlsplit(endpoint).netloc, "scheme": urlsplit(endpoint).scheme}
-    keys = {"access_key": option("AWS_ACCESS_KEY_ID"), "secret_key": option("AWS_SECRET_ACCESS_KEY"), "session_token": option("AWS_SESSION_TOKEN")}
-    return fs.S3FileSystem(
-        region=option("AWS_REGION") or option("AWS_DEFAULT_REGION"),
-        connect_timeout=CONNECT_TIMEOUT_S,
-        request_timeout=REQUEST_TIMEOUT_S,
-        allow_bucket_creation=False,
-        **where,
-        **({name: value for name, value in keys.items() if value} if keys["access_key"] else {}),
-    )
+def _with_environment(storage: Mapping[str, str]) -> dict[str, str]:
+    """Options by their names in capitals. An empty one counts as not set."""
+    there = {name: value for name, value in os.environ.items() if _OF_OPTIONS.fullmatch(name) and value}
+    return {**there, **{name.upper(): value for name, value in storage.items() if value}}

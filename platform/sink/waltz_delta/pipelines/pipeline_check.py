@@ -19,6 +19,7 @@ from pyspark_waltz.decode.formats import own_columns, read_schema
 from pyspark_waltz.schema import SCHEMA
 from waltz_delta.base.log_store import LOCAL
 from waltz_delta.engine.allowed import refusal_of_path
+from waltz_delta.engine.store_options import refusal_of_storage
 from waltz_delta.landing.landing import sink_for
 from waltz_delta.launch import enter_environment
 from waltz_delta.pipelines.declared_types import declared_fields, declared_schema
@@ -156,7 +157,7 @@ def declared_engine(output: OutputSettings, schema: StructType | None, *, dead_l
         return "spark"
     sink = sink_for(output, "", dead_letters=dead_letters)
     place = urlsplit(target.table).scheme or LOCAL
-    reason = refusal_of_path(place, target.table) or sink.engine_refusal(schema, {})
+    reason = refusal_of_path(place, target.table) or refusal_of_storage(place, target.table, target.storage) or sink.engine_refusal(schema, {})
     if reason is not None:
         return f"spark: {reason}"
     return "arrow" if schema is not None else f"arrow: if its columns allow it, {BY_SPARK}"
@@ -165,7 +166,8 @@ def declared_engine(output: OutputSettings, schema: StructType | None, *, dead_l
 def _engine_of_letters(letters: DeadLetterSettings) -> str:
     if letters.engine == "spark":
         return "spark"
-    reason = refusal_of_path(urlsplit(letters.table).scheme or LOCAL, letters.table)
+    place = urlsplit(letters.table).scheme or LOCAL
+    reason = refusal_of_path(place, letters.table) or refusal_of_storage(place, letters.table, letters.storage)
     return "arrow" if reason is None else f"spark: {reason}"
 
 

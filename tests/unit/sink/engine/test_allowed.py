@@ -178,6 +178,33 @@ def test_a_path_of_an_object_that_deltalake_reads_as_a_url_is_left_to_spark(name
     """The log would be at one place, and the files at another."""
     assert "differently" in str(refusal_of_path("s3a", f"s3a://lake/{name}"))
     assert refusal_of_path("s3a", "s3a://lake/a b+c=\u00e4") is None
+    assert "differently" in str(refusal_of_path("gs", f"gs://lake/{name}"))
+    assert "differently" in str(refusal_of_path("abfss", f"abfss://lake@acme.dfs.core.windows.net/{name}"))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("abfss://lake@acme.dfs.core.windows.net/legs", None),
+        ("abfs://lake@acme.dfs.core.windows.net/legs", None),
+        ("gs://lake/legs", None),
+        ("abfss://space@onelake.dfs.fabric.microsoft.com/legs", "only at CONTAINER@ACCOUNT.dfs.core.windows.net"),
+        ("abfss://lake@acme.dfs.core.chinacloudapi.cn/legs", "only at CONTAINER@ACCOUNT.dfs.core.windows.net"),
+        ("abfss://acme.dfs.core.windows.net/legs", "only at CONTAINER@ACCOUNT.dfs.core.windows.net"),
+        ("abfss:///legs", "names no bucket or container"),
+        ("gs:///legs", "names no bucket or container"),
+        ("wasbs://lake@acme.blob.core.windows.net/legs", "does not write to wasbs: paths"),
+        ("adl://acme.azuredatalakestore.net/legs", "does not write to adl: paths"),
+    ],
+)
+def test_azure_and_google_are_written_where_both_libraries_know_the_place(path: str, reason: str | None) -> None:
+    found = refusal_of_path(path.partition(":")[0], path)
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_a_path_without_a_bucket_is_left_to_spark_which_completes_it() -> None:
+    """Spark completes such a path, and to this engine its first folder would be the bucket."""
+    assert "names no bucket" in str(refusal_of_path("s3a", "/lake/legs"))
 
 
 @pytest.mark.parametrize("name", ["a\\b", "a\tb", "a\nb"])

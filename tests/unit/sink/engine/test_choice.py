@@ -97,3 +97,40 @@ def test_a_store_that_only_spark_can_reach_stays_with_spark() -> None:
     assert TableEngine("s3a://lake/legs", "auto", {}).arrow(single) is None
     assert TableEngine("s3a://lake/legs", "auto", {"AWS_REGION": "eu-west-1"}).arrow(single) is not None
     assert TableEngine("s3a://lake/legs", "auto", {}).arrow(several) is not None, "Spark's engine would refuse it"
+
+
+AZURE = "abfss://lake@acme.dfs.core.windows.net/legs"
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme", "storage"),
+    [(AZURE, "abfss", {"AZURE_STORAGE_ACCOUNT_NAME": "acme"}), ("gs://lake/legs", "gs", {"GOOGLE_BASE_URL": "https://storage.example.com"})],
+)
+def test_a_table_on_azure_or_google_that_spark_can_reach_stays_with_spark_unless_storage_is_set(
+    path: str, scheme: str, storage: dict[str, str], logged: list[tuple[str, str]]
+) -> None:
+    """Spark's engine writes such tables safely, so one that exists must not change its engine with a release."""
+    reached: Any = Session("reached")
+    reached.file_systems = (scheme,)
+    lacking: Any = Session("lacking")
+    made = TableEngine(path, "auto", {})
+    assert made.arrow(reached) is None
+    made.report()
+    assert logged[0] == ("spark", f"Spark has a file system for {scheme}:, and the setting storage is empty")
+    assert TableEngine(path, "auto", storage).arrow(reached) is not None
+    assert TableEngine(path, "arrow", {}).arrow(reached) is not None
+    found = TableEngine(f"{path}/", "auto", {}).arrow(lacking)
+    assert found is not None
+    assert found.location == path
+
+
+@pytest.mark.parametrize("wanted", ["auto", "arrow"])
+def test_an_option_that_only_one_library_follows_leaves_the_table_to_spark(wanted: EngineChoice) -> None:
+    plain: Any = Session("plain")
+    made = TableEngine(AZURE, wanted, {"AZURE_STORAGE_TOKEN": "x"})
+    if wanted == "auto":
+        assert made.arrow(plain) is None
+        assert "AZURE_STORAGE_TOKEN" in made.reason
+        return
+    with pytest.raises(InvalidSetting, match="AZURE_STORAGE_TOKEN"):
+        made.arrow(plain)
