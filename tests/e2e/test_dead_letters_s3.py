@@ -220,8 +220,10 @@ def test_a_replay_lands_and_marks_each_letter_once_whatever_fails(spark: Any, st
     assert waiting(store.storage) == [("", 0, 2), ("", 0, 4), (ALL, 1, 0), (ALL, 1, 1)]
 
 
-@pytest.mark.parametrize("begins", ["all/part-", "dead/part-", "dead/_delta_log/"])
-@pytest.mark.parametrize("name", ["the bucket disappears", "credentials expire"])
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("the bucket disappears", "all/part-"), ("credentials expire", "dead/part-"), ("the bucket disappears", "dead/_delta_log/")],
+)
 def test_a_replay_that_is_cut_off_by_its_store_goes_on_later(spark: Any, store: FaultyStore, name: str, begins: str) -> None:
     Landing(on_s3(store.storage), KEY).write(raw(spark, ROWS))
     store.fail(name, begins=begins)

@@ -19,6 +19,7 @@ pytestmark = [*needs([], "mounting a small file system needs root"), pytest.mark
 SENTENCE = re.compile(r"ingest: the table's store is unavailable: [^\n]+: path=\S+")
 
 
+@pytest.mark.long
 def test_a_job_whose_disk_is_full_ends_with_one_sentence_and_the_next_one_goes_on(tmp_path: Path, spark_environment: dict[str, str]) -> None:
     """What is mounted is seen by no other process, and gone with the process."""
     command = ["unshare", "-m", sys.executable, "-m", "tests.e2e.on_a_full_disk", str(tmp_path / "disk"), str(tmp_path)]

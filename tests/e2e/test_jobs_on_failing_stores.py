@@ -76,6 +76,7 @@ ENDS = [
 """What fails for good, and the file whose write it begins with: one by a task, one by the driver, a commit, one of dead letters; at once if empty."""
 
 
+@pytest.mark.long
 def test_a_job_whose_store_fails_for_good_ends_with_one_sentence_and_the_next_one_goes_on(
     cluster: LocalCluster, log: LegsLog, store: FaultyStore, submit: Submit, tmp_path: Path
 ) -> None:
