@@ -78,11 +78,11 @@ def test_an_audit_of_tables_on_s3_finds_nothing_or_what_was_planted_and_asks_no_
     kept, newest, versions = (table(name, storage) for name in ("all", "newest", "versions"))
     doubled = kept.to_pyarrow_table(filters=[("partition", "=", 1), ("transaction_id", "=", 5)])
     kept.delete("partition = 0 AND transaction_id BETWEEN 8 AND 10")
-    kept.update({"n": "0"}, "partition = 1 AND transaction_id = 9")
+    kept.update(updates={"n": "0"}, predicate="partition = 1 AND transaction_id = 9")
     write_deltalake("s3://lake/audited/all", doubled, mode="append", storage_options=storage)
-    newest.update({"n": "0"}, "tail = '0-1'")
+    newest.update(updates={"n": "0"}, predicate="tail = '0-1'")
     newest.delete("tail = '0-2'")
-    versions.update({"tail": "'stranger'"}, "tail = '1-3' AND is_current")
+    versions.update(updates={"tail": "'stranger'"}, predicate="tail = '1-3' AND is_current")
     found = audited(spark, cluster, settings)
     assert [sorted(map(str, each.differences)) for each in found] == [
         ["changed: partition=1 transaction_id=9", "missing: partition=0 transaction_id=8-10", "repeated: partition=1 transaction_id=5"],
