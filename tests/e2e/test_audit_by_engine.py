@@ -111,7 +111,7 @@ def test_the_engine_reads_each_version_as_spark_does(spark: Any, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", PERMANENT)
-def test_an_audit_whose_store_fails_says_so_and_takes_no_table_for_empty(spark: Any, name: str) -> None:
+def test_an_audit_whose_store_fails_says_so_and_finds_no_empty_table(spark: Any, name: str) -> None:
     with faulty_store() as store:
         path = "s3a://lake/audited/failing"
         DeltaAppend(path, KEY, storage=store.storage).write(spark.sql("SELECT 0 AS partition, 0L AS transaction_id"))

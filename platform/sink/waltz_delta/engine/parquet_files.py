@@ -176,7 +176,7 @@ class _OpenFile:
 
     def close(self) -> tuple[int, str]:
         """The size of the file, and its statistics. Raises `OSError` also if the store does not have what was written: one that
-        takes the repeated end of an upload for a new one leaves an empty file."""
+        accepts the end of an upload twice leaves an empty file."""
         if self._waiting:
             self._write_row_group()
         self._writer.close()

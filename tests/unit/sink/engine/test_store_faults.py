@@ -145,7 +145,7 @@ def test_a_fault_that_stays_is_one_sentence_and_the_work_is_done_later(store: S3
 
 @pytest.mark.parametrize("kind", WORK)
 def test_a_commit_that_landed_before_the_store_failed_for_good_is_not_made_again(store: S3Server, kind: str) -> None:
-    """The answer is lost, and nothing can be read after it. So only the marks of the table tell, at the next start."""
+    """The answer is lost, and nothing can be read after it. So only the marks of the table show it, at the next start."""
     work = WORK[kind]
     work.prepare(store.storage)
     begun = list[str]()
@@ -248,7 +248,7 @@ def test_maintenance_ends_with_one_sentence_if_the_fault_stays(small_files: Faul
 
 
 @pytest.mark.parametrize("name", PERMANENT)
-def test_the_log_of_a_table_that_cannot_be_read_is_not_taken_for_none(small_files: FaultyStore, name: str) -> None:
+def test_the_log_of_a_table_that_cannot_be_read_is_not_reported_as_missing(small_files: FaultyStore, name: str) -> None:
     known = TableLog(PLACE, small_files.hasty)
     small_files.fail(name)
     reads: list[Callable[[], object]] = [lambda: TableLog(PLACE, small_files.hasty), lambda: known.identifiers_at(1)]
