@@ -4,15 +4,16 @@ few."""
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.submitted import ROOT, SUBMIT, Submit
 from waltz_delta.launch import clean_environment, enter_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
 ARCHIVE = ROOT / ".cache" / "spark.jsa"
@@ -62,6 +63,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
     session.dataSource.register(StubSource)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def submit(spark_environment: dict[str, str]) -> Iterator[Submit]:
+    """Starts spark-submit; what still runs at the end of a test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [*SUBMIT, str(ROOT / script), *arguments]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=ROOT, env=spark_environment, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

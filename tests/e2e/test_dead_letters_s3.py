@@ -12,19 +12,22 @@ from deltalake import DeltaTable
 
 from tests.e2e.letters import KEY, ROWS, Died, landing, one_commit_each, raw
 from verification.lake.races import s3_place
-from verification.lake.s3_server import Fault, S3Server
+from verification.lake.store_faults import FAULTS, NONE, PERMANENT, FaultyStore, faulty_store
 from waltz_delta import dead_letters_replay
+from waltz_delta.base.job_outcome import Failure
 from waltz_delta.console.tables import letters_of_transaction, waiting_letters
 from waltz_delta.dead_letters_replay import Replayed, replay
+from waltz_delta.decode.decode import DATA, PROBLEM
 from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.stores import file_system
-from waltz_delta.errors import TableRestored, UnsafeTable
+from waltz_delta.errors import StoreUnavailable, TableRestored, UnsafeTable
 from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.landing.landing import Landing, needs_delta
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.positions_log import TableLog
 from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import UNAVAILABLE
 
 ALL, DEAD = "s3a://lake/tables/all", "s3a://lake/tables/dead"
 BURIED = [
@@ -154,38 +157,83 @@ def test_letters_below_the_marks_are_added_if_the_first_attempt_judged_otherwise
     assert ids(storage) == []
 
 
-@pytest.mark.parametrize("status", ["the answer is lost", "the commit is refused"])
-def test_a_store_that_fails_at_the_commit_of_letters_neither_loses_nor_repeats_them(spark: Any, status: str) -> None:
-    """A server of this process, whose faults the test chooses."""
-    with S3Server() as store:
-        met: list[str] = []
-
-        def once(method: str, key: str) -> Fault | None:
-            if method == "PUT" and key.endswith("01.json") and not met:
-                met.append(key)
-                return Fault(500, "InternalError", executed=status == "the answer is lost")
-            return None
-
-        dead = DeadLetters(DEAD, KEY, [ALL], storage=store.storage)
-        dead.prepare(spark)
-        store.fault = once
-        rows = raw(spark, ROWS[:2]).selectExpr("*", "data AS _d", "'bad' AS _p").drop("data")
-        covered = BatchRange({0: 2}, {0: 0}, exact=True)
-        for written in (2, 0):
-            found = dead.write(spark, covered, {ALL: lambda marks: _above(_named(rows), marks)}, 0)
-            assert found == written
-        assert met
-        assert [row[1:3] for row in letters(store.storage)] == [(0, 0), (0, 1)]
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[FaultyStore]:
+    with faulty_store() as store:
+        yield store
 
 
-def _named(rows: Any) -> Any:
-    from waltz_delta.decode.decode import DATA, PROBLEM
+@pytest.fixture
+def store(faulty: FaultyStore) -> FaultyStore:
+    """An empty place without faults."""
+    faulty.fail(NONE)
+    files, root = file_system("s3://lake/tables", faulty.storage)
+    files.delete_dir_contents(root, missing_dir_ok=True)
+    return faulty
 
-    return rows.withColumnsRenamed({"_d": DATA, "_p": PROBLEM})
+
+def written(spark: Any, dead: DeadLetters, end: int) -> int:
+    """Writes a batch of the first transactions of a partition, all of which are bad. Returns how many letters it wrote."""
+    rows = raw(spark, ROWS[:end]).selectExpr("*", f"data AS {DATA}", f"'bad' AS {PROBLEM}").drop("data")
+    return dead.write(spark, BatchRange({0: end}, {0: 0}, exact=True), {ALL: lambda marks: rows.where(f"transaction_id > {marks.get(0, -1)}")}, 0)
 
 
-def _above(rows: Any, marks: Any) -> Any:
-    return rows.where(f"transaction_id > {marks.get(0, -1)}")
+def places(storage: Storage) -> list[tuple[Any, ...]]:
+    return [row[1:3] for row in letters(storage)]
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "a read of a data file fails"])
+def test_a_fault_that_passes_neither_loses_nor_repeats_letters(spark: Any, store: FaultyStore, name: str) -> None:
+    dead = DeadLetters(DEAD, KEY, [ALL], storage=store.storage)
+    dead.prepare(spark)
+    store.fail(name)
+    assert written(spark, dead, 2) == 2
+    assert store.fail(NONE) > 0
+    assert written(spark, dead, 2) == 0
+    assert places(store.storage) == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("begins", ["", "/part-", ".json"])
+@pytest.mark.parametrize("name", PERMANENT)
+def test_a_fault_that_stays_is_one_sentence_and_the_letters_are_written_later(spark: Any, store: FaultyStore, name: str, begins: str) -> None:
+    """At the start, in a task, and at the commit."""
+    DeadLetters(DEAD, KEY, [ALL], storage=store.storage).prepare(spark)
+    dead = DeadLetters(DEAD, KEY, [ALL], storage=store.hasty)
+    dead.prepare(spark)
+    store.fail(name, begins=begins)
+    with pytest.raises(StoreUnavailable, match=PERMANENT[name][1]) as failed:
+        written(spark, dead, 2)
+    assert "\n" not in str(failed.value)
+    assert store.fail(NONE) > 0
+    assert letters(store.storage) == []
+    assert (written(spark, dead, 3), written(spark, dead, 3)) == (3, 0)
+    assert places(store.storage) == [(0, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_replay_lands_and_marks_each_letter_once_whatever_fails(spark: Any, store: FaultyStore, name: str) -> None:
+    Landing(on_s3(store.storage), KEY).write(raw(spark, ROWS))
+    store.fail(name)
+    replay(spark, on_s3(store.storage, **FIXED))
+    assert store.fail(NONE) > 0
+    assert (ids(store.storage), letters(store.storage)) == ([0, 1, 3], BURIED)
+    assert waiting(store.storage) == [("", 0, 2), ("", 0, 4), (ALL, 1, 0), (ALL, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("the bucket disappears", "all/part-"), ("credentials expire", "dead/part-"), ("the bucket disappears", "dead/_delta_log/")],
+)
+def test_a_replay_that_is_cut_off_by_its_store_goes_on_later(spark: Any, store: FaultyStore, name: str, begins: str) -> None:
+    Landing(on_s3(store.storage), KEY).write(raw(spark, ROWS))
+    store.fail(name, begins=begins)
+    with pytest.raises(Exception, match=PERMANENT[name][1]) as failed:
+        replay(spark, on_s3(store.hasty, **FIXED))
+    assert store.fail(NONE) > 0
+    assert Failure.of(failed.value).code == UNAVAILABLE
+    replay(spark, on_s3(store.storage, **FIXED))
+    assert (ids(store.storage), letters(store.storage)) == ([0, 1, 3], BURIED)
+    assert waiting(store.storage) == [("", 0, 2), ("", 0, 4), (ALL, 1, 0), (ALL, 1, 1)]
 
 
 FIXED = {"columns": "k STRING NOT NULL, n STRING", "select": "k, try_cast(n AS INT) AS n"}

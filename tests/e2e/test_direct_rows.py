@@ -168,9 +168,12 @@ def test_a_batch_that_the_table_holds_in_part_lands_the_other_part(spark: Any, s
     assert high_water_marks(str(tmp_path / "t"), KEY) == {0: 149, 1: 149}
 
 
-def test_a_query_that_fails_at_undecodable_data_names_the_transaction_and_commits_nothing(spark: Any, stub: Stub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b'{"k": ', b'{"n": "the table refuses a row: k: no"}'], ids=["cut", "like another error"])
+def test_a_query_that_fails_at_undecodable_data_names_the_transaction_and_commits_nothing(
+    spark: Any, stub: Stub, tmp_path: Path, data: bytes
+) -> None:
     cluster = stub(partitions=1)
-    cluster.append(0, [b'{"k": "a"}', b'{"k": ', b'{"k": "b"}'])
+    cluster.append(0, [b'{"k": "a"}', data, b'{"k": "b"}'])
     settings = LandingSettings.model_validate({"outputs": [{"decode": JSON, "target": {"table": str(tmp_path / "t")}}]})
     landing = Landing(settings, KEY)
     with pytest.raises(Undecodable, match=r"transaction 1 of partition 0: .") as raised:

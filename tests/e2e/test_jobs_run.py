@@ -2,73 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from tests.e2e.submitted import PATIENCE_S, ROOT, Submit, append_legs, finished
 from tests.integration.monitoring.named_metrics import families_in, named_metrics
 from tests.integration.monitoring.promtool import promtool
 from waltz_delta import high_water_marks
-from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
+from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch, StoreUnavailable
 from waltz_delta.jobs import job
-from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, Unavailable
 from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(400)
 
-ROOT = Path(__file__).resolve().parents[2]
-SUBMIT = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
-Submit = Callable[..., "subprocess.Popen[str]"]
-
-PATIENCE_S = 180
-"""A submission takes ten seconds alone, a minute on a machine that does other things."""
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("cluster"), partitions=2) as running:
         yield running
-
-
-@pytest.fixture
-def submit(spark_environment: dict[str, str]) -> Iterator[Submit]:
-    """Starts spark-submit; what still runs at the end of a test is killed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [*SUBMIT, str(ROOT / script), *arguments]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, cwd=ROOT, env=spark_environment, stdout=pipe, stderr=subprocess.STDOUT, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, _ = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, out
-
-
-def append_legs(cluster: LocalCluster, legs: range, *, aircraft: int = 10) -> None:
-    """Each aircraft's legs, counted up, all in the partition of that aircraft."""
-    with SyncWaltzClient(cluster.cluster) as client:
-        for leg in legs:
-            for tail in range(aircraft):
-                client.append(tail % 2, json.dumps({"tail": f"N{tail}", "leg": leg}).encode())
 
 
 def key_of(cluster: LocalCluster) -> str:
@@ -202,6 +164,9 @@ def test_no_cluster_at_the_address_is_one_line_that_names_it_in_time(spark_envir
     [
         (SchemaMismatch(path="p", column="c", reason="r"), 2, "table holds another schema: r: path=p column=c"),
         (ClusterUnavailable(address="a", reason="r"), 3, "cluster unavailable: r: address=a"),
+        (StoreUnavailable(path="p", reason="503"), 3, "the table's store is unavailable: 503: path=p"),
+        (StoreUnavailable(path="p", reason="No space left on device"), 5, None),
+        (RuntimeError("z\nwaltz_delta.errors.StoreUnavailable: the table's store is unavailable: 403: path=p\n at"), 3, None),
         (RuntimeError("boom\nat somewhere"), 1, "boom"),
         (RuntimeError(f"[STREAM_FAILED] x\n  waltz_delta.errors.GapInTable: {GapInTable(path='p', partition=0, first=1, last=2)}\n at"), 4, None),
         (RuntimeError(f"y\nwaltz_log.errors.Unavailable: {Unavailable(reason='nobody')}\n"), 3, "unavailable: nobody"),

@@ -14,12 +14,12 @@ from delta.tables import DeltaTable
 from tests.e2e.committing import replace_commits
 from tests.e2e.letters import raw
 from waltz_delta import Landing, Undecodable, dead_letters_replay
-from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import Failure
 from waltz_delta.base.session import TIME_ZONE
 from waltz_delta.dead_letters_replay import replay
 from waltz_delta.jobs.audit import _Expected, _Letters
 from waltz_delta.jobs.audit_compare import PieceOfLog, compare_appended
+from waltz_delta.jobs.audited_tables import AuditedTable
 from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
@@ -270,10 +270,10 @@ def test_an_audit_misses_what_has_no_letter_and_nothing_that_has_one(spark: Any,
     landing.write(log.where("transaction_id > 0"))
 
     def differences(meanwhile: Callable[[], object] = lambda: None) -> list[str]:
-        before = _Letters(spark, declared)
-        table = spark.read.format("delta").option("versionAsOf", internal.table_version(spark, str(tmp_path / "all"))).load(str(tmp_path / "all"))
+        before, target = _Letters(spark, declared), AuditedTable(spark, str(tmp_path / "all"), "auto", {})
+        table = target.rows(target.version())
         meanwhile()
-        expected = _Expected(spark, declared, declared.outputs[0], KEY, table, before).rows(log)
+        expected = _Expected(declared, declared.outputs[0], KEY, target, table, before).rows(log)
         return [str(each) for each in compare_appended(expected, table, PieceOfLog({0: 0}, {0: 4}), 20)[1]]
 
     assert differences() == []

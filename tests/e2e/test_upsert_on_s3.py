@@ -13,6 +13,7 @@ from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 
 from pyspark_waltz.source import SCHEMA
+from tests.e2e.delta_calls import refuse_delta
 from tests.e2e.edge_values import MOMENT
 from verification.lake.races import s3_place
 from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks
@@ -31,9 +32,6 @@ from waltz_log.errors import InvalidSetting
 
 KEY, OTHER = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11", "0b7c9f0e-8a0f-4b6e-9f0a-7e1b6d0c2a55"
 COLUMNS = "partition INT, transaction_id BIGINT, k STRING, n INT"
-DELTA = re.compile(r"^(z:)?(io\.delta|org\.apache\.spark\.sql\.delta)\b|^sdelta$", re.MULTILINE)
-"""In a call of the JVM: Delta's classes, and its name as a format. A line that begins with `s` is a text, such as a setting."""
-
 Row = tuple[int, int, str, int | None]
 
 
@@ -46,14 +44,7 @@ def storage() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def without_delta(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of Delta in the JVM fails."""
-    client = type(spark._jvm._gateway_client)
-    send = client.send_command
-
-    def checked(self: Any, command: str, *given: Any, **named: Any) -> Any:
-        assert not DELTA.search(command), f"a call of Delta in the JVM: {command!r}"
-        return send(self, command, *given, **named)
-
-    monkeypatch.setattr(client, "send_command", checked)
+    refuse_delta(spark, monkeypatch)
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
+from deltalake import DeltaTable
 
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable
@@ -16,9 +18,10 @@ from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.file_statistics import indexed_leaves
 from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FilePlan, write_files
+from waltz_delta.engine.stores import file_system
 from waltz_delta.engine.written_files import WrittenFiles
 
-__all__ = ["MARK", "METADATA", "SHAPE", "append", "begin", "commit", "files", "opened"]
+__all__ = ["MARK", "METADATA", "SHAPE", "append", "begin", "commit", "files", "held_rows", "opened"]
 
 MARK = "waltz:key:0"
 METADATA = json.dumps({"waltz": {"cluster": "key"}})
@@ -50,6 +53,17 @@ def files(table: ArrowTable, first: int, end: int) -> WrittenFiles:
     rows = pa.table({"id": pa.array(range(first, end), pa.int64())})
     found = [row for batch in write_files(plan, iter(rows.to_batches()), task=0, attempt=0) for row in batch.to_pylist()]
     return WrittenFiles(tuple(AddFile(row["path"], row["size"], {}, row["modified_ms"], row["statistics"]) for row in found), SHAPE)
+
+
+def held_rows(location: str, storage: Mapping[str, str]) -> pa.Table:
+    """All rows of a table that this engine writes. The reader of `deltalake` leaves threads that may end the process with SIGABRT when it exits."""
+    files, root = file_system(location, storage)
+    names = [uri.rpartition("/")[2] for uri in DeltaTable(location, storage_options=dict(storage) or None).file_uris()]
+    found = []
+    for name in names:
+        with files.open_input_file(f"{root}/{name}") as file:
+            found.append(parquet.ParquetFile(file).read())
+    return pa.concat_tables(found)
 
 
 def commit(transaction: ArrowTransaction, written: WrittenFiles | None, mark: int) -> int:

@@ -141,7 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
             store.uploads[upload] = {}
             return 200, f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>".encode(), {}
         if self.command == "POST" and "uploadId" in query:
-            parts = store.uploads.pop(query["uploadId"], {})
+            parts = store.uploads.pop(query["uploadId"], None)
+            if parts is None:  # completed before: pyarrow sends the request again after one that was refused and then repeated
+                return 404, _xml_error("NoSuchUpload"), {}
             store.put(key, b"".join(parts[number] for number in sorted(parts)), only_new=False)
             return 200, b'<CompleteMultipartUploadResult><ETag>"x"</ETag></CompleteMultipartUploadResult>', {}
         if self.command == "POST" and "delete" in query:

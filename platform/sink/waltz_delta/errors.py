@@ -115,8 +115,9 @@ class WriteContended(WaltzError):
 
 
 class StoreUnavailable(WaltzError):
-    """The store of the table does not answer, or refuses: it is overloaded, its credentials expired, or the bucket does not exist. Each request was
-    repeated. A commit whose answer was lost is in the table or not; the table's marks show which.
+    """The store of the table does not answer, or refuses: it is overloaded, its credentials expired, the bucket does not exist, or the disk is full.
+    Each request to an object store was repeated. A commit whose answer was lost is in the table or not; the table's marks show which. VACUUM removes
+    the files of one that is not.
 
     To do: repair what the reason names, and start the query again. It continues where the table ends."""
 

@@ -1,8 +1,8 @@
 """The outcome of a job: an exit code and one line. It finds our errors also inside the exceptions that Spark wraps them in between processes.
 
 Exit codes are those of `waltz`: 0 done or stopped as asked, 1 any other error (or a check that found something), 2 wrong arguments or a table that
-does not fit, 3 no server answers (start it again), 4 the checkpoint is ahead of the table, 6 the machine lacks a jar, a module or the
-right to run native code.
+does not fit, 3 no server answers (start it again), 4 the checkpoint is ahead of the table, 5 a disk of this machine is full, 6 the machine lacks a
+jar, a module or the right to run native code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyspark_waltz.errors
 import waltz_delta.errors
 import waltz_log.errors
 from pyspark_waltz.errors import DataLost
-from waltz_delta.errors import KeyMoved, Undecodable, UnsupportedDelta
+from waltz_delta.errors import KeyMoved, StoreUnavailable, Undecodable, UnsupportedDelta
 from waltz_log.errors import WaltzError
-from waltz_log.exit_codes import FAILED, LACKING, OK, REFUSED, USAGE
+from waltz_log.exit_codes import FAILED, LACKING, MACHINE, OK, REFUSED, USAGE
 from waltz_log.outside_text import printable
 
 __all__ = ["Failure", "brief_errors", "run_job"]
@@ -39,6 +39,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
 _PRINTED = re.compile(r"((?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.\w+): ([^\n]*)")
 _PERMANENT = (DataLost, KeyMoved, Undecodable, UnsupportedDelta)
 """Exit code 1, and a restart does not help."""
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _LACKING = (
     ("S3DynamoDBLogStore", "start Spark with --packages io.delta:delta-storage-s3-dynamodb:VERSION, that of Delta"),
     (
@@ -93,7 +94,8 @@ class Failure:
         text = _text(error)
         kind, line = (type(error), str(error)) if isinstance(error, WaltzError) else _from_spark(text)
         if kind is not None:
-            return cls(kind.exit_code, line, kind.exit_code in (USAGE, REFUSED) or issubclass(kind, _PERMANENT))
+            code = MACHINE if issubclass(kind, StoreUnavailable) and _FULL.search(line) else kind.exit_code
+            return cls(code, line, code in (USAGE, REFUSED) or issubclass(kind, _PERMANENT))
         if _BUSY.search(text):
             return cls(FAILED, f"{line}; {_NOT_STARTED}", False, counts=False)
         if _NO_REASON.search(text):

@@ -21,16 +21,14 @@ from waltz_delta.decode.decode_worker import decode_in_workers, decoding_plan
 from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.row_checks import Checks
 from waltz_delta.decode.transactions import Transactions
-from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
+from waltz_delta.marks.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID, UNDECODABLE
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "plan_of", "project", "raised", "refuse", "shape"]
+__all__ = ["DATA", "PROBLEM", "declared_columns", "decode", "plan_of", "project", "raised", "refuse", "shape"]
 
 NO_CHECKS = Checks()
 VALUE = "_waltz_value"
-UNDECODABLE = "waltz_delta: does not decode: "
-"""Prefix of the error of a query over undecodable data, if nothing else was declared."""
 
 
 def decode(rows: DataFrame | Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any  # pyarrow has no types
 
 from waltz_delta.base.direct_rows import Undecoded
-from waltz_delta.decode.decode import UNDECODABLE
 from waltz_delta.decode.decoding_plan import DecodingPlan
 from waltz_delta.decode.simple_projection import Condition
 from waltz_delta.decode.transactions import Selection
-from waltz_delta.marks.batch import PARTITION, PROBLEM, TRANSACTION_ID
+from waltz_delta.marks.batch import PARTITION, PROBLEM, TRANSACTION_ID, UNDECODABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,9 @@ from typing import Any, Final  # pyarrow has no types
 
 import pyarrow as pa
 
+from waltz_delta.base.store_errors import sentence
 from waltz_delta.engine.allowed import TableShape
-from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable, sentence
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.folds import Fold, Keyed
 from waltz_delta.engine.key_index import KeyIndex
 from waltz_delta.engine.log_actions import Change

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage
@@ -26,14 +27,10 @@ from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 
-__all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable", "sentence"]
+__all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
 
-SENTENCE_MAX: Final = 300
 PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
-_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-"""In the answer of a store, the name of what is wrong."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
@@ -101,6 +98,13 @@ class ArrowTable:
         self._handle = None
         return self.open()
 
+    def open_at(self, version: int) -> OpenedTable:
+        """A version that the log still has, with a handle of its own. Raises `StoreUnavailable`."""
+        from deltalake import DeltaTable
+
+        with store_errors(self.path):
+            return _opened(DeltaTable(self.location, version=version, storage_options=self.storage or None))
+
     def is_table(self) -> bool:
         """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
         import pyarrow.fs as fs
@@ -146,11 +150,10 @@ class ArrowTable:
     def commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if its file does not exist."""
         try:
-            return self._log_file(f"{version:020d}.json")
+            with store_errors(self.path, FileNotFoundError):
+                return self._log_file(f"{version:020d}.json")
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
 
     def commits(self, newest: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Version and `commitInfo` of the newest commits, newest first. `commitInfo` is the first line of a commit."""
@@ -171,17 +174,18 @@ class ArrowTable:
 
     def write_checkpoint(self, table_id: str) -> None:
         """Writes a checkpoint of the newest version, unless the table was removed or replaced meanwhile, and deletes the part of the log that is
-        older than the table keeps. Runs in a thread of its own, with a handle of its own."""
+        older than the table keeps. Runs in a thread of its own, with a handle of its own. Raises what `open` raises."""
         table = ArrowTable(self.path, self.location, self.storage, self.committing)
         opened = table.open()
         if opened is None or opened.table_id != table_id:
             return
-        opened.handle.create_checkpoint()
-        self._sync_checkpoint(opened.version)
-        if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
-            (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
-        if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-            opened.handle.cleanup_metadata()
+        with store_errors(self.path):
+            opened.handle.create_checkpoint()
+            self._sync_checkpoint(opened.version)
+            if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
+                (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
+            if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
+                opened.handle.cleanup_metadata()
 
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves it to the page cache."""
@@ -245,13 +249,6 @@ class ArrowTable:
         files, root = self._files
         with files.open_input_file(f"{root}/{LOG}/{name}") as file:
             return bytes(file.read())
-
-
-def sentence(error: BaseException) -> str:
-    """An error of `deltalake` in one line, without colors, arrows and backtrace."""
-    text = " ".join(_COLORS.sub("", str(error)).partition("\n  0: ")[0].replace("\u21b3", " ").split())
-    code = _CODE.search(text)
-    return ("" if code is None else f"{code[1]}: ") + text[:SENTENCE_MAX] or type(error).__name__
 
 
 def _opened(handle: Any) -> OpenedTable:

@@ -31,10 +31,11 @@ from pyspark.sql.types import StructType
 from waltz_delta.base.checkpoint_pace import COMMITS_MIN, INTERVAL, checkpoint_pace, with_interval
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.direct_rows import DirectRows
+from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.zones import instant_ms
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
-from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable, sentence
+from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable
 from waltz_delta.engine.living_files import OUTSIDE, living_files
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
@@ -193,10 +194,18 @@ class ArrowTransaction:
         return self._change(still_there, versions, query=query, batch=batch, metadata=metadata)
 
     def _change(self, decided: Callable[[OpenedTable], Change], versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """`decided`: the change by the version after which it is committed."""
+        """`decided`: the change by the version after which it is committed. If the store fails at the commit, the same files are committed again: a
+        disk that is almost full has no space for others."""
         assert self._base is not None, "a table whose files are written again exists"
+        made: dict[int, Change] = {}
+
+        def put(opened: OpenedTable, named: Mapping[str, Any]) -> None:
+            if opened.version not in made:
+                made[opened.version] = decided(opened)
+            _put(opened, made[opened.version], versions, named)
+
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
-        return self._commit(self._base, lambda opened, named: _put(opened, decided(opened), versions, named), info)
+        return self._commit(self._base, put, info)
 
     def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
         """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
@@ -213,7 +222,8 @@ class ArrowTransaction:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
             if committed is not None:
-                self._table.sync_commit(committed)
+                with store_errors(self._table.path):
+                    self._table.sync_commit(committed)
                 self._schedule_checkpoint(committed, opened)
                 return committed
             found = self._table.open()
@@ -270,7 +280,8 @@ class ArrowTransaction:
                 if self._table.open() is not None:
                     raise Overtaken from error
                 raise StoreUnavailable(path=self._table.path, reason=sentence(error)) from error
-        self._table.sync_commit(0)
+        with store_errors(self._table.path):
+            self._table.sync_commit(0)
         return 0
 
     def _schedule_checkpoint(self, committed: int, opened: OpenedTable) -> None:

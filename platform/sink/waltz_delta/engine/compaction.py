@@ -21,9 +21,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
-from waltz_delta.engine.arrow_table import ArrowTable, sentence
+from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.compaction_plan import Bin, bins, target_bytes
 from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile, is_removable
@@ -71,7 +72,8 @@ def compact(table: ArrowTable, small_bytes: int) -> Compacted:
             continue
         group, planned = _first(planned)
         try:
-            done = _rewrite(table, transaction, group, done)
+            with store_errors(table.path):
+                done = _rewrite(table, transaction, group, done)
         except Overtaken:
             lost += 1
             if lost == ATTEMPTS:
@@ -204,8 +206,6 @@ def _opened(table: ArrowTable, path: str) -> parquet.ParquetFile:
         return parquet.ParquetFile(f"{root}/{unquote(path)}", filesystem=files, coerce_int96_timestamp_unit="us", pre_buffer=False)
     except FileNotFoundError:
         raise Overtaken from None
-    except OSError as error:
-        raise StoreUnavailable(path=table.path, reason=sentence(error)) from error
 
 
 def _file_schema(shape: TableShape) -> pa.Schema:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final  # Any: pyarrow has no types
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pyspark
 
+from waltz_delta.base.store_errors import store_errors
 from waltz_delta.engine.arrow_schema import Leaf, parquet_paths
 from waltz_delta.engine.file_statistics import FileStatistics
 from waltz_delta.engine.partition_values import runs
 from waltz_delta.engine.row_checks import fitted
 from waltz_delta.engine.stores import file_size, file_system, is_local, sync, sync_directory
 
-__all__ = ["FILE_COLUMNS", "FilePlan", "FileWriter", "file_name", "is_own_file", "write_files"]
+__all__ = ["FILE_COLUMNS", "FilePlan", "FileWriter", "file_name", "is_own_file", "remove_local", "write_files"]
 
 ROW_GROUP_BYTES: Final = 64 << 20
 """In memory. A task holds so much of a file, and compresses it to a quarter or less."""
@@ -73,12 +76,16 @@ def is_own_file(name: str) -> bool:
 
 
 def write_files(plan: FilePlan, batches: Iterator[pa.RecordBatch], *, task: int, attempt: int) -> Iterator[pa.RecordBatch]:
-    """Writes the rows of one task. If the table is partitioned, they come sorted by its partition columns. Raises `RowRefused`."""
+    """Writes the rows of one task. If the table is partitioned, they come sorted by its partition columns. Raises `RowRefused`,
+    `StoreUnavailable`."""
     files = FileWriter(plan, task, attempt)
     try:
         for batch in batches:
-            files.add(fitted(pa.Table.from_batches([batch]), plan.schema, plan.required))
-        written = files.close()
+            rows = fitted(pa.Table.from_batches([batch]), plan.schema, plan.required)
+            with store_errors(plan.location):
+                files.add(rows)
+        with store_errors(plan.location):
+            written = files.close()
     except BaseException:
         files.abandon()
         raise
@@ -97,6 +104,8 @@ class FileWriter:
         self._values: tuple[str | None, ...] = ()
         self._open: _OpenFile | None = None
         self._written: list[dict[str, Any]] = []
+        self._begun: list[str] = []
+        """The names of all files, also of one that could not be opened."""
 
     def add(self, rows: pa.Table) -> None:
         names = self._plan.partition_by
@@ -105,6 +114,7 @@ class FileWriter:
                 self._finish(self._open)
             if self._open is None:
                 name = file_name(self._task, self._plan.write_id, self._attempt, len(self._written))
+                self._begun.append(name)
                 self._values, self._open = values, _OpenFile(self._plan, self._schema, self._files, f"{self._root}/{name}")
             self._open.add(part.select(self._schema.names))
 
@@ -116,17 +126,26 @@ class FileWriter:
         return self._written
 
     def abandon(self) -> None:
-        """Closes the open file of a task that failed. No commit names it."""
+        """Ends an attempt that failed. No commit names its files. They are removed from a disk of this machine, which may be full; in an object store
+        they are left to VACUUM."""
         if self._open is not None:
             self._open.abandon()
+        remove_local(self._plan, self._begun)
 
     def _finish(self, file: _OpenFile) -> None:
-        self._open = None
         size, statistics = file.close()
+        self._open = None
         values = json.dumps(dict(zip(self._plan.partition_by, self._values, strict=True)), ensure_ascii=False)
         now_ms, name = int(time.time() * 1000), file.path.rpartition("/")[2]
         described = {"path": name, "size": size, "modified_ms": now_ms, "partition_values": values, "statistics": statistics}
         self._written.append({"task": self._task, **described})
+
+
+def remove_local(plan: FilePlan, names: Iterable[str]) -> None:
+    """Removes data files that no commit names, if they are on a disk of this machine."""
+    if is_local(plan.location):
+        for name in names:
+            (Path(plan.location) / name).unlink(missing_ok=True)
 
 
 CALENDAR: Final = {"org.apache.spark.version": pyspark.__version__}
@@ -156,18 +175,25 @@ class _OpenFile:
             self._write_row_group()
 
     def close(self) -> tuple[int, str]:
-        """The size of the file, and its statistics."""
+        """The size of the file, and its statistics. Raises `OSError` also if the store does not have what was written: one that
+        accepts the end of an upload twice leaves an empty file."""
         if self._waiting:
             self._write_row_group()
         self._writer.close()
+        written = self._stream.tell()
         self._stream.close()
         if self._local:
             sync(self.path)
-        return file_size(self._files, self.path), self._statistics.text()
+        size = file_size(self._files, self.path)
+        if size != written:
+            raise OSError(f"the store has {size} of the {written} bytes that were written to {self.path}")
+        return size, self._statistics.text()
 
     def abandon(self) -> None:
-        self._writer.close()
-        self._stream.close()
+        """Without the end of a Parquet file. What ended the attempt says more than a file that cannot be closed, such as on a full disk."""
+        self._writer.is_open = False  # it would write the end when it is collected
+        with suppress(OSError):
+            self._stream.close()
 
     def _write_row_group(self) -> None:
         rows = pa.concat_tables(self._waiting)

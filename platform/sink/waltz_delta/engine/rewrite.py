@@ -22,7 +22,7 @@ import pyarrow.compute as _pc
 from waltz_delta.engine.folds import Fold, Folded, Keyed
 from waltz_delta.engine.key_index import ABSENT, Codes, KeyIndex
 from waltz_delta.engine.log_actions import RemoveFile
-from waltz_delta.engine.parquet_files import FilePlan, FileWriter
+from waltz_delta.engine.parquet_files import FilePlan, FileWriter, remove_local
 from waltz_delta.engine.row_checks import fitted
 from waltz_delta.engine.stored_rows import StoredFile, row_groups
 from waltz_delta.engine.stores import file_system
@@ -173,6 +173,7 @@ class _Writing:
 
     def abandon(self) -> None:
         self._file.abandon()
+        remove_local(self._plan, [row["path"] for row in self._written])
 
     def _end_file(self) -> None:
         self._written += self._file.close()

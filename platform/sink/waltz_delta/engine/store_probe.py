@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types
 from urllib.parse import urlsplit
 
-from waltz_delta.engine.arrow_table import PROBE, sentence
+from waltz_delta.base.store_errors import sentence
+from waltz_delta.engine.arrow_table import PROBE
 from waltz_delta.engine.parquet_files import file_name
 from waltz_delta.engine.store_options import ENDPOINTS
 from waltz_delta.engine.stores import file_system, is_local, with_time_limits

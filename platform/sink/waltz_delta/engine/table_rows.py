@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_waltz.worker_heap import task_begins
+from waltz_delta.base.store_errors import store_errors
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.stored_rows import StoredFile, row_groups
@@ -76,7 +77,12 @@ def _run_task(plan: ReadPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def _rows_of_file(plan: ReadPlan, files: Any, root: str, file: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     held = pa.schema([pa.field(name, kind) for name, kind in zip(plan.columns, plan.schema.types, strict=True)])
     values = {name: pa.scalar(text, pa.string()) for name, text in json.loads(file["partition_values"]).items()}
-    for rows in row_groups(files, root, StoredFile(file["path"], 0, values), held):
+    groups = row_groups(files, root, StoredFile(file["path"], 0, values), held)
+    while True:
+        with store_errors(plan.location):
+            rows = next(groups, None)
+        if rows is None:
+            return
         row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
         named = rows.rename_columns(plan.schema.names)
         yield from named.to_batches(max_chunksize=max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // row_bytes)))

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from waltz_delta.engine.arrow_table import ArrowTable, sentence
+from waltz_delta.base.store_errors import store_errors
+from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.stores import file_system, is_local
-from waltz_delta.errors import NotADeltaTable, StoreUnavailable
+from waltz_delta.errors import NotADeltaTable
 
 __all__ = ["Vacuumed", "vacuum"]
 
@@ -36,14 +37,11 @@ class Vacuumed:
 
 def vacuum(table: ArrowTable, hours: float, keep_versions: Sequence[int], *, dry_run: bool) -> Vacuumed:
     """`hours`: how long removed files are kept, rounded up. It must be longer than a batch runs, because no version has the files of a running one.
-    `keep_versions`: whose files are kept too, whatever their age."""
-    from deltalake.exceptions import DeltaError
-
+    `keep_versions`: whose files are kept too, whatever their age. Raises `NotADeltaTable`, `StoreUnavailable`."""
     opened = table.reopen()
     if opened is None:
         raise NotADeltaTable(path=table.path, reason="no table there")
-    errors: tuple[type[Exception], ...] = (DeltaError, OSError)
-    try:
+    with store_errors(table.path):
         found: list[str] = opened.handle.vacuum(
             math.ceil(hours), dry_run=True, enforce_retention_duration=False, full=True, keep_versions=sorted(keep_versions) or None
         )
@@ -51,8 +49,6 @@ def vacuum(table: ArrowTable, hours: float, keep_versions: Sequence[int], *, dry
         unneeded = [path for path in found if _PLAIN.fullmatch(path) and path not in living]
         if not dry_run:
             _delete(table, unneeded)
-    except errors as error:
-        raise StoreUnavailable(path=table.path, reason=sentence(error)) from error
     return Vacuumed(len(unneeded), len(found) - len(unneeded))
 
 

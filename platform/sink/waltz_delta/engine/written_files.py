@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_waltz.worker_heap import task_begins
 from waltz_delta.base.direct_rows import DirectRows, MakeRows, Undecoded, direct_columns
 from waltz_delta.base.quoting import quoted
+from waltz_delta.base.store_errors import store_failure_in
 from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
 from waltz_delta.engine.arrow_table import ArrowTable
@@ -24,7 +25,8 @@ from waltz_delta.engine.file_statistics import indexed_leaves
 from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.parquet_files import FILE_COLUMNS, RESULT, FilePlan, write_files
 from waltz_delta.engine.row_checks import REFUSED
-from waltz_delta.errors import SchemaMismatch
+from waltz_delta.errors import SchemaMismatch, StoreUnavailable
+from waltz_delta.marks.batch import undecodable_in
 
 __all__ = ["WrittenFiles", "added_file", "compression_of", "delta_schema", "file_plan", "listed", "table_columns", "write_direct", "write_rows"]
 
@@ -46,7 +48,7 @@ def delta_schema(schema: StructType) -> Mapping[str, Any]:
 
 
 def write_rows(rows: DataFrame, table: ArrowTable, shape: TableShape) -> WrittenFiles:
-    """Runs the job. Raises `SchemaMismatch` if a row does not fit the table."""
+    """Runs the job. Raises `SchemaMismatch` if a row does not fit the table, and `StoreUnavailable`."""
     held = StructType.fromJson(dict(shape.schema))
     typed = rows.select(*table_columns(rows.schema, held))
     plan = file_plan(table, shape, typed.columns, compression_of(rows.sparkSession, shape.properties))
@@ -73,9 +75,13 @@ def _run(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[p
     try:
         return frame.mapInArrow(task, FILE_COLUMNS).collect()
     except Exception as error:
+        if undecodable_in(str(error)) is not None:
+            raise
         if REFUSED in str(error):
             column, _, reason = str(error).split(REFUSED)[1].split("\n")[0].partition(": ")
             raise SchemaMismatch(path=table.path, column=column, reason=reason) from None
+        if (failure := store_failure_in(str(error))) is not None:
+            raise StoreUnavailable(path=table.path, reason=failure) from None
         raise
 
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_waltz.log_view import inspect_cluster
-from waltz_delta.base import internal
 from waltz_delta.base.job_outcome import run_job
 from waltz_delta.base.session import TIME_ZONE, open_session
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.jobs.audit_report import Audited, print_report
+from waltz_delta.jobs.audited_tables import AuditedTable
 from waltz_delta.jobs.backfill import Piece, pieces
 from waltz_delta.jobs.job_arguments import JobParser
 from waltz_delta.jobs.job_progress import Progress, progress
@@ -38,7 +38,6 @@ from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_delta.tables.constraints import VIOLATES
-from waltz_delta.tables.table import is_table
 from waltz_delta.tables.time_zone import depends_on_zone, other_zone
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
@@ -46,6 +45,7 @@ from waltz_log.exit_codes import FAILED
 __all__ = ["audit", "audit_pipeline"]
 
 PLACE = [PARTITION, TRANSACTION_ID]
+LETTER = ["cluster", "target", *PLACE, "reason", "replayed_at"]
 
 TRANSACTIONS_PER_PIECE = 5_000_000
 """One step of the progress bar; bounds what is aggregated at once."""
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     first, last = _position("--from", found.first), _position("--to", found.last)
     with inspect_cluster(settings.options) as inspector:
         key = str(inspector.parameters.key)
-    spark = open_session(f"waltz audit {settings.name}")
+    spark = open_session(f"waltz audit {settings.name}", delta=False)
     try:
         audited = list(audit_pipeline(spark, settings, key, lambda: _extents(settings), first=first, last=last))
     finally:
@@ -112,8 +112,9 @@ def audit_pipeline(
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
         letters = _Letters(spark, settings)  # before the table's version
+        target = AuditedTable(spark, output.target.table, output.target.engine, output.target.storage)
         try:
-            log = TableLog(output.target.table)
+            log = target.log()
         except NotADeltaTable:
             audited.differences.append(Difference("table", None, None, None, "there is no table"))
             yield audited
@@ -136,13 +137,13 @@ def audit_pipeline(
                 audited.differences.append(Difference("mark", partition, None, None, reason))
             if lowest > 0:
                 audited.notes.append(f"partition {partition}: ids below {lowest} were trimmed from the log and cannot be audited")
-        table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
-        other = other_zone(internal.TableTransaction(spark, output.target.table), spark) if depends_on_zone(output) else None
+        table = target.rows(version)
+        other = other_zone(target.transaction(), spark) if depends_on_zone(output) else None
         if other is not None:
             audited.notes.append(f"{TIME_ZONE} {other}; audit with the zone of the table")
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
-            expected = _Expected(spark, settings, output, cluster_key, table, letters)
+            expected = _Expected(settings, output, cluster_key, target, table, letters)
             _audit_output(log_reads, expected, output, table, todo, audited, bar, whole=not any(starts.values()))
         yield audited
 
@@ -201,26 +202,25 @@ class _Letters:
     them, so all that the table has passed exist afterwards."""
 
     def __init__(self, spark: SparkSession, settings: LandingSettings) -> None:
-        self._spark = spark
-        self._path = settings.dead_letters.table if settings.dead_letters is not None else None
+        declared = settings.dead_letters
+        self._table = None if declared is None else AuditedTable(spark, declared.table, declared.engine, declared.storage)
         self._before = self._version()
 
     def _version(self) -> int:
-        exists = self._path is not None and is_table(self._spark, self._path)
-        return internal.table_version(self._spark, self._path) if exists and self._path is not None else -1
+        return -1 if self._table is None else self._table.version()
 
     def pending(self, cluster_key: str, target: str) -> DataFrame | None:
         """The place of each letter of this table that names a constraint and was not replayed; None without a table of letters. To be called after
         the version of the table was chosen."""
         now = self._version()
-        if now < 0:
+        if now < 0 or self._table is None:
             return None
         own = (f.col("cluster") == cluster_key) & (f.col("target") == target) & f.col("reason").startswith(VIOLATES)
-        pending = self._at(now, own)
-        return pending if self._before < 0 else pending.join(self._at(self._before, own & f.col("replayed_at").isNotNull()), PLACE, "left_anti")
-
-    def _at(self, version: int, own: Column) -> DataFrame:
-        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path).where(own).select(*PLACE)
+        pending = self._table.rows(now, LETTER).where(own).select(*PLACE)
+        if self._before < 0:
+            return pending
+        replayed = self._table.rows(self._before, LETTER).where(own & f.col("replayed_at").isNotNull())
+        return pending.join(replayed.select(*PLACE), PLACE, "left_anti")
 
 
 class _Expected:
@@ -228,11 +228,11 @@ class _Expected:
     not replayed, or are skipped as declared. A letter of a row that the table has is no excuse: it came before the constraint was dropped."""
 
     def __init__(
-        self, spark: SparkSession, settings: LandingSettings, output: OutputSettings, cluster_key: str, table: DataFrame, letters: _Letters
+        self, settings: LandingSettings, output: OutputSettings, cluster_key: str, target: AuditedTable, table: DataFrame, letters: _Letters
     ) -> None:
         self._decoder = OutputDecoder(output, dead_letters=settings.dead_letters is not None)
         self._skips = ConstrainedOutput(self._decoder) if self._decoder.undecodable == "skip" else None
-        self._spark, self._path = spark, output.target.table
+        self._target = target
         excused = letters.pending(cluster_key, output.target.table)
         if excused is not None:
             excused = excused.join(table.select(*PLACE), PLACE, "left_anti")
@@ -240,7 +240,7 @@ class _Expected:
 
     def rows(self, raw: DataFrame) -> DataFrame:
         rows = self._decoder.good(raw)
-        judged = None if self._skips is None else self._skips.judged(rows, internal.TableTransaction(self._spark, self._path))
+        judged = None if self._skips is None else self._skips.judged(rows, self._target.transaction())
         rows = rows if judged is None else judged.good()
         return rows if self._excused is None else rows.join(self._excused, PLACE, "left_anti")
 

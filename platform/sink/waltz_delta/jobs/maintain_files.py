@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from waltz_delta.base.store_errors import store_errors
+
 __all__ = ["FileReport", "file_report"]
 
 WORST = 5
@@ -30,10 +32,12 @@ class FileReport:
 
 
 def file_report(path: str, small_bytes: int, storage_options: dict[str, str] | None = None) -> FileReport:
+    """Raises `StoreUnavailable`."""
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    actions = pa.table(DeltaTable(path, storage_options=storage_options).get_add_actions(flatten=True))
+    with store_errors(path):
+        actions = pa.table(DeltaTable(path, storage_options=storage_options).get_add_actions(flatten=True))
     sizes: list[int] = actions["size_bytes"].to_pylist()
     columns = [name for name in actions.column_names if name.startswith("partition.")]
     values = list(zip(*(actions[name].to_pylist() for name in columns), strict=True)) if columns else []

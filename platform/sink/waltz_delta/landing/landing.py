@@ -8,7 +8,6 @@ the batch drop it. The dead letters of a batch are committed before the first ta
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from pyspark.sql.types import StructType
 from pyspark_waltz.options import Positions
 from pyspark_waltz.range_rows import transactions_schema
 from waltz_delta.base.job_outcome import brief_errors
-from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
+from waltz_delta.decode.decode import DATA, PROBLEM, refuse
 from waltz_delta.decode.transactions import Transactions
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
@@ -37,7 +36,7 @@ from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.landing.output_rows import OutputRows, Prepared
 from waltz_delta.landing.routing import unrouted
 from waltz_delta.landing.upsert import DeltaUpsert
-from waltz_delta.marks.batch import LostRace, above, batch_range
+from waltz_delta.marks.batch import LostRace, above, batch_range, undecodable_in
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.marks.start import FROM_THE_EARLIEST
@@ -47,9 +46,6 @@ from waltz_delta.tables.time_zone import depends_on_zone, refuse_other_zone
 from waltz_log.statistics import Summed, snapshot
 
 __all__ = ["Landing", "LandingStatistics", "needs_delta", "resulting_schemas", "sink_for"]
-
-_RAISED = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
-"""The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
 REASON_MAX = 500
 """Most characters in the error of a query over undecodable data. Reasons are shorter; the rest of Spark's line is cut."""
@@ -193,8 +189,8 @@ class Landing:
         try:
             staged = sink.stage(batch.sparkSession, covered, rows, batch_id)
         except Exception as error:
-            if found := _RAISED.search(str(error)):
-                raise Undecodable(path=sink.path, reason=found[1][:REASON_MAX]) from None
+            if (reason := undecodable_in(str(error))) is not None:
+                raise Undecodable(path=sink.path, reason=reason[:REASON_MAX]) from None
             raise
         if staged is None:
             return None

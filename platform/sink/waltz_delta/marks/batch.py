@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,7 @@ __all__ = [
     "PROBLEM",
     "ROW",
     "TRANSACTION_ID",
+    "UNDECODABLE",
     "GivenRows",
     "LostRace",
     "Rows",
@@ -34,6 +36,7 @@ __all__ = [
     "batch_range",
     "land",
     "require_columns",
+    "undecodable_in",
 ]
 
 PARTITION = "partition"
@@ -44,6 +47,19 @@ DATA = "_waltz_data"
 """The undecoded data, next to the decoded columns."""
 PROBLEM = "_waltz_problem"
 """Why the transaction did not decode, next to the decoded columns; null if it did."""
+
+UNDECODABLE = "waltz_delta: does not decode: "
+"""Prefix of the error of a query over undecodable data, if nothing else was declared."""
+
+_UNDECODABLE = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
+"""The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
+
+
+def undecodable_in(text: str) -> str | None:
+    """Which transaction does not decode and why, from the text of Spark's error; None if that is another one. To be asked first: the reason quotes
+    data."""
+    found = _UNDECODABLE.search(text)
+    return None if found is None else found[1]
 
 
 class Rows(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar  # Any: JSON values
 
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
+from waltz_delta.base.store_errors import store_errors
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.extras import explain_missing
 
@@ -32,7 +33,8 @@ CLEANED_MEANWHILE = 5
 
 
 class TableLog:
-    """Reads the log when it is created, and again at `refresh`. Raises `NotADeltaTable` if the path holds no log."""
+    """Reads the log when it is created, and again at `refresh`. Raises `NotADeltaTable` if the path holds no log. Each method raises
+    `StoreUnavailable`."""
 
     def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
         with explain_missing("a table's log position", "spark"):
@@ -42,7 +44,8 @@ class TableLog:
 
         self.path = path
         try:
-            self._files = files.PyFileSystem(DeltaStorageHandler(path, storage_options or {}))
+            with store_errors(path, TableNotFoundError):
+                self._files = files.PyFileSystem(DeltaStorageHandler(path, storage_options or {}))
         except TableNotFoundError:
             raise NotADeltaTable(path=path, reason=NOTHING_THERE) from None
         self._selector = files.FileSelector(_LOG, allow_not_found=True)
@@ -96,11 +99,7 @@ class TableLog:
 
     def identifiers_at(self, version: int) -> dict[str, int]:
         """The identifiers of an older version. Raises `NotADeltaTable` if the log does not reach back that far."""
-        for start in reversed(self._starts()):
-            if start <= version:
-                *_, (_, found) = self._identifiers_between(start, version)
-                return found
-        raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
+        return self._retry(lambda: self._identifiers_at(version))
 
     def version_until(self, before: int, time_ms: int) -> int:
         """The last version below `before` that was committed at `time_ms` or earlier; the oldest in the log if there is none."""
@@ -117,15 +116,18 @@ class TableLog:
                 return version
         return 0
 
+    def _identifiers_at(self, version: int) -> dict[str, int]:
+        for start in reversed(self._starts()):
+            if start <= version:
+                *_, (_, found) = self._identifiers_between(start, version)
+                return found
+        raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
+
     def _info_of(self, version: int) -> dict[str, Any] | None:
         """The `commitInfo` of a commit, its first line; None if there is no such file."""
         if self._newest_info[0] != version:
-            try:
-                with self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
-                    text: bytes = file.read()
-            except FileNotFoundError:
-                return None
-            return _commit_info(text)
+            text = self._commit_text(version)
+            return None if text is None else _commit_info(text)
         return self._newest_info[1]
 
     def _first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
@@ -184,9 +186,11 @@ class TableLog:
         return newest
 
     def _list(self) -> None:
+        with store_errors(self.path):
+            listed = self._files.get_file_info(self._selector)
         self._commits, self._checkpoints = set(), {}
         whole: dict[int, int] = {}
-        for found in self._files.get_file_info(self._selector):
+        for found in listed:
             name = found.base_name
             if commit := COMMIT.fullmatch(name):
                 self._commits.add(int(commit[1]))
@@ -212,18 +216,24 @@ class TableLog:
 
     def _commit(self, version: int) -> dict[str, int] | None:
         """The identifiers that a commit sets; None if there is no such commit."""
-        try:
-            with self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
-                text: bytes = file.read()
-        except FileNotFoundError:
+        text = self._commit_text(version)
+        if text is None:
             return None
         self._newest_info = (version, _commit_info(text))
         return _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line)
 
+    def _commit_text(self, version: int) -> bytes | None:
+        """The content of a commit; None if there is no such file."""
+        try:
+            with store_errors(self.path, FileNotFoundError), self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
     def _checkpoint(self, version: int) -> dict[str, int]:
         found: dict[str, int] = {}
         for name in self._checkpoints[version]:
-            with self._files.open_input_file(f"{_LOG}/{name}") as file:
+            with store_errors(self.path, FileNotFoundError), self._files.open_input_file(f"{_LOG}/{name}") as file:
                 try:
                     found |= _identifiers_of(name, file)
                 except ValueError:  # of pyarrow, and of JSON

@@ -166,7 +166,7 @@ def test_the_log_is_asked_when_a_tables_marks_were_read(monkeypatch: pytest.Monk
 
     outputs = tuple(OutputSettings(target=TargetSettings(table=name)) for name in ("a", "b"))
     pipeline = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=outputs)
-    monkeypatch.setattr("waltz_delta.jobs.audit.TableLog", lambda path: SimpleNamespace(identifiers={}))
+    monkeypatch.setattr("waltz_delta.jobs.audit.AuditedTable", lambda *_: MagicMock(log=lambda: SimpleNamespace(identifiers={})))
     monkeypatch.setattr("waltz_delta.jobs.audit._settled", settled)
     audited = list(audit_pipeline(MagicMock(), pipeline, "k", extents))
     assert [each.differences for each in audited] == [[], []]
@@ -177,7 +177,7 @@ def test_an_audit_names_a_table_of_another_cluster_and_rows_of_former_ones(monke
     """Nothing of it can be compared, which must not read as agreement."""
     pipeline = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=(OutputSettings(target=TargetSettings(table="a")),))
     before = {app_id("former", 0): 9}
-    monkeypatch.setattr("waltz_delta.jobs.audit.TableLog", lambda path: SimpleNamespace(identifiers=before))
+    monkeypatch.setattr("waltz_delta.jobs.audit.AuditedTable", lambda *_: MagicMock(log=lambda: SimpleNamespace(identifiers=before)))
     (audited,) = audit_pipeline(MagicMock(), pipeline, "k", lambda: {0: (0, 9)})
     assert [str(each) for each in audited.differences] == ["table: is filled from the cluster former, not from this one"]
     before |= {epoch_app_id("k"): 1, app_id("k", 0): -1}
