@@ -13,7 +13,7 @@ from benchmarks.running import PROJECT
 
 __all__ = ["run"]
 
-ROWS, ROWS_QUICK = 200_000, 10_000
+ROWS, ROWS_QUICK = 600_000, 10_000
 TURNS, TURNS_QUICK = 5, 1
 TIMEOUT_S = 900.0
 """Ends a driver that hangs. A run needs about two minutes on an idle machine."""

@@ -92,6 +92,8 @@ class _RemoteMarks:
         self._location, self._storage, self._key = location, dict(storage), cluster_key
         self._table: DeltaTable | None = None
         self._read_s = 0.0
+        self._version = -1
+        self._marks: dict[int, int] = {}
 
     def mark(self, partition: int) -> int:
         if time.monotonic() > self._read_s + MARK_EVERY_S:
@@ -103,8 +105,14 @@ class _RemoteMarks:
             except (TableNotFoundError, DeltaError):
                 self._table = None
             self._read_s = time.monotonic()
-        found = None if self._table is None else self._table.transaction_version(app_id(self._key, partition))
-        return -1 if found is None else int(found)
+        if self._table is None:
+            return -1
+        if self._table.version() != self._version:
+            self._version, self._marks = self._table.version(), {}
+        if partition not in self._marks:  # deltalake reads all commits since the last checkpoint for it
+            found = self._table.transaction_version(app_id(self._key, partition))
+            self._marks[partition] = -1 if found is None else int(found)
+        return self._marks[partition]
 
 
 def _visible_on_s3(cluster: str, folder: Path, appends: int) -> list[float]:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage
+from waltz_delta.engine.identifiers import Identifiers
 from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
@@ -32,6 +33,8 @@ __all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
 PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
+FOLLOWED_MAX: Final = 50
+"""Commits of others that are read for their identifiers. After more of them, `deltalake` is asked again."""
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -51,6 +54,12 @@ class OpenedTable:
     protocol: Protocol
     shape: TableShape
     schema_text: str
+    identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
+    """As of the version that the handle shows."""
+
+    def identifier(self, app_id: str) -> int | None:
+        """The version of an application identifier; None if there is none."""
+        return self.identifiers.of(self.handle, app_id)
 
     def is_current(self) -> bool:
         """Whether the handle still shows this version."""
@@ -77,6 +86,7 @@ class ArrowTable:
         self._handle: Any = None
         self._newest: tuple[int, bytes | None] = (-1, None)
         """Version and content of the newest commit that the handle knows."""
+        self._identifiers = Identifiers()
         self._last_checkpoint: int | None = None
 
     def open(self) -> OpenedTable | None:
@@ -85,13 +95,18 @@ class ArrowTable:
             self._handle = self._load()
             if self._handle is None:
                 return None
-        handle = self._handle
-        if self._newest[0] != handle.version():
-            self._newest = (handle.version(), self.commit_text(handle.version()))
+        handle, seen = self._handle, self._newest[0]
+        if seen != handle.version():
+            newest = self.commit_text(handle.version())
+            if handle.version() - seen > FOLLOWED_MAX:
+                self._identifiers.forget()
+            if self._identifiers.any:
+                self._identifiers.follow([*map(self.commit_text, range(seen + 1, handle.version())), newest])
+            self._newest = (handle.version(), newest)
         if self._newest[1] is not None and not self._newest[1].strip():
             empty = f"its newest commit {handle.version():020d}.json is empty, as after a power failure"
             raise NotADeltaTable(path=self.path, reason=f"{empty}; restore that file, or delete it and audit the table")
-        return _opened(handle)
+        return replace(_opened(handle), identifiers=self._identifiers)
 
     def reopen(self) -> OpenedTable | None:
         """Like `open`, from the table's files alone."""
@@ -220,6 +235,7 @@ class ArrowTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         self._newest = (-1, None)
+        self._identifiers.forget()
         try:
             return DeltaTable(self.location, storage_options=self.storage or None)
         except TableNotFoundError:

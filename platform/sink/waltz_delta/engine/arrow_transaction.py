@@ -108,7 +108,7 @@ class ArrowTransaction:
         elif app_id not in self._read:
             if not self._base.is_current():
                 raise Overtaken  # a later transaction refreshed the handle
-            self._read[app_id] = self._base.handle.transaction_version(app_id)
+            self._read[app_id] = self._base.identifier(app_id)
         return self._read[app_id]
 
     def versions(self) -> dict[str, int]:
@@ -243,7 +243,7 @@ class ArrowTransaction:
             raise Overtaken from None
         if opened is None or not opened.same_rules(base) or opened.version < base.version:
             raise Overtaken
-        if any(opened.handle.transaction_version(name) != version for name, version in self._read.items()):
+        if any(opened.identifier(name) != version for name, version in self._read.items()):
             raise Overtaken
         if any(info.get("operation") == "RESTORE" for _, info in self._table.commits(opened.version, opened.version - base.version)):
             raise Overtaken

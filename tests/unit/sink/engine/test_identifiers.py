@@ -1,0 +1,117 @@
+"""Identifiers that follow from commits are those that `deltalake` reads from the log, whoever commits."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+
+from verification.lake.s3_server import S3Server
+from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.engine.allowed import TableShape
+from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_transaction import ArrowTransaction
+from waltz_delta.engine.identifiers import Identifiers
+from waltz_delta.engine.log_actions import AddFile
+from waltz_delta.engine.written_files import WrittenFiles
+
+SHAPE = TableShape({"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}, (), {})
+MARKS = [f"waltz:k:{partition}" for partition in range(4)]
+
+
+def append(table: ArrowTable, number: int, versions: dict[str, int]) -> None:
+    transaction = ArrowTransaction(table)
+    for name in versions:
+        transaction.version(name)
+    added = (AddFile(f"part-{number}.parquet", 1000, {}, 1_700_000_000_000, json.dumps({"numRecords": 1})),)
+    transaction.commit(WrittenFiles(added, SHAPE), versions, query="test", batch=number, metadata="{}")
+
+
+def by_another(path: str, versions: dict[str, int], *, dated: bool = False) -> None:
+    now_ms = int(time.time() * 1000) if dated else None
+    handle = DeltaTable(path)
+    handle.create_write_transaction(
+        [],
+        mode="append",
+        schema=handle.schema(),
+        commit_properties=CommitProperties(app_transactions=[Transaction(name, version, now_ms) for name, version in versions.items()]),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_commits_the_identifiers_are_those_of_the_log(tmp_path: Path, seed: int) -> None:
+    rng, path = random.Random(seed), str(tmp_path)
+    table = ArrowTable(path, path, {}, nullcontext)
+    append(table, 0, {MARKS[0]: 0})
+    for number in range(1, 40):
+        versions = dict.fromkeys(rng.sample(MARKS, rng.randint(1, 3)), number)
+        what = rng.choice(["own", "own", "another", "dated", "two", "checkpoint", "nothing"])
+        if what == "own":
+            append(table, number, versions)
+        elif what == "checkpoint":
+            DeltaTable(path).create_checkpoint()
+        elif what != "nothing":
+            by_another(path, versions, dated=what == "dated")
+            if what == "two":
+                by_another(path, {rng.choice(MARKS): number + 1000})
+        if rng.random() < 0.6:
+            transaction = ArrowTransaction(table)
+            log = DeltaTable(path)
+            assert {name: transaction.version(name) for name in MARKS} == {name: log.transaction_version(name) for name in MARKS}, (number, what)
+
+
+def requests_of_a_batch(marks: list[str]) -> int:
+    asked: Counter[str] = Counter()
+    with S3Server() as server:
+        table = ArrowTable("s3://lake/t", "s3://lake/t", server.storage, nullcontext)
+        for number in range(30):
+            append(table, number, dict.fromkeys(marks, number))
+        CHECKPOINTS.settle(60)
+        append(table, 30, dict.fromkeys(marks, 30))
+        server.fault = lambda method, key: asked.update([method])
+        append(table, 31, dict.fromkeys(marks, 31))
+    return asked.total()
+
+
+def test_the_requests_of_a_batch_do_not_grow_with_the_partitions() -> None:
+    assert requests_of_a_batch([f"waltz:k:{partition}" for partition in range(32)]) < 2 * requests_of_a_batch(MARKS[:1])
+
+
+class Handle:
+    def __init__(self, **values: int) -> None:
+        self.values, self.asked = values, 0
+
+    def transaction_version(self, app_id: str) -> int | None:
+        self.asked += 1
+        return self.values.get(app_id)
+
+
+def commit(*entries: dict[str, Any]) -> bytes:
+    return b"\n".join(json.dumps(entry).encode() for entry in entries)
+
+
+def test_each_is_asked_for_once_and_follows_commits() -> None:
+    found, handle = Identifiers(), Handle(a=1)
+    assert [found.of(handle, name) for name in ("a", "b", "a", "b")] == [1, None, 1, None]
+    assert handle.asked == 2
+    named = {"add": {"path": '"txn"', "stats": '{"txn": 1}'}}
+    found.follow([commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})])
+    assert [found.of(handle, name) for name in ("a", "b")] == [1, 7]
+    assert handle.asked == 2
+
+
+def test_what_cannot_be_followed_is_asked_for_again() -> None:
+    for commits in ([None], [commit({"txn": {"appId": "a", "version": 5, "lastUpdated": 1}})], [commit({"txn": {"appId": "a", "version": 5}}), None]):
+        found, handle = Identifiers(), Handle(a=1)
+        found.of(handle, "a")
+        handle.values["a"] = 3
+        found.follow(commits)
+        assert found.of(handle, "a") == 3
