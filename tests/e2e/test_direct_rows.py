@@ -17,6 +17,7 @@ from pyspark_waltz.range_rows import is_of_ranges, transactions_schema
 from pyspark_waltz.schema import SCHEMA
 from pyspark_waltz.testing import StubCluster
 from waltz_delta import high_water_marks
+from waltz_delta.decode.simple_projection import parse_where
 from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.packed_rows import collect_direct
 from waltz_delta.engine.written_files import write_direct
@@ -92,6 +93,11 @@ def content(folder: Path, name: str = "table") -> list[dict[str, Any]]:
 
 
 JSON = {"format": "json", "columns": COLUMNS}
+TEXTS = [
+    *("tail IS NOT NULL", "tail is null", "tail = 'N1'", "tail <> 'N1'", "tail != 'n1'", "tail > 'N1'", "tail <= ''", "tail IN ('N2', 'é')"),
+    *("leg >= 2", "leg < 3000000000", "leg = 2147483648", "leg IN (1, 3, -5)", "total < 8", "TOTAL = 1099511627776", "total > -999999999999999999"),
+    *("leg = 007", "`leg` > 0 AND tail IS NOT NULL and leg<2", "total IS NOT  NULL\nAND leg <> 1"),
+]
 UPSERT = {"mode": "upsert", "keys": ["k"]}
 
 
@@ -101,11 +107,12 @@ UPSERT = {"mode": "upsert", "keys": ["k"]}
         ({"decode": JSON}, document),
         ({"decode": JSON, "projection": {"where": "k IS NOT NULL AND n >= 5", "select": "k AS name, n, at"}}, document),
         ({"decode": {"format": "bytes"}}, document),
+        ({"decode": JSON, "route": {"headers": [1, 2]}}, document),
         ({"decode": {"format": "arrow", "columns": "k STRING, n INT"}}, packed),
         ({"decode": JSON, "projection": {"where": "k IS NOT NULL"}, "target": UPSERT}, document),
         ({"decode": JSON, "projection": {"where": "k IS NOT NULL"}, "target": {"mode": "history", "keys": ["k"]}}, document),
     ],
-    ids=["json", "projected", "bytes", "arrow", "upsert", "history"],
+    ids=["json", "projected", "bytes", "routed", "arrow", "upsert", "history"],
 )
 def test_tasks_make_the_rows_that_spark_makes(
     spark: Any, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: dict[str, Any], made: Callable[[int], bytes]
@@ -123,7 +130,8 @@ def test_tasks_make_the_rows_that_spark_makes(
     assert found[0] == found[1]
     assert found[0][0], "the table has rows"
     assert found[0][1] == {0: 149, 1: 149}
-    assert len(found[0][2]) == (0 if output["decode"]["format"] == "bytes" else 6)
+    assert len(found[0][2]) == (0 if output["decode"]["format"] == "bytes" else 4 if "route" in output else 6)
+    assert DeltaTable(str(tmp_path / "data" / "table")).schema() == DeltaTable(str(tmp_path / "ranges" / "table")).schema()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +214,25 @@ def test_columns_are_added_before_tasks_write_them(spark: Any, stub: Stub, tmp_p
     assert counted.direct == 3
     (row,) = [row for row in content(tmp_path) if row["n"] is not None]
     assert (row["partition"], row["transaction_id"], row["k"], row["n"]) == (0, 150, "new", 1)
+
+
+def test_a_read_of_nothing_has_no_ranges(spark: Any, stub: Stub, tmp_path: Path) -> None:
+    cluster = stub(partitions=1)
+    cluster.append(0, [b"{}"])
+    reader = spark.read.format("waltz_stub").options(cluster=cluster.address, endingTransactionIds='{"0": 0}')
+    assert [reader.option("mode", mode).load().count() for mode in ("data", "ranges")] == [0, 0]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_simple_condition_is_what_spark_makes_of_it(spark: Any, text: str) -> None:
+    values = [("N1", 1, 2**40), ("", 2, 0), (None, 3, None), ("N2", None, 7), ("é", -5, -1), ("n1", 2**31 - 1, -(2**63))]
+    rows = spark.createDataFrame([(at, *row) for at, row in enumerate(values)], "at INT, tail STRING, leg INT, total BIGINT")
+    conditions = parse_where(text, rows.schema)
+    assert conditions is not None
+    found = rows.toArrow().combine_chunks().to_batches()[0]
+    for condition in conditions:
+        found = found.filter(condition.passes(found))
+    assert sorted(found.column("at").to_pylist()) == sorted(row.at for row in rows.where(text).collect())
 
 
 def test_ranges_say_which_transactions_they_hold(spark: Any, stub: Stub) -> None:

@@ -1,7 +1,7 @@
 """`mode=ranges`: a row for each task of a read, which stands for the transactions that the task would read. A sink that decodes and writes by itself
 (`waltz_delta`) reads them in its own task, so that no transaction crosses to the JVM.
 
-The transactions are those that the same read gives with `mode=data`: `read_ranges` in `mapInArrow` makes one of the other.
+`read_ranges` in `mapInArrow` turns ranges into the transactions that the same read gives with `mode=data`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OF_TRANSACTIONS: Final = "waltz.transactions"
 
 
 def ranges_schema(transactions: StructType) -> StructType:
-    """With `mode=ranges`: the log partition, the first and the last id, and what `read_ranges` needs to read them. The last id of a compacted view is
-    that of the log. `transactions`: the columns with `mode=data`."""
+    """With `mode=ranges`: the log partition, the first and the last id, and what `read_ranges` needs to read them. For a compacted view
+    the last id is that of the log which this batch reads. `transactions`: the columns with `mode=data`."""
     return StructType(
         [
             StructField("partition", IntegerType()),
@@ -51,11 +51,10 @@ def transactions_schema(schema: StructType) -> StructType:
     return StructType.fromJson(json.loads(schema[TASK].metadata[_OF_TRANSACTIONS])) if is_of_ranges(schema) else schema
 
 
-def range_row(task: InputPartition) -> pa.RecordBatch:
+def range_row(task: LogRange | ViewRange) -> pa.RecordBatch:
     """The row of one task, with the columns of `ranges_schema`."""
     import pyarrow as pa
 
-    assert isinstance(task, LogRange | ViewRange)
     first, last = (task.first, task.last) if isinstance(task, LogRange) else (0, task.log_end - 1)
     columns = [
         pa.array([task.partition], pa.int32()),

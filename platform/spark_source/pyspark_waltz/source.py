@@ -193,8 +193,8 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
 
 def _read(partition: InputPartition, source: DefaultSource) -> Iterator[pa.RecordBatch]:
     task_begins()
-    if source.parsed.ranges_mode:
-        return iter((range_row(partition),))
+    if source.parsed.ranges_mode:  # a read without tasks gets one of Spark's own
+        return iter((range_row(partition),) if isinstance(partition, LogRange | ViewRange) else ())
     found = transactions(partition)
     return found if source.decoding is None else source.decoding.decoded(found)
 

@@ -14,13 +14,15 @@ TASKS: int = 3
 """The first tasks of a worker load what all others need."""
 
 _begun: int = 0
+_task: int | None = None
 
 
 def task_begins() -> None:
-    """Called when a task of ours begins. Does nothing outside of Spark's workers."""
-    global _begun
+    """Called when a task of ours begins, perhaps by several of its parts. Does nothing outside of Spark's workers."""
+    global _begun, _task
     from pyspark import TaskContext
 
-    if _begun < TASKS and TaskContext.get() is not None:
-        _begun += 1
+    context = TaskContext.get() if _begun < TASKS else None
+    if context is not None and context.taskAttemptId() != _task:
+        _begun, _task = _begun + 1, context.taskAttemptId()
         gc.freeze()

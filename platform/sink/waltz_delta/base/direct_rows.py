@@ -1,5 +1,5 @@
-"""Rows of a table that a task makes by itself and then writes, or packs for the driver: from what Spark gives to the task, the ranges of the log that
-it reads. No value of a row crosses to the JVM, where each would be converted twice.
+"""Rows of a table that a task makes by itself. Spark gives it ranges of the log; it reads and decodes them, and then writes the rows or packs them
+for the driver. No value of a row crosses to the JVM, where each would be converted twice.
 """
 
 from __future__ import annotations

@@ -31,33 +31,34 @@ NO_CHECKS = Checks()
 VALUE = "_waltz_value"
 
 
-def decode(rows: DataFrame | Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DataFrame:
+def decode(rows: DataFrame | Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS, schema: bytes | None = None) -> DataFrame:
     """The columns of the log, those of the data, `DATA` (of what does not decode) and `PROBLEM`. With the keys of `checks`, JSON has
-    `MISSING` and `MISSING_KEY` too. `rows`: transactions, as the source gives them, or as an output selects them."""
+    `MISSING` and `MISSING_KEY` too. `rows`: transactions, as the source gives them, or as an output selects them.
+    `schema`: of the data (`read_schema`), if it was read before."""
     given = rows if isinstance(rows, Transactions) else Transactions.of(rows)
     if settings.format == "bytes":
         return given.rows().withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
-    kept, found, narrowed, schema = _declaration(given, settings, checks)
+    schema = read_schema(settings) if schema is None else schema
+    kept, found, narrowed = _declaration(given, settings, checks, schema)
     return decode_in_workers(given, kept, found, settings, narrowed, schema)
 
 
-def plan_of(rows: Transactions, settings: DecodeSettings, checks: Checks = NO_CHECKS) -> DecodingPlan:
-    """How workers decode, in a format other than `bytes`."""
-    kept, found, narrowed, schema = _declaration(rows, settings, checks)
+def plan_of(rows: Transactions, settings: DecodeSettings, checks: Checks, schema: bytes | None) -> DecodingPlan:
+    """How workers decode, in a format other than `bytes`. `schema`: of the data, if the format has one."""
+    kept, found, narrowed = _declaration(rows, settings, checks, schema)
     return decoding_plan(rows, kept, found, settings, narrowed, schema)
 
 
-def _declaration(rows: Transactions, settings: DecodeSettings, checks: Checks) -> tuple[list[str], StructType, Checks, bytes | None]:
-    """The columns of the log that are kept, the columns of the data, the checks of workers, and the schema of the data if it has one."""
+def _declaration(rows: Transactions, settings: DecodeSettings, checks: Checks, schema: bytes | None) -> tuple[list[str], StructType, Checks]:
+    """The columns of the log that are kept, the columns of the data, and the checks of workers."""
     kept = [name for name in rows.schema.names if name != "data"]
-    schema = read_schema(settings)
     found = declared_columns(rows.frame.sparkSession, settings) if schema is None else own_columns(settings, schema)
     check_names(settings, found)
     _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
     wanted = {name.lower() for name in checks.unstorable}
     texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
     keys = checks.keys if settings.format == "json" else None  # the others know themselves what is required
-    return kept, found, Checks(keys, tuple(texts)), schema
+    return kept, found, Checks(keys, tuple(texts))
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:

@@ -16,7 +16,7 @@ from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, ShortTy
 __all__ = ["Condition", "parse_select", "parse_where"]
 
 _NAME: Final = r"(?:[A-Za-z_][A-Za-z0-9_]*|`[^`.]+`)"
-_LITERAL: Final = r"(?:-?[0-9]{1,18}|'[^'\\]*')"
+_LITERAL: Final = r"(?:-?[0-9]{1,18}|'[^'\\$]*')"
 _ITEM: Final = re.compile(rf"\s*({_NAME})(?:\s+(?:AS\s+)?({_NAME}))?\s*", re.IGNORECASE)
 _CONDITION: Final = re.compile(
     rf"\s*({_NAME})\s*(?:(IS\s+NOT\s+NULL|IS\s+NULL)|(=|<>|!=|<=|>=|<|>)\s*({_LITERAL})|IN\s*\(\s*({_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\))\s*",
@@ -24,9 +24,14 @@ _CONDITION: Final = re.compile(
 )
 _AND: Final = re.compile(r"AND\b", re.IGNORECASE)
 _WORDS: Final = frozenset(
-    {"all", "and", "as", "case", "cast", "distinct", "end", "exists", "from", "in", "interval", "is", "not", "null", "or", "when"}
+    {
+        *("all", "and", "as", "case", "cast", "current_catalog", "current_database", "current_date"),
+        *("current_schema", "current_time", "current_timestamp", "current_user", "distinct", "end", "exists", "false"),
+        *("from", "in", "interval", "is", "localtimestamp", "not", "now", "null"),
+        *("or", "session_user", "true", "user", "when"),
+    }
 )
-"""Words that begin something else than a column, or end it."""
+"""Words that begin something else than a column, or end it. Spark may take them for functions or literals."""
 _COMPARISONS: Final = {"=": "equal", "<>": "not_equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 

@@ -27,6 +27,7 @@ from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
+from waltz_delta.marks.positions_log import TableLog
 
 __all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
 
@@ -34,7 +35,7 @@ PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
 FOLLOWED_MAX: Final = 50
-"""Commits of others that are read for their identifiers. After more of them, `deltalake` is asked again."""
+"""Commits that are read for their identifiers at one refresh. After more of them, `deltalake` is asked again."""
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -87,6 +88,7 @@ class ArrowTable:
         self._newest: tuple[int, bytes | None] = (-1, None)
         """Version and content of the newest commit that the handle knows."""
         self._identifiers = Identifiers()
+        self._log: TableLog | None = None
         self._last_checkpoint: int | None = None
 
     def open(self) -> OpenedTable | None:
@@ -100,7 +102,7 @@ class ArrowTable:
             newest = self.commit_text(handle.version())
             if handle.version() - seen > FOLLOWED_MAX:
                 self._identifiers.forget()
-            if self._identifiers.any:
+            if self._identifiers.asked:
                 self._identifiers.follow([*map(self.commit_text, range(seen + 1, handle.version())), newest])
             self._newest = (handle.version(), newest)
         if self._newest[1] is not None and not self._newest[1].strip():
@@ -178,6 +180,14 @@ class ArrowTable:
                 return
             yield version, json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}
 
+    def log(self) -> TableLog:
+        """The log of the table, up to its newest commit."""
+        if self._log is None:
+            self._log = TableLog(self.location, self.storage)
+        else:
+            self._log.refresh()
+        return self._log
+
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint when this was first asked; -1 for none."""
         if self._last_checkpoint is None:
@@ -235,7 +245,8 @@ class ArrowTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         self._newest = (-1, None)
-        self._identifiers.forget()
+        self._identifiers = Identifiers()  # an older transaction keeps its own
+        self._log = None
         try:
             return DeltaTable(self.location, storage_options=self.storage or None)
         except TableNotFoundError:

@@ -112,7 +112,10 @@ class ArrowTransaction:
         return self._read[app_id]
 
     def versions(self) -> dict[str, int]:
-        return self.versions_at(self.read_version) if self.exists else {}
+        if not self.exists:
+            return {}
+        log = self._table.log()
+        return log.identifiers if log.version == self.read_version else log.identifiers_at(self.read_version)
 
     def versions_at(self, version: int) -> dict[str, int]:
         return self._log().identifiers_at(version)

@@ -23,8 +23,8 @@ class Identifiers:
         return self._values[app_id]
 
     @property
-    def any(self) -> bool:
-        """Whether commits must be followed."""
+    def asked(self) -> bool:
+        """Whether there are some, so that commits must be followed."""
         return bool(self._values)
 
     def follow(self, commits: Iterable[bytes | None]) -> None:

@@ -21,9 +21,9 @@ _PACKED_SCHEMA: Final = pa.schema([("packed", pa.binary()), ("undecoded", pa.int
 
 def collect_direct(rows: DirectRows) -> Any:
     """The rows as an Arrow table in the driver, in no order; None if there are none. Sets `undecoded`."""
-    packed = rows.frame.mapInArrow(partial(_pack, rows.make), _PACKED).collect()
-    rows.undecoded = sum(row.undecoded for row in packed)
-    tables = [pa.ipc.open_stream(row.packed).read_all() for row in packed if row.packed is not None]
+    packed = rows.frame.mapInArrow(partial(_pack, rows.make), _PACKED).toArrow()  # `collect` would count compressed bytes as those of the result
+    rows.undecoded = sum(packed["undecoded"].to_pylist())
+    tables = [pa.ipc.open_stream(stream.as_buffer()).read_all() for stream in packed["packed"] if stream.is_valid]
     return pa.concat_tables(tables) if tables else None
 
 
@@ -32,14 +32,16 @@ def _pack(make: MakeRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     undecoded = Undecoded()
     waiting: list[pa.RecordBatch] = []
     for batch in make(batches, undecoded):
-        waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= PACKED_BYTES:
-            yield _packed(waiting, 0)
-            waiting = []
-    yield _packed(waiting, undecoded.count)
+        rows = max(1, batch.num_rows * PACKED_BYTES // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            waiting.append(batch.slice(first, rows))
+            if sum(each.nbytes for each in waiting) >= PACKED_BYTES:
+                yield _stream(waiting, 0)
+                waiting = []
+    yield _stream(waiting, undecoded.count)
 
 
-def _packed(batches: Sequence[pa.RecordBatch], undecoded: int) -> pa.RecordBatch:
+def _stream(batches: Sequence[pa.RecordBatch], undecoded: int) -> pa.RecordBatch:
     value = None
     if batches:
         stream = pa.BufferOutputStream()

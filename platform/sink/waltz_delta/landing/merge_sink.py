@@ -37,7 +37,7 @@ from waltz_delta.landing.merge import MergedTable, MergeState
 from waltz_delta.landing.merge_source import AT as APPENDED_AT
 from waltz_delta.landing.merge_source import DELETED, HIDDEN, hold, mark_deletes
 from waltz_delta.landing.takeover import inherit_table
-from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns, undecodable_in
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, overlap, refuse_gaps
 from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.settings import DeleteSettings
@@ -304,7 +304,7 @@ class MergeSink:
             return None
         types = arrow_schema(shape.schema)
         wanted = pa.schema([types.field(name) for name, _ in placed])
-        packed = _packed(rows)
+        packed = _collected_direct(rows)
         found = wanted.empty_table() if packed is None else packed.select([at for _, at in placed]).rename_columns(wanted.names).cast(wanted)
         never = pa.nulls(found.num_rows, pa.timestamp("us", "UTC"))  # only deletes ask for the time
         return found.append_column(DELETES, pa.repeat(False, found.num_rows)).append_column(AT, never)
@@ -396,17 +396,22 @@ def _collected(rows: DataFrame) -> Any:
     try:
         return rows.toArrow()
     except Exception as error:
-        if RESULT_MAX not in str(error):
+        if not _overflows(error):
             raise
         raise _TooLarge(_OVERFLOW) from error
 
 
-def _packed(rows: DirectRows) -> Any:
+def _overflows(error: Exception) -> bool:
+    """Whether the driver refused to collect that much. Undecodable data may say so too."""
+    return RESULT_MAX in str(error) and undecodable_in(str(error)) is None
+
+
+def _collected_direct(rows: DirectRows) -> Any:
     """`_collected` of rows that tasks make."""
     try:
         return collect_direct(rows)
     except Exception as error:
-        if RESULT_MAX not in str(error):
+        if not _overflows(error):
             raise
         raise _TooLarge(_OVERFLOW) from error
 

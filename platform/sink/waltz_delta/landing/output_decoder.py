@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_waltz.decode.declarations import holds_variant
+from pyspark_waltz.decode.formats import read_schema
 from waltz_delta.base import internal
 from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.session import session_zone
@@ -40,6 +41,7 @@ class OutputDecoder:
 
     def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
         self.output = output
+        self._schemas: list[bytes | None] = []
         self._made: tuple[object, tuple[RowMaker, StructType] | None] | None = None
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
@@ -57,9 +59,9 @@ class OutputDecoder:
         and conditions and select lists that are not simple."""
         if rows.selection is None or self.output.target.deletes is not None:
             return None
-        declared = (rows.schema, session_zone(rows.frame.sparkSession))
-        if self._made is None or self._made[0] != declared:
-            self._made = (declared, self._maker(rows))
+        made_for = (rows.schema, session_zone(rows.frame.sparkSession))
+        if self._made is None or self._made[0] != made_for:
+            self._made = (made_for, self._maker(rows))
         maker, selected = self._made[1], self._selected(rows).selection
         assert selected is not None
         return None if maker is None else DirectRows(rows.frame, maker[1], replace(maker[0], selection=selected))
@@ -68,7 +70,7 @@ class OutputDecoder:
         """How tasks make the rows, of all transactions, and the columns of the rows. None if Spark must make them."""
         projection, settings, plan, schema = self.output.projection, self.output.decode, None, rows.schema
         if settings.format != "bytes":
-            plan = plan_of(rows, settings, self._checks())
+            plan = plan_of(rows, settings, self._checks(), self._schema())
             if holds_variant(plan.declared):
                 return None
             schema = StructType([field for field in plan.result.fields if field.name not in (DATA, PROBLEM)])
@@ -77,7 +79,7 @@ class OutputDecoder:
         if where is None or columns is None:
             return None
         made = RowMaker(Selection(), plan, self.undecodable == "fail", where, tuple(columns))
-        return made, StructType([StructField(name, schema[column].dataType) for column, name in columns])
+        return made, StructType([StructField(name, schema[column].dataType, metadata=schema[column].metadata) for column, name in columns])
 
     def good(self, rows: Transactions | DataFrame, observation: Observation | None = None) -> DataFrame:
         """The rows to land. `observation` counts those that do not decode."""
@@ -99,6 +101,13 @@ class OutputDecoder:
         route = self.output.route
         return rows if route is None else rows.with_headers(route.headers)
 
+    def _schema(self) -> bytes | None:
+        """Of the data, read once. If the file changed meanwhile, a task could count a transaction as undecodable that its letter then decodes: it would be
+        nowhere."""
+        if not self._schemas:
+            self._schemas.append(read_schema(self.output.decode))
+        return self._schemas[0]
+
     def _checks(self) -> Checks:
         target = self.output.target
         both = tuple(sorted(partitioned_keys(target.keys, target.layout.partition_by)))
@@ -111,7 +120,7 @@ class OutputDecoder:
                 return raw  # settled
             raw = Transactions.of(raw)
         target, deletes = self.output.target, self.output.target.deletes
-        rows = decode(self._selected(raw), self.output.decode, self._checks())
+        rows = decode(self._selected(raw), self.output.decode, self._checks(), self._schema())
         problems = [f.col(PROBLEM)]
         if deletes is not None:
             deleted = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))

@@ -68,7 +68,7 @@ class Rows(Protocol):
     def frame(self, marks: Mapping[int, int], table: TableTransaction) -> DataFrame: ...
 
     def direct(self, marks: Mapping[int, int], table: TableTransaction) -> DirectRows | None:
-        """The same rows as tasks make them without Spark; None if Spark is needed."""
+        """The same rows, if tasks can make them from ranges by themselves; otherwise None."""
         ...
 
 

@@ -63,6 +63,7 @@ def test_a_simple_condition_passes_what_spark_passes(text: str, wanted: list[int
         *("leg = 1 OR leg = 2", "NOT leg = 1", "leg + 1 = 2", "x > 1", "x = 1", "tail = 1", "leg = '1'", "leg = 1.0", "leg <=> 1", "leg = total"),
         *("tail LIKE 'N%'", "upper(tail) = 'N1'", "missing IS NULL", "leg BETWEEN 1 AND 2", "leg IN (1, 'a')", "leg IN ()", "tail = 'it''s'"),
         *(r"tail = 'a\n'", "leg = 1 AND", "AND leg = 1", "leg = 1 leg = 2", "", "leg = 12345678901234567890", "leg = 1 -- comment", "leg IS TRUE"),
+        *("tail = '${env:HOME}'", "user IS NULL", "true = 1"),
     ],
 )
 def test_any_other_condition_is_left_to_spark(text: str) -> None:
