@@ -31,7 +31,7 @@ _WORDS: Final = frozenset(
         *("or", "session_user", "true", "user", "when"),
     }
 )
-"""Words that begin something else than a column, or end it. Spark may take them for functions or literals."""
+"""Words that begin something else than a column, or end it. Some are functions or literals to Spark."""
 _COMPARISONS: Final = {"=": "equal", "<>": "not_equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 

@@ -1,4 +1,4 @@
-"""Identifiers that follow from commits are those that `deltalake` reads from the log, whoever commits."""
+"""Identifiers that follow from commits are those that `deltalake` reads from the log, for commits of every writer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def by_another(path: str, versions: dict[str, int], *, dated: bool = False) -> N
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_commits_the_identifiers_are_those_of_the_log(tmp_path: Path, seed: int) -> None:
+def test_after_commits_of_every_writer_the_identifiers_are_those_of_the_log(tmp_path: Path, seed: int) -> None:
     rng, path = random.Random(seed), str(tmp_path)
     table = ArrowTable(path, path, {}, nullcontext)
     append(table, 0, {MARKS[0]: 0})
