@@ -102,8 +102,8 @@ class OutputDecoder:
         return rows if route is None else rows.with_headers(route.headers)
 
     def _schema(self) -> bytes | None:
-        """The schema of the data, read once. If the file changed meanwhile, a task could count a transaction as undecodable that its letter then decodes, and
-        nothing would hold it."""
+        """The schema of the data, read once. If its file changed meanwhile, a task could count a transaction as undecodable that its letter then
+        decodes, and nothing would hold it."""
         if not self._schemas:
             self._schemas.append(read_schema(self.output.decode))
         return self._schemas[0]

@@ -78,6 +78,7 @@ def requests_of_a_batch(marks: list[str]) -> int:
         append(table, 30, dict.fromkeys(marks, 30))
         server.fault = lambda method, key: asked.update([method])
         append(table, 31, dict.fromkeys(marks, 31))
+        CHECKPOINTS.settle(60)
     return asked.total()
 
 
