@@ -61,7 +61,7 @@ format: setup ## let ruff fix what it can
 
 test: setup ## all tests but those marked long, slow, install or image; ALL=1 leaves out the slow ones alone, as CI; SHARE=1 all of tests/drawn_modules.txt
 	@echo "test: 12,000 tests, about 30 minutes on two cores; make test-unit takes 6"
-	$(BIN)/pytest -q -m $(if $(filter-out 0,$(ALL)),"not slow",$(QUICK)) --share $(or $(SHARE),0.15) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
+	$(BIN)/pytest -q -m $(if $(filter-out 0,$(ALL)),"not slow",$(QUICK)) --share $(or $(SHARE),0.1) $(SPREAD) $(if $(SKIPS_LISTED),--skips-listed) --durations=30 --durations-min=5
 
 test-unit: setup ## the unit tests alone
 	$(BIN)/pytest -q -m $(QUICK) -n 4 --dist worksteal tests/unit # few of them share anything, and some wait

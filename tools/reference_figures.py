@@ -267,6 +267,17 @@ SPARK = {
     "delta.append": "rows appended to a Delta table",
     "delta.merge": "rows merged into a Delta table",
 }
+JSON_TABLES = {
+    "delta.append_json": "rows of 14 JSON columns appended to a Delta table",
+    "delta.merge_json": "250,000 such rows merged into a million",
+    "decode.json": "JSON of 14 columns decoded by one core",
+    "decode.json_spark": "the same by the tasks of a pipeline, read from a log",
+    "decode.json_100": "JSON of 100 columns by these tasks",
+    "lake.s3_visible_p50_s": "from an append to its row in a table on S3, p50, one trigger a second",
+    "lake.s3_visible_p95_s": "the same, p95",
+    "lake.commit_ms_10k_files": "a commit to a table of 10,000 files",
+    "demo.lag_p95_s": "how far the tables of `make demo` are behind the log, p95",
+}
 JOURNAL = {f"journal.callers_{number}": label for number, label in CALLERS.items()}
 SCALE = {
     "scale.server_mb": "memory of the log server",
@@ -313,6 +324,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Figures], str]]] = {
     "umadb_latency": _table(UMADB_LATENCY, partial(_compared, UMADB_LATENCY, "ms")),
     "append": _table(APPEND, partial(_values, APPEND)),
     "spark": _table(SPARK, partial(_values, SPARK)),
+    "tables": _table(JSON_TABLES, partial(_values, JSON_TABLES)),
     "journal": _table(JOURNAL, partial(_values, JOURNAL)),
     "scale": _table(SCALE, partial(_values, SCALE)),
     "bootstrap": _table(BOOTSTRAP, partial(_values, BOOTSTRAP)),
