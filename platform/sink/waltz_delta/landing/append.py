@@ -149,15 +149,15 @@ class DeltaAppend:
         held = overlap(covered, marks)
         properties = {} if transaction.exists else self._properties_of_new(spark)
         direct = self._direct(spark, transaction, rows.direct(held, transaction))
-        if direct is None:
-            frame = rows.frame(held, transaction)
-            if transaction.exists:
-                frame = frame.select(*self._columns(spark, transaction, frame.schema))
+        frame = rows.frame(held, transaction) if direct is None else None
+        if frame is not None and transaction.exists:
+            frame = frame.select(*self._columns(spark, transaction, frame.schema))
         try:
-            if direct is None:
-                written = transaction.write(frame, partition_by=self._partition_by, properties=properties)
-            else:
+            if direct is not None:
                 written = direct[0].write_direct(direct[1], properties=properties)
+            else:
+                assert frame is not None, "what tasks do not make by themselves, Spark does"
+                written = transaction.write(frame, partition_by=self._partition_by, properties=properties)
         except Exception as error:
             if not transaction.lost_to_another(error):
                 raise
