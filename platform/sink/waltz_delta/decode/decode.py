@@ -38,19 +38,11 @@ def decode(rows: DataFrame | Transactions, settings: DecodeSettings, checks: Che
     given = rows if isinstance(rows, Transactions) else Transactions.of(rows)
     if settings.format == "bytes":
         return given.rows().withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
-    schema = read_schema(settings) if schema is None else schema
-    kept, found, narrowed = _declaration(given, settings, checks, schema)
-    return decode_in_workers(given, kept, found, settings, narrowed, schema)
+    return decode_in_workers(given, plan_of(given, settings, checks, read_schema(settings) if schema is None else schema))
 
 
 def plan_of(rows: Transactions, settings: DecodeSettings, checks: Checks, schema: bytes | None) -> DecodingPlan:
     """How workers decode, in a format other than `bytes`. `schema`: of the data, if the format has one."""
-    kept, found, narrowed = _declaration(rows, settings, checks, schema)
-    return decoding_plan(rows, kept, found, settings, narrowed, schema)
-
-
-def _declaration(rows: Transactions, settings: DecodeSettings, checks: Checks, schema: bytes | None) -> tuple[list[str], StructType, Checks]:
-    """The columns of the log that are kept, the columns of the data, and the checks of workers."""
     kept = [name for name in rows.schema.names if name != "data"]
     found = declared_columns(rows.frame.sparkSession, settings) if schema is None else own_columns(settings, schema)
     check_names(settings, found)
@@ -58,7 +50,7 @@ def _declaration(rows: Transactions, settings: DecodeSettings, checks: Checks, s
     wanted = {name.lower() for name in checks.unstorable}
     texts = [field.name for field in found.fields if field.name.lower() in wanted and isinstance(field.dataType, StringType)]
     keys = checks.keys if settings.format == "json" else None  # the others know themselves what is required
-    return kept, found, Checks(keys, tuple(texts))
+    return decoding_plan(rows, kept, found, settings, Checks(keys, tuple(texts)), schema)
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:
@@ -82,7 +74,7 @@ def _refuse_names(names: Iterable[str], reserved: Iterable[str]) -> None:
 
 def raised(problem: Column) -> Column:
     """Fails the query, and names the transaction and its problem."""
-    return f.raise_error(f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), problem))
+    return f.raise_error(f.format_string(UNDECODABLE, f.col(TRANSACTION_ID), f.col(PARTITION), problem))
 
 
 def refuse(rows: DataFrame) -> DataFrame:

@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["decode_in_workers", "decoding_plan"]
 
 
-def decode_in_workers(
-    rows: Transactions, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
-) -> DataFrame:
+def decode_in_workers(rows: Transactions, plan: DecodingPlan) -> DataFrame:
     """The kept columns, `row` for Arrow, the declared columns, `MISSING` and `MISSING_KEY` with `Checks.keys`, the data of what is wrong, and
-    `PROBLEM`. `schema`: of the data, where it has one."""
-    plan = decoding_plan(rows, kept, columns, settings, checks, schema)
-    found = rows.made([*kept, "data"], _in_worker(plan), plan.result)
-    variants = [field for field in columns.fields if holds_variant(field.dataType)]
+    `PROBLEM`."""
+    found = rows.made([*plan.kept, "data"], _in_worker(plan), plan.result)
+    variants = [field for field in plan.declared.fields if holds_variant(field.dataType)]
     made = {field.name: converted(f.col(quoted(field.name)), field.dataType, _is_variant, f.parse_json) for field in variants}
     return found.withColumns(made) if made else found
 
@@ -47,7 +44,7 @@ def decode_in_workers(
 def decoding_plan(
     rows: Transactions, kept: Sequence[str], columns: StructType, settings: DecodeSettings, checks: Checks, schema: bytes | None
 ) -> DecodingPlan:
-    """What `decode_in_workers` has the workers do. A VARIANT is a STRING in the result."""
+    """What workers do. `schema`: of the data, where it has one. A VARIANT is a STRING in the result."""
     zone = session_zone(rows.frame.sparkSession)
     time_zone(zone)  # refuses one that workers do not know
     texts = replaced(columns, _is_variant, StringType())  # of which Spark makes a VARIANT

@@ -60,4 +60,4 @@ class RowMaker:
 def _first_of(decoded: Any) -> str:
     """As `decode.raised` says it."""
     first = next(row for row in decoded.select([PARTITION, TRANSACTION_ID, PROBLEM]).to_pylist() if row[PROBLEM] is not None)
-    return f"{UNDECODABLE}transaction {first[TRANSACTION_ID]} of partition {first[PARTITION]}: {first[PROBLEM]}"
+    return UNDECODABLE % (first[TRANSACTION_ID], first[PARTITION], first[PROBLEM])

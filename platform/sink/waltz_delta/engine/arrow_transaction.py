@@ -41,7 +41,6 @@ from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
 from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_direct, write_rows
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
-from waltz_delta.marks.positions_log import TableLog
 
 __all__ = ["ArrowTransaction", "Overtaken", "new_shape", "with_defaults"]
 
@@ -112,19 +111,17 @@ class ArrowTransaction:
         return self._read[app_id]
 
     def versions(self) -> dict[str, int]:
-        if not self.exists:
-            return {}
-        log = self._table.log()
-        return log.identifiers if log.version == self.read_version else log.identifiers_at(self.read_version)
+        return self.versions_at(self.read_version) if self.exists else {}
 
     def versions_at(self, version: int) -> dict[str, int]:
-        return self._log().identifiers_at(version)
+        log = self._table.log()
+        return log.identifiers if log.version == version else log.identifiers_at(version)
 
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         return self._table.commits(self.read_version, count)
 
     def version_until(self, before: int, timestamp: str) -> int:
-        return self._log().version_until(before, instant_ms(timestamp, self._zone))
+        return self._table.log().version_until(before, instant_ms(timestamp, self._zone))
 
     def refuse_strange_checksum(self) -> None:
         """`deltalake` reads no checksum files, so a strange one changes nothing."""
@@ -291,9 +288,6 @@ class ArrowTransaction:
         pace = checkpoint_pace(int(opened.shape.properties.get(INTERVAL, COMMITS_MIN)))
         table, table_id = self._table, opened.table_id
         CHECKPOINTS.committed(table.path, committed, pace, table.last_checkpoint(), lambda: table.write_checkpoint(table_id))
-
-    def _log(self) -> TableLog:
-        return TableLog(self._table.location, self._table.storage)
 
 
 def new_shape(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
@@ -41,7 +42,6 @@ class OutputDecoder:
 
     def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
         self.output = output
-        self._schemas: list[bytes | None] = []
         self._made: tuple[object, tuple[RowMaker, StructType] | None] | None = None
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
@@ -70,7 +70,7 @@ class OutputDecoder:
         """How tasks make the rows, of all transactions, and the columns of the rows. None if Spark must make them."""
         projection, settings, plan, schema = self.output.projection, self.output.decode, None, rows.schema
         if settings.format != "bytes":
-            plan = plan_of(rows, settings, self._checks(), self._schema())
+            plan = plan_of(rows, settings, self._checks(), self._schema)
             if holds_variant(plan.declared):
                 return None
             schema = StructType([field for field in plan.result.fields if field.name not in (DATA, PROBLEM)])
@@ -101,12 +101,11 @@ class OutputDecoder:
         route = self.output.route
         return rows if route is None else rows.with_headers(route.headers)
 
+    @cached_property
     def _schema(self) -> bytes | None:
         """The schema of the data, read once. If its file changed meanwhile, a task could count a transaction as undecodable that its letter then
         decodes, and nothing would hold it."""
-        if not self._schemas:
-            self._schemas.append(read_schema(self.output.decode))
-        return self._schemas[0]
+        return read_schema(self.output.decode)
 
     def _checks(self) -> Checks:
         target = self.output.target
@@ -120,7 +119,7 @@ class OutputDecoder:
                 return raw  # settled
             raw = Transactions.of(raw)
         target, deletes = self.output.target, self.output.target.deletes
-        rows = decode(self._selected(raw), self.output.decode, self._checks(), self._schema())
+        rows = decode(self._selected(raw), self.output.decode, self._checks(), self._schema)
         problems = [f.col(PROBLEM)]
         if deletes is not None:
             deleted = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))

@@ -48,10 +48,11 @@ DATA = "_waltz_data"
 PROBLEM = "_waltz_problem"
 """Why the transaction did not decode, next to the decoded columns; null if it did."""
 
-UNDECODABLE = "waltz_delta: does not decode: "
-"""Prefix of the error of a query over undecodable data, if nothing else was declared."""
+_PREFIX = "waltz_delta: does not decode: "
+UNDECODABLE = f"{_PREFIX}transaction %d of partition %d: %s"
+"""The error of a query over undecodable data, if nothing else was declared: transaction id, partition, reason."""
 
-_UNDECODABLE = re.compile(rf"{re.escape(UNDECODABLE)}(transaction \d+ of partition \d+: .*)")
+_UNDECODABLE = re.compile(rf"{re.escape(_PREFIX)}(transaction \d+ of partition \d+: .*)")
 """The message with its values: Spark also prints the expression that would raise it, in the plan of an error of another kind."""
 
 
