@@ -21,6 +21,7 @@ from waltz_delta import DeltaAppend, DeltaUpsert, SchemaMismatch, high_water_mar
 from waltz_delta.base import internal
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.choice import EngineChoice
+from waltz_delta.engine.commit_files import ENGINE
 from waltz_delta.landing.landing import Landing
 from waltz_delta.settings import LandingSettings
 from waltz_delta.tables.finished import table_outcome
@@ -46,8 +47,7 @@ def test_a_table_goes_on_mark_for_mark_from_one_engine_to_the_other(spark: Any, 
         assert high_water_marks(path, KEY) == {0: 10 * number + 9}
     assert ids(spark, path) == list(range(40))
     assert sorted(DeltaTable(path).to_pyarrow_table()["transaction_id"].to_pylist()) == list(range(40))
-    engines_used = [commit.get("engineInfo", "")[:8] for commit in reversed(DeltaTable(path).history())]
-    assert [name.startswith("delta-rs") for name in engines_used] == [False, True, False, True]
+    assert [commit.get("engineInfo") == ENGINE for commit in reversed(DeltaTable(path).history())] == [False, True, False, True]
 
 
 def test_other_readers_find_each_value_with_and_without_data_skipping(spark: Any, tmp_path: Path) -> None:
@@ -205,5 +205,5 @@ def test_a_batch_that_the_driver_does_not_collect_is_merged_by_spark(spark: Any,
         sink.write(keyed(5, 20))
     sink.write(keyed(20, 25))
     assert ids(spark, path) == list(range(25))
-    commits = [(commit["operation"], commit.get("engineInfo", "").startswith("delta-rs")) for commit in reversed(DeltaTable(path).history())]
+    commits = [(commit["operation"], commit.get("engineInfo") == ENGINE) for commit in reversed(DeltaTable(path).history())]
     assert [each for each in commits if each in (("WRITE", True), ("MERGE", False))] == [("WRITE", True), ("MERGE", False), ("WRITE", True)]

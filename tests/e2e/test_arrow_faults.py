@@ -15,6 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from waltz_delta import DeltaAppend, DeltaUpsert, SchemaMismatch, high_water_marks
 from waltz_delta.engine import store_probe
+from waltz_delta.engine.commit_files import ENGINE
 from waltz_log.errors import InvalidSetting
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
@@ -103,7 +104,7 @@ def test_a_decimal_of_another_scale_is_refused_and_one_of_the_same_is_merged_exa
     for turn in (0, 1):
         sink.write(spark.createDataFrame([(0, 3 * turn + at, at, edges[at - turn]) for at in range(3)], ddl.format(15, 2)))
     assert [row["price"] for row in DeltaTable(path).to_pyarrow_table().sort_by("k").to_pylist()] == [edges[at - 1] for at in range(3)]
-    assert "delta-rs" in DeltaTable(path).history(1)[0]["engineInfo"]
+    assert DeltaTable(path).history(1)[0]["engineInfo"] == ENGINE
     with pytest.raises(SchemaMismatch, match="price"):
         DeltaUpsert(path, KEY, ["k"], engine="arrow").write(spark.createDataFrame([(0, 6, 0, Decimal("1.2345"))], ddl.format(15, 4)))
 
@@ -120,5 +121,5 @@ def test_a_file_system_without_hard_links_is_left_to_spark(spark: Any, tmp_path:
     assert not Path(path).exists()
     DeltaAppend(path, KEY, engine="auto").write(rows(spark, 0, 3))
     assert ids(spark, path) == [0, 1, 2]
-    assert not DeltaTable(path).history(1)[0]["engineInfo"].startswith("delta-rs")
+    assert DeltaTable(path).history(1)[0]["engineInfo"] != ENGINE
     assert "no hard links" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from waltz_delta.base.job_outcome import Failure
 from waltz_delta.console.tables import letters_of_transaction, waiting_letters
 from waltz_delta.dead_letters_replay import Replayed, replay
 from waltz_delta.decode.decode import DATA, PROBLEM
-from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine import commit_files
 from waltz_delta.engine.stores import file_system
 from waltz_delta.errors import StoreUnavailable, TableRestored, UnsafeTable
 from waltz_delta.landing.dead_letters import DeadLetters
@@ -298,7 +298,7 @@ def test_the_answer_to_the_commit_of_a_replays_marks_may_be_lost(
 ) -> None:
     Landing(on_s3(storage), KEY).write(raw(spark, ROWS))
     monkeypatch.setattr(dead_letters_replay, "MARKED_AT_ONCE", marked_at_once)
-    put, lost = arrow_transaction._put, list[int]()
+    put, lost = commit_files.create_commit, list[int]()
 
     def losing(opened: Any, *given: Any) -> None:
         put(opened, *given)
@@ -306,7 +306,7 @@ def test_the_answer_to_the_commit_of_a_replays_marks_may_be_lost(
             lost.append(1)
             raise OSError("the answer is lost")
 
-    monkeypatch.setattr(arrow_transaction, "_put", losing)
+    monkeypatch.setattr(commit_files, "create_commit", losing)
     before = TableLog(DEAD, storage).version
     replay(spark, on_s3(storage, **FIXED))
     assert lost

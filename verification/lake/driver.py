@@ -20,7 +20,7 @@ from typing import Any
 
 from verification.lake import merge_table
 from verification.lake.log_table import MARK, begin, commit, files, opened
-from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine import commit_files
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.file_statistics import FileStatistics
@@ -75,7 +75,7 @@ def land(table: ArrowTable, mode: str, length: int, seed: int, gap: Gap) -> None
 
 def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
     """Makes this process one with the bug."""
-    put, add = arrow_transaction._put, FileStatistics.add
+    put, add = commit_files.create_commit, FileStatistics.add
     if bug == "mark not compared":
         version = ArrowTransaction.version
 
@@ -89,10 +89,9 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
 
         def twice(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
             put(opened, change, {}, info)
-            opened.handle.update_incremental()
-            put(opened, Change(), versions, info)
+            put(replace(opened, version=opened.version + 1), Change(), versions, info)
 
-        arrow_transaction._put = twice
+        commit_files.create_commit = twice
     elif bug == "both attempts of a task":
 
         def doubled(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
@@ -103,7 +102,7 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
             files.copy_file(f"{root}/{file.path}", f"{root}/again-{file.path}")
             return replace(file, path=f"again-{file.path}")
 
-        arrow_transaction._put = doubled
+        commit_files.create_commit = doubled
     elif bug == "wrong statistics":
 
         def narrow(self: FileStatistics, rows: Any) -> None:
@@ -117,14 +116,14 @@ def main(arguments: list[str]) -> int:
     location, options, mode, length, seed, gap, fault, bug = arguments
     storage = json.loads(options)
     at = Gap(gap, fault)
-    put = arrow_transaction._put
+    put = commit_files.create_commit
 
     def watched(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
         at.reached("put")
         put(opened, change, versions, info)
         at.reached("landed")
 
-    arrow_transaction._put = watched
+    commit_files.create_commit = watched
     plant(bug, location, storage)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,8 +1,8 @@
-"""One table as `deltalake` opens it, kept open between batches. For the driver only: `deltalake` must not be used in a process that forks later.
+"""One table, kept open between batches. For the driver only: `deltalake` must not be used in a process that forks later.
 
-Opening a table reads the list of all of its files. So the handle is kept, and a refresh reads the commits after the newest one that it knows. A
-refresh alone does not notice that another table is at the path now. So the newest known commit must still have the same content; otherwise the table
-is opened again.
+`deltalake` opens a table, which reads the list of all of its files. From then on the commits after the newest known one are read, and nothing else: a
+commit that changes only files and identifiers says all that an append must know. At one that changes columns, properties or the protocol, the table
+is opened again. So it is if the newest known commit has another content now, because then another table is at the path.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ __all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
 PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
+_RULES: Final = re.compile(rb'"(metaData|protocol)"\s*:')
+"""In a commit that changes more than files and identifiers. A name or a value in a commit may be so too, which only costs time."""
 FOLLOWED_MAX: Final = 50
-"""Commits that are read for their identifiers at one refresh. After more of them, `deltalake` is asked again."""
+"""After more commits the table is opened again."""
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -45,26 +47,54 @@ class NotOpened(Exception):
     """`deltalake` does not know a feature of the table. Internal to this package: the text is the reason for Spark's engine."""
 
 
+class Handle:
+    """`deltalake`'s table, which learns of later commits when a version of them is asked for: that costs more with each file of the table."""
+
+    def __init__(self, path: str, location: str, storage: Mapping[str, str], version: int | None = None) -> None:
+        """Raises what `DeltaTable` raises. `version`: None for the newest."""
+        from deltalake import DeltaTable
+
+        self._path, self._location, self._options = path, location, dict(storage) or None
+        self._table: Any = DeltaTable(location, version=version, storage_options=self._options)
+
+    def newest(self) -> Any:
+        """As it is known."""
+        return self._table
+
+    def at(self, version: int) -> Any:
+        """Shows this version. Raises `StoreUnavailable`."""
+        with store_errors(self._path):
+            if self._table.version() < version:
+                self._table.update_incremental()
+            if self._table.version() == version:
+                return self._table
+            from deltalake import DeltaTable
+
+            return DeltaTable(self._location, version=version, storage_options=self._options)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """One version of a table. `handle` may be refreshed to a later version by another transaction."""
+    """One version of a table."""
 
-    handle: Any
     version: int
     table_id: str
     protocol: Protocol
     shape: TableShape
     schema_text: str
+    location: str
+    shared: Handle = field(compare=False, repr=False)
+    """With other versions."""
     identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
-    """As of the version that the handle shows."""
+
+    @property
+    def handle(self) -> Any:
+        """`deltalake`'s table at this version. Raises `StoreUnavailable`."""
+        return self.shared.at(self.version)
 
     def identifier(self, app_id: str) -> int | None:
         """The version of an application identifier; None if there is none."""
-        return self.identifiers.of(self.handle, app_id)
-
-    def is_current(self) -> bool:
-        """Whether the handle still shows this version."""
-        return bool(self.handle.version() == self.version)
+        return self.identifiers.of(app_id, lambda name: self.handle.transaction_version(name))
 
     def same_rules(self, other: OpenedTable) -> bool:
         """Whether files that were written for this version fit the other one."""
@@ -72,7 +102,6 @@ class OpenedTable:
 
     def living_files(self) -> pa.Table:
         """The data files of this version, as `living_files` describes them."""
-        assert self.is_current(), "a later transaction refreshed the handle"
         return living_files(self.handle)
 
 
@@ -84,43 +113,30 @@ class ArrowTable:
         self.storage = with_time_limits(location, storage)
         self.committing = committing
         self._files: Any = None
-        self._handle: Any = None
-        self._newest: tuple[int, bytes | None] = (-1, None)
-        """Version and content of the newest commit that the handle knows."""
-        self._identifiers = Identifiers()
+        self._newest: OpenedTable | None = None
+        self._newest_text: bytes | None = None
+        """The content of its commit; None if that file does not exist."""
         self._log: TableLog | None = None
         self._last_checkpoint: int | None = None
 
     def open(self) -> OpenedTable | None:
         """The newest version; None if there is no table. Raises `NotADeltaTable` for a damaged log, `StoreUnavailable`, `NotOpened`."""
-        if self._handle is None or not self._refresh(self._handle):
-            self._handle = self._load()
-            if self._handle is None:
-                return None
-        handle, seen = self._handle, self._newest[0]
-        if seen != handle.version():
-            newest = self.commit_text(handle.version())
-            if handle.version() - seen > FOLLOWED_MAX:
-                self._identifiers.forget()
-            if self._identifiers.asked:
-                self._identifiers.follow([*map(self.commit_text, range(seen + 1, handle.version())), newest])
-            self._newest = (handle.version(), newest)
-        if self._newest[1] is not None and not self._newest[1].strip():
-            empty = f"its newest commit {handle.version():020d}.json is empty, as after a power failure"
+        found = self._followed() or self._load()
+        self._newest, self._newest_text = found or (None, None)
+        if self._newest is not None and self._newest_text is not None and not self._newest_text.strip():
+            empty = f"its newest commit {self._newest.version:020d}.json is empty, as after a power failure"
             raise NotADeltaTable(path=self.path, reason=f"{empty}; restore that file, or delete it and audit the table")
-        return replace(_opened(handle), identifiers=self._identifiers)
+        return self._newest
 
     def reopen(self) -> OpenedTable | None:
         """Like `open`, from the table's files alone."""
-        self._handle = None
+        self._newest = None
         return self.open()
 
     def open_at(self, version: int) -> OpenedTable:
         """A version that the log still has, with a handle of its own. Raises `StoreUnavailable`."""
-        from deltalake import DeltaTable
-
         with store_errors(self.path):
-            return _opened(DeltaTable(self.location, version=version, storage_options=self.storage or None))
+            return self._opened(Handle(self.path, self.location, self.storage, version))
 
     def is_table(self) -> bool:
         """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
@@ -175,7 +191,7 @@ class ArrowTable:
     def commits(self, newest: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Version and `commitInfo` of the newest commits, newest first. `commitInfo` is the first line of a commit."""
         for version in range(newest, max(-1, newest - count), -1):
-            text = self._newest[1] if self._newest[0] == version else self.commit_text(version)
+            text = self._newest_text if self._newest is not None and self._newest.version == version else self.commit_text(version)
             if text is None:
                 return
             yield version, json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}
@@ -227,28 +243,31 @@ class ArrowTable:
                 sync(str(path))
             sync_directory(log)
 
-    def _refresh(self, handle: Any) -> bool:
-        """Brings the handle to the newest version. False: open the table again."""
-        from deltalake.exceptions import DeltaError
-
-        version, text = self._newest
-        if text is None or self.commit_text(version) != text:
-            return False
+    def _followed(self) -> tuple[OpenedTable, bytes] | None:
+        """The newest version with the content of its commit, by the commits after the one that was the newest. None: open the table again."""
+        known, text = self._newest, self._newest_text
+        if known is None or text is None or self.commit_text(known.version) != text:
+            return None
+        commits: list[bytes] = []
+        while (found := self.commit_text(known.version + len(commits) + 1)) is not None:
+            if len(commits) == FOLLOWED_MAX or _RULES.search(found):
+                return None
+            commits.append(found)
+        if not commits:
+            return known, text
         try:
-            handle.update_incremental()
-        except (DeltaError, OSError):  # opening it says what is wrong
-            return False
-        return True
+            identifiers = known.identifiers.after(commits)
+        except ValueError:  # opening it says what is wrong
+            return None
+        return replace(known, version=known.version + len(commits), identifiers=identifiers), commits[-1]
 
-    def _load(self) -> Any:
-        from deltalake import DeltaTable
+    def _load(self) -> tuple[OpenedTable, bytes | None] | None:
+        """As `deltalake` reads it: the newest version with the content of its commit; None if there is no table."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        self._newest = (-1, None)
-        self._identifiers = Identifiers()  # an older transaction keeps its own
         self._log = None
         try:
-            return DeltaTable(self.location, storage_options=self.storage or None)
+            found = self._opened(Handle(self.path, self.location, self.storage))
         except TableNotFoundError:
             return None
         except DeltaError as error:
@@ -264,6 +283,21 @@ class ArrowTable:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+        return found, self.commit_text(found.version)
+
+    def _opened(self, shared: Handle) -> OpenedTable:
+        handle = shared.newest()
+        found, metadata, text = handle.protocol(), handle.metadata(), str(handle.schema().to_json())
+        features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
+        return OpenedTable(
+            version=int(handle.version()),
+            table_id=str(metadata.id),
+            protocol=Protocol(int(found.min_reader_version), int(found.min_writer_version), features),
+            shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
+            schema_text=text,
+            location=self.location,
+            shared=shared,
+        )
 
     def _damaged_checkpoint(self) -> str | None:
         files, root = file_system(self.location, self.storage)
@@ -276,16 +310,3 @@ class ArrowTable:
         files, root = self._files
         with files.open_input_file(f"{root}/{LOG}/{name}") as file:
             return bytes(file.read())
-
-
-def _opened(handle: Any) -> OpenedTable:
-    found, metadata, text = handle.protocol(), handle.metadata(), str(handle.schema().to_json())
-    features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
-    return OpenedTable(
-        handle=handle,
-        version=int(handle.version()),
-        table_id=str(metadata.id),
-        protocol=Protocol(int(found.min_reader_version), int(found.min_writer_version), features),
-        shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
-        schema_text=text,
-    )

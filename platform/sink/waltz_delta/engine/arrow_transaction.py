@@ -5,7 +5,7 @@ commit here is a compare-and-set on the table's version:
 
 1. Refresh. The identifiers that this transaction read, the protocol, the columns, the layout and the properties must be the same as when the files
    were written, and no RESTORE may have come since. Otherwise the transaction is lost, and its batch is decided again.
-2. Create the next version, only if it does not exist. `deltalake` makes no second attempt.
+2. Create the next version, only if it does not exist (`commit_files`), without a second attempt.
 3. An error means that the outcome is unknown: the store may have created the version and the answer was lost. So open the table again. If one of its
    commits has the id of this one, it succeeded. If none has, go to 1 with the same files. If the store executes the first request later, that still
    creates the version only if it does not exist.
@@ -19,7 +19,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
@@ -33,10 +32,12 @@ from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.direct_rows import DirectRows
 from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.zones import instant_ms
+from waltz_delta.engine import commit_files
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable
-from waltz_delta.engine.living_files import OUTSIDE, living_files
+from waltz_delta.engine.commit_files import interrupts_kept, no_hooks, properties_of
+from waltz_delta.engine.living_files import OUTSIDE
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
 from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_direct, write_rows
@@ -92,7 +93,7 @@ class ArrowTransaction:
         """What a MERGE must know of the table's files."""
         if self._base is None:
             return TableFiles(0, None)
-        found = living_files(self._base.handle)
+        found = self._base.living_files()
         outside = pc.filter(found["path"], pc.match_substring_regex(found["path"], OUTSIDE))
         return TableFiles(pc.sum(found["size_bytes"]).as_py() or 0, outside[0].as_py() if len(outside) else None)
 
@@ -105,8 +106,6 @@ class ArrowTransaction:
         if self._base is None:
             self._read[app_id] = None
         elif app_id not in self._read:
-            if not self._base.is_current():
-                raise Overtaken  # a later transaction refreshed the handle
             self._read[app_id] = self._base.identifier(app_id)
         return self._read[app_id]
 
@@ -145,8 +144,6 @@ class ArrowTransaction:
     def rows(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         if self._base is None:
             raise NotADeltaTable(path=self._table.path, reason="no table there")
-        if not self._base.is_current():
-            raise Overtaken  # a later transaction refreshed the handle
         return read_rows(spark, self._table, self._base, columns)
 
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> WrittenFiles:
@@ -169,7 +166,7 @@ class ArrowTransaction:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
         change = Change(written.added if written is not None else ())
-        return self._commit(self._base, lambda opened, named: _put(opened, change, versions, named), info)
+        return self._commit(self._base, lambda opened, named: commit_files.create_commit(opened, change, versions, named), info)
 
     def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
         """Creates the table without rows, in one commit with the identifiers. Raises what `commit` raises; `Overtaken` if there is a table now."""
@@ -202,7 +199,7 @@ class ArrowTransaction:
         def put(opened: OpenedTable, named: Mapping[str, Any]) -> None:
             if opened.version not in made:
                 made[opened.version] = decided(opened)
-            _put(opened, made[opened.version], versions, named)
+            commit_files.create_commit(opened, made[opened.version], versions, named)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
         return self._commit(self._base, put, info)
@@ -216,8 +213,7 @@ class ArrowTransaction:
                 opened = self._unchanged(base)
                 seen = opened.version
                 try:
-                    with _interrupts_kept():
-                        put(opened, {**info, "readVersion": seen})
+                    put(opened, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
             committed = seen + 1 if failure is None else self._landed(seen)
@@ -263,7 +259,7 @@ class ArrowTransaction:
         from deltalake.transaction import create_table_with_add_actions
 
         try:
-            with self._table.committing(), _interrupts_kept():
+            with self._table.committing(), interrupts_kept():
                 create_table_with_add_actions(
                     self._table.location,
                     Schema.from_json(json.dumps(written.shape.schema)),
@@ -272,8 +268,8 @@ class ArrowTransaction:
                     partition_by=list(written.shape.partition_by),
                     configuration=dict(written.shape.properties),
                     storage_options=self._table.storage or None,
-                    commit_properties=_properties(versions, info),
-                    post_commithook_properties=_no_hooks(),
+                    commit_properties=properties_of(versions, info),
+                    post_commithook_properties=no_hooks(),
                 )
         except _unknown_outcomes() as error:
             if self._landed(-1) is None:
@@ -302,46 +298,6 @@ def new_shape(
 def with_defaults(properties: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower() for name in properties}
     return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **properties}
-
-
-def _put(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`, if it does not exist."""
-    from deltalake import Schema
-
-    opened.handle.create_write_transaction(
-        change.entries(),
-        mode="append",
-        schema=Schema.from_json(opened.schema_text),
-        partition_by=list(opened.shape.partition_by),
-        commit_properties=_properties(versions, info),
-        post_commithook_properties=_no_hooks(),
-    )
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """`deltalake` calls Python's `json` for each value of a commit's properties, and reports what that raises as a `ValueError` with its name."""
-    try:
-        yield
-    except ValueError as error:
-        if KeyboardInterrupt.__name__ in str(error):
-            raise KeyboardInterrupt from error
-        raise
-
-
-def _properties(versions: Mapping[str, int], info: Mapping[str, Any]) -> Any:
-    """The identifiers have no date: with one, they would expire."""
-    from deltalake import CommitProperties, Transaction
-
-    transactions = [Transaction(name, version) for name, version in sorted(versions.items())]
-    return CommitProperties(custom_metadata=dict(info), max_commit_retries=0, app_transactions=transactions)
-
-
-def _no_hooks() -> Any:
-    """Checkpoints have a thread of their own; a cleanup of the log within the commit would list all of it each time."""
-    from deltalake import PostCommitHookProperties
-
-    return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _unknown_outcomes() -> tuple[type[Exception], ...]:

@@ -4,8 +4,8 @@ asked for: with 64 partitions and 50 commits that would be 6,400 requests to a s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any  # `deltalake` has no types
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 __all__ = ["Identifiers"]
 
@@ -13,27 +13,19 @@ __all__ = ["Identifiers"]
 class Identifiers:
     """Those that were asked for, as of one version of the table."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, int | None] = {}
+    def __init__(self, known: Mapping[str, int | None] = MappingProxyType({})) -> None:
+        self._values = dict(known)
 
-    def of(self, handle: Any, app_id: str) -> int | None:
-        """`handle`: shows that version."""
+    def of(self, app_id: str, read: Callable[[str], int | None]) -> int | None:
+        """`read`: from the log of that version."""
         if app_id not in self._values:
-            self._values[app_id] = handle.transaction_version(app_id)
+            self._values[app_id] = read(app_id)
         return self._values[app_id]
 
-    @property
-    def asked(self) -> bool:
-        """Whether there are some, so that commits must be followed."""
-        return bool(self._values)
-
-    def follow(self, commits: Iterable[bytes | None]) -> None:
-        """The next versions, in their order. None: the commit cannot be read, and all are asked for again."""
+    def after(self, commits: Iterable[bytes]) -> Identifiers:
+        """As of a later version, by the commits since, in their order. Raises `ValueError` for a line that is no JSON."""
         found = dict(self._values)
         for commit in commits:
-            if commit is None:
-                found = {}
-                break
             for line in commit.splitlines():
                 entry = json.loads(line).get("txn") if b'"txn"' in line else None
                 if entry is None:
@@ -43,8 +35,4 @@ class Identifiers:
                         found[entry["appId"]] = int(entry["version"])
                 else:  # it expires, which deltalake judges
                     found.pop(entry["appId"], None)
-        self._values = found
-
-    def forget(self) -> None:
-        """All are asked for again."""
-        self._values = {}
+        return Identifiers(found)

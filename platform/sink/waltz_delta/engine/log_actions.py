@@ -10,7 +10,7 @@ Source: Delta's PROTOCOL.md, "Add File and Remove File", and what `deltalake` 1.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final  # Any: `deltalake` has no types
 from urllib.parse import quote, unquote
@@ -54,6 +54,18 @@ class Change:
     added: Sequence[AddFile] = ()
     removed: Sequence[RemoveFile] = ()
     data_change: bool = True
+
+    def actions(self) -> Iterator[dict[str, Any]]:
+        """As the log holds them, removed now."""
+        now_ms = time.time_ns() // 1_000_000
+        for gone in self.removed:
+            assert is_removable(gone.path), gone.path
+            values = dict(gone.partition_values)
+            kept = {"extendedFileMetadata": True, "partitionValues": values, "size": gone.size}
+            yield {"remove": {"path": gone.path, "deletionTimestamp": now_ms, "dataChange": self.data_change, **kept}}
+        for new in self.added:
+            named = {"path": new.path, "partitionValues": dict(new.partition_values), "size": new.size, "modificationTime": new.modified_ms}
+            yield {"add": {**named, "dataChange": self.data_change, "stats": new.statistics}}
 
     def entries(self) -> list[Any]:
         """As `deltalake` commits them now."""

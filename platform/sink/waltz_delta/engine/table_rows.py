@@ -45,7 +45,7 @@ class ReadPlan:
 
 
 def read_rows(spark: SparkSession, table: ArrowTable, opened: OpenedTable, columns: Sequence[str]) -> DataFrame:
-    """These columns of all rows of the version that `opened` shows; its handle must still show it. Names are found without regard to case, and none
+    """These columns of all rows of the version that `opened` shows. Names are found without regard to case, and none
     may contain a dot."""
     held = {field.name.lower(): field for field in StructType.fromJson(dict(opened.shape.schema)).fields}
     found = [held[name.lower()] for name in columns]

@@ -1,4 +1,4 @@
-"""Tables of the Arrow engine without Spark, and calls of `deltalake` that a test replaces."""
+"""Tables of the Arrow engine without Spark, and commits that a test replaces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from deltalake import DeltaTable
 
 from verification.lake import log_table
 from verification.lake.log_table import MARK, METADATA, SHAPE, append, begin, commit, files
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine import commit_files
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 
-__all__ = ["MARK", "METADATA", "SHAPE", "append", "begin", "commit", "files", "handle_call", "held", "opened"]
+__all__ = ["MARK", "METADATA", "SHAPE", "append", "begin", "commit", "creating", "files", "held", "opened"]
 
 
 def opened(path: Path | str, storage: Mapping[str, str] | None = None) -> ArrowTable:
@@ -26,16 +27,9 @@ def held(path: Path) -> list[int]:
 
 
 @contextmanager
-def creating(monkeypatch: Any, replaced: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Replaces the creation of commits for a while: `replaced(create)`."""
-    with handle_call(monkeypatch, "create_write_transaction", lambda original, *given, **named: replaced(lambda: original(*given, **named))):
-        yield
-
-
-@contextmanager
-def handle_call(monkeypatch: Any, name: str, replaced: Any) -> Iterator[None]:
-    """Replaces a method of `DeltaTable` for a while: `replaced(original, table, *arguments, **named)`."""
-    original = getattr(DeltaTable, name)
+def creating(monkeypatch: Any, replaced: Callable[[OpenedTable, Callable[[], None]], None]) -> Iterator[None]:
+    """Replaces the creation of commits for a while: `replaced(opened, create)`, where `create` makes the version after `opened`."""
+    original = commit_files.create_commit
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaTable, name, lambda table, *given, **named: replaced(original, table, *given, **named))
+        patched.setattr(commit_files, "create_commit", lambda opened, *given: replaced(opened, lambda: original(opened, *given)))
         yield

@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -20,12 +20,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from tests.unit.sink.engine.arrow_tables import handle_call, opened
+from tests.unit.sink.engine.arrow_tables import creating, opened
 from waltz_delta import high_water_marks
-from waltz_delta.engine import arrow_transaction
+from waltz_delta.engine import commit_files
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_merge import _KEYS, ArrowMerge, refusal_of_merge
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.folds import DELETES
 from waltz_delta.engine.newest import Newest
@@ -195,14 +195,14 @@ def test_of_drivers_that_merge_the_same_batch_exactly_one_commits(tmp_path: Path
 
 def test_a_merge_whose_answer_is_lost_is_found_by_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     created(tmp_path, [(0, 1, "a", 1)])
-    lost, put = itertools.count(), arrow_transaction._put
+    lost, put = itertools.count(), commit_files.create_commit
 
     def deaf(*given: Any) -> None:
         put(*given)
         next(lost)
         raise DeltaError("added new data")
 
-    monkeypatch.setattr(arrow_transaction, "_put", deaf)
+    monkeypatch.setattr(commit_files, "create_commit", deaf)
     assert merge(tmp_path, [(0, 2, "a", 2)], 2) == 1
     assert next(lost) == 1, "it was not merged a second time"
     assert (held(tmp_path), high_water_marks(str(tmp_path), "key")) == ({"a": (0, 2, 2)}, {0: 2})
@@ -214,13 +214,13 @@ def test_another_commit_beside_a_merge_is_merged_into_again(tmp_path: Path, monk
     user = pa.Table.from_pylist([{"partition": None, "transaction_id": None, "k": "b", "n": 7}], schema=SCHEMA)
     calls = []
 
-    def beside(original: Any, table: Any, *given: Any, **named: Any) -> Any:
-        calls.append(table.version())
+    def beside(opened: OpenedTable, create: Callable[[], None]) -> None:
+        calls.append(opened.version)
         if len(calls) == 1:
             write_deltalake(str(tmp_path), user, mode="append")
-        return original(table, *given, **named)
+        create()
 
-    with handle_call(monkeypatch, "create_write_transaction", beside):
+    with creating(monkeypatch, beside):
         assert merge(tmp_path, [(0, 2, "a", 2), (0, 3, "b", 3)], 3) == 2
     assert calls == [0, 1]
     assert held(tmp_path) == {"a": (0, 2, 2), "b": (0, 3, 3)}
@@ -233,13 +233,13 @@ def test_a_compaction_beside_a_merge_loses_and_repeats_no_row(tmp_path: Path, mo
         write_deltalake(str(tmp_path), table([(0, number, key, number)]), mode="append")
     seen: list[int] = []
 
-    def beside(original: Any, handle: Any, *given: Any, **named: Any) -> Any:
-        seen.append(handle.version())
+    def beside(opened: OpenedTable, create: Callable[[], None]) -> None:
+        seen.append(opened.version)
         if len(seen) == 1:
             assert DeltaTable(str(tmp_path)).optimize.compact()["numFilesRemoved"] == 4
-        return original(handle, *given, **named)
+        create()
 
-    with handle_call(monkeypatch, "create_write_transaction", beside):
+    with creating(monkeypatch, beside):
         assert merge(tmp_path, [(0, 5, "a", 5), (0, 6, "b", None, True), (0, 7, "e", 7)], 7) == 5
     assert seen == [3, 4]
     assert held(tmp_path) == {"a": (0, 5, 5), "c": (0, 3, 3), "d": (0, 4, 4), "e": (0, 7, 7)}
@@ -374,12 +374,12 @@ def test_a_merge_runs_while_the_lock_of_its_table_is_held(tmp_path: Path, monkey
         yield
         locked.pop()
 
-    def watched(original: Any, table: Any, *given: Any, **named: Any) -> Any:
+    def watched(_: OpenedTable, create: Callable[[], None]) -> None:
         assert locked == [True]
-        return original(table, *given, **named)
+        create()
 
     transaction = ArrowTransaction(ArrowTable(str(tmp_path), str(tmp_path), {}, lock))
-    with handle_call(monkeypatch, "create_write_transaction", watched):
+    with creating(monkeypatch, watched):
         assert merge(tmp_path, [(0, 2, "a", 2)], 2, transaction=transaction) == 1
     assert locked == []
 

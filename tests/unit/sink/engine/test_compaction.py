@@ -21,6 +21,7 @@ from deltalake.schema import PrimitiveType
 from tests.unit.sink.engine.arrow_tables import MARK, append, begin, creating, files, held, opened
 from verification.lake.s3_server import S3Server
 from waltz_delta.engine import compaction
+from waltz_delta.engine.arrow_table import OpenedTable
 from waltz_delta.engine.compaction import COMPACTION, Compacted, compact
 from waltz_delta.engine.compaction_plan import Bin, bins, target_bytes
 from waltz_delta.engine.vacuum import Vacuumed, vacuum
@@ -249,7 +250,7 @@ def test_a_commit_beside_a_compaction_loses_and_repeats_no_row(tmp_path: Path, m
     append(opened(tmp_path), 10, 20)
     met: list[int] = []
 
-    def beside(create: Callable[[], None]) -> None:
+    def beside(_: OpenedTable, create: Callable[[], None]) -> None:
         if not met:
             met.append(1)
             change(tmp_path)

@@ -86,11 +86,11 @@ def test_the_requests_of_a_batch_do_not_grow_with_the_partitions() -> None:
     assert requests_of_a_batch([f"waltz:k:{partition}" for partition in range(32)]) < 2 * requests_of_a_batch(MARKS[:1])
 
 
-class Handle:
+class Log:
     def __init__(self, **values: int) -> None:
         self.values, self.asked = values, 0
 
-    def transaction_version(self, app_id: str) -> int | None:
+    def read(self, app_id: str) -> int | None:
         self.asked += 1
         return self.values.get(app_id)
 
@@ -100,19 +100,23 @@ def commit(*entries: dict[str, Any]) -> bytes:
 
 
 def test_each_is_asked_for_once_and_follows_commits() -> None:
-    found, handle = Identifiers(), Handle(a=1)
-    assert [found.of(handle, name) for name in ("a", "b", "a", "b")] == [1, None, 1, None]
-    assert handle.asked == 2
+    found, log = Identifiers(), Log(a=1)
+    assert [found.of(name, log.read) for name in ("a", "b", "a", "b")] == [1, None, 1, None]
+    assert log.asked == 2
     named = {"add": {"path": '"txn"', "stats": '{"txn": 1}'}}
-    found.follow([commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})])
-    assert [found.of(handle, name) for name in ("a", "b")] == [1, 7]
-    assert handle.asked == 2
+    later = found.after([commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})])
+    assert [later.of(name, log.read) for name in ("a", "b")] == [1, 7]
+    assert [found.of(name, log.read) for name in ("a", "b")] == [1, None], "those of the version before stay"
+    assert log.asked == 2
 
 
-def test_what_cannot_be_followed_is_asked_for_again() -> None:
-    for commits in ([None], [commit({"txn": {"appId": "a", "version": 5, "lastUpdated": 1}})], [commit({"txn": {"appId": "a", "version": 5}}), None]):
-        found, handle = Identifiers(), Handle(a=1)
-        found.of(handle, "a")
-        handle.values["a"] = 3
-        found.follow(commits)
-        assert found.of(handle, "a") == 3
+def test_one_with_a_date_is_asked_for_again() -> None:
+    found, log = Identifiers(), Log(a=1)
+    found.of("a", log.read)
+    log.values["a"] = 3
+    assert found.after([commit({"txn": {"appId": "a", "version": 5, "lastUpdated": 1}})]).of("a", log.read) == 3
+
+
+def test_a_torn_commit_is_not_followed() -> None:
+    with pytest.raises(ValueError, match="Unterminated"):
+        Identifiers().after([b'{"txn": {"appId": "a", "ver'])

@@ -41,6 +41,8 @@ def test_a_path_that_deltalake_would_escape_otherwise_is_not_removed() -> None:
     assert [path for path in ("p=ü/f", "p=a b/f", "p=%zz/f", "p=%2f/f", "p=a%2Fb/f") if is_removable(path)] == []
     with pytest.raises(AssertionError):
         Change(removed=[RemoveFile("p=ü/f", 1, {})]).entries()
+    with pytest.raises(AssertionError):
+        list(Change(removed=[RemoveFile("p=ü/f", 1, {})]).actions())
 
 
 @pytest.mark.parametrize("value", ["a b", "50%", "ü", "\U0001f600", "a/b", "a:b", "plain", '"', "%2F", "{x}"])

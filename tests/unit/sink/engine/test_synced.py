@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StringType
 
-from tests.unit.sink.engine.arrow_tables import MARK, METADATA, append, begin, opened
+from tests.unit.sink.engine.arrow_tables import MARK, METADATA, append, begin, creating, opened
 from verification.lake import merge_table
 from waltz_delta.base.missing_column import Missing
-from waltz_delta.engine import arrow_transaction
 from waltz_delta.engine.arrow_columns import ArrowColumns
+from waltz_delta.engine.arrow_table import OpenedTable
 
 Synced = list[tuple[int, int]]
 
@@ -86,16 +85,14 @@ def test_each_kind_of_commit_is_synced_after_the_files_that_it_names(tmp_path: P
 
 
 def test_a_merge_whose_answer_was_lost_is_synced_too(tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = arrow_transaction._put
-
-    def unanswered(*given: Any) -> None:
-        put(*given)
+    def unanswered(_: OpenedTable, create: Callable[[], None]) -> None:
+        create()
         raise DeltaError("no answer")
 
     merge_table.create(str(tmp_path / "t"), {})
     before = {*(tmp_path / "t").rglob("*")}
-    monkeypatch.setattr(arrow_transaction, "_put", unanswered)
-    merged(tmp_path / "t")
+    with creating(monkeypatch, unanswered):
+        merged(tmp_path / "t")
     check(synced, tmp_path / "t", before)
 
 
