@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any  # Any: pytest-xdist has no types
 
 import pytest
@@ -28,7 +29,7 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 
 DRAWN = Path(__file__).with_name("drawn_modules.txt")
 """The modules of which every run of `make test` draws a random share, because their tests need many seconds of Spark or of real processes: one
-a line, with `whole` behind it where the tests share what needs the time. Those are drawn as modules."""
+a line, with `whole` behind it where the tests share what needs the time. Those are drawn as modules. `x4` behind a module: four times the share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,24 +89,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
-def left_out(tests: Sequence[str], whole_modules: Sequence[str], share: float, draw: int) -> set[str]:
+def left_out(
+    tests: Sequence[str], whole_modules: Sequence[str], share: float, draw: int, times: Mapping[str, int] = MappingProxyType({})
+) -> set[str]:
     """What a draw leaves out, of `tests` by their ids, and of whole modules. Of each module's tests a share runs, and at least one, whatever other
-    modules are there."""
+    modules are there. `times`: of modules of which more runs, how many times the share."""
     of_modules: dict[str, list[str]] = {}
     for test in sorted(tests):
         of_modules.setdefault(test.partition("::")[0], []).append(test)
     absent: set[str] = set()
     for name, group in (*of_modules.items(), ("whole modules", sorted(whole_modules))):
-        drawn = random.Random(f"{draw} {name}").sample(group, max(1, round(share * len(group)))) if group else []
+        count = max(1, round(min(1.0, share * times.get(name, 1)) * len(group)))
+        drawn = random.Random(f"{draw} {name}").sample(group, count) if group else []
         absent |= {*group}.difference(drawn)
     return absent
 
 
 def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
-    listed = {path: bool(rest) for path, *rest in (line.split() for line in _lines(DRAWN))}
+    listed = {path: next(iter(rest), "") for path, *rest in (line.split() for line in _lines(DRAWN))}
+    times = {path: int(word[1:]) for path, word in listed.items() if word.startswith("x")}
     modules = {item.nodeid.partition("::")[0] for item in items}.intersection(listed)
-    tests = [item.nodeid for item in items if listed.get(item.nodeid.partition("::")[0]) is False]
-    absent = left_out(tests, [each for each in modules if listed[each]], config.option.share, config.option.draw)
+    tests = [item.nodeid for item in items if listed.get(item.nodeid.partition("::")[0], "whole") != "whole"]
+    absent = left_out(tests, [each for each in modules if listed[each] == "whole"], config.option.share, config.option.draw, times)
     dropped = [item for item in items if absent & {item.nodeid, item.nodeid.partition("::")[0]}]
     if dropped:
         config.hook.pytest_deselected(items=dropped)

@@ -93,6 +93,12 @@ def test_a_share_of_the_tests_of_each_module_and_of_the_whole_modules_is_drawn_a
     assert left_out(TESTS[:6], [], 0.5, 0) == left_out(TESTS, WHOLE, 0.5, 0) & {*TESTS[:6]}, "one module alone"
 
 
+@pytest.mark.parametrize(("share", "counts"), [(0.17, (3, 1)), (0.5, (6, 3)), (1.0, (6, 6))])
+def test_of_a_module_that_says_so_more_is_drawn(share: float, counts: tuple[int, int]) -> None:
+    drawn = {*TESTS} - left_out(TESTS, [], share, 7, {"tests/e2e/test_a.py": 3})
+    assert tuple(sum(each.startswith(f"tests/e2e/test_{name}.py") for each in drawn) for name in "ab") == counts
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.01, 3), (1.0, 16)])
 def test_something_is_drawn_however_small_the_share_and_everything_with_all_of_it(share: float, count: int) -> None:
     assert len({*TESTS, *WHOLE} - left_out(TESTS, WHOLE, share, 7)) == count
@@ -118,6 +124,8 @@ def test_an_impossible_share_is_refused(tmp_path: Path, share: str) -> None:
 
 
 def test_each_drawn_module_is_there_once() -> None:
-    modules = [line.removesuffix(" whole") for line in DRAWN.read_text().splitlines() if not line.startswith("#")]
+    lines = [line.partition(" ") for line in DRAWN.read_text().splitlines() if not line.startswith("#")]
+    modules = [module for module, _, _ in lines]
+    assert [word for _, _, word in lines if not re.fullmatch("|whole|x[2-9]", word)] == []
     assert len({*modules}) == len(modules) > 0
     assert [module for module in modules if not (ROOT / module).is_file()] == []
