@@ -25,7 +25,7 @@ from pyspark_waltz.decode.whole_columns import no_collections
 
 __all__ = ["JsonColumns"]
 
-_VALUES_AT_ONCE: Final = 50_000
+_VALUES_AT_ONCE: Final = 25_000
 _DOCUMENTS_AT_ONCE: Final = 2_048
 """Most values, and documents, that are turned into columns together: about as many as a processor's cache holds."""
 Document = bytes | memoryview
