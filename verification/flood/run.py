@@ -37,6 +37,9 @@ FLOOD_BYTES_MIN: Final = 3 * MIB
 LONG: Final = "é" * 110
 """Of the name of a topic, of which each character is six bytes in the audit log."""
 
+DENIED_MIN: Final = FLOOD_BYTES_MIN // (len(LONG) * 6) + 1
+"""Calls whose lines have so many bytes."""
+
 TIMEOUT_S: Final = 20.0
 
 
@@ -55,7 +58,7 @@ class Flooded:
     @property
     def faults(self) -> list[str]:
         found = [*self.lost, *(f"{name} ended" for name in self.ended)]
-        if self.denied * len(LONG) * 6 < FLOOD_BYTES_MIN:
+        if self.denied < DENIED_MIN:
             found.append(f"{self.denied} denied calls are no flood")
         if self.uncounted:
             found.append(f"{self.uncounted} denied calls of the flood are in no count")
@@ -141,13 +144,18 @@ async def _call_earlier(cluster: LocalCluster, key: bytes) -> list[str]:
 
 async def _flood(cluster: LocalCluster, key: bytes, seconds: float, calls_per_s: float) -> Counter[str]:
     outcomes: Counter[str] = Counter()
-    until = time.monotonic() + seconds
+    began_s = time.monotonic()
+
+    def goes_on() -> bool:
+        """On a busy machine the flood lasts longer, up to four times."""
+        lasted_s = time.monotonic() - began_s
+        return lasted_s < seconds or (outcomes[PermissionDenied.__name__] < DENIED_MIN and lasted_s < 4 * seconds)
 
     async def one(number: int) -> None:
         stranger = _Stranger(cluster, key, f"flood-{number}")
         call = 0
         began = time.monotonic()
-        while time.monotonic() < until:
+        while goes_on():
             call += 1
             node = "storage" if call % 4 == 0 else "server"
             outcomes[await stranger.call(node, call % cluster.partitions, f"flood/{call}{LONG}")] += 1
