@@ -16,7 +16,7 @@ from pyspark_waltz.source import SCHEMA
 from tests.e2e.delta_calls import refuse_delta
 from tests.e2e.edge_values import MOMENT
 from verification.lake.races import s3_place
-from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks
+from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks, starting_transaction_ids
 from waltz_delta.base import internal
 from waltz_delta.dead_letters_replay import _land
 from waltz_delta.errors import KeyMoved, ModeChanged, TableRestored, UnsafeTable
@@ -227,6 +227,7 @@ def test_a_landing_of_a_keyed_table_needs_no_delta_in_the_jvm(spark: Any, place:
         assert landing.starting_transaction_ids(spark, [0]) == f'{{"0": {end}}}'
     assert {key: row[-1] for key, row in held(place).items()} == {"k0": 6, "k1": 7, "k2": 5}
     assert landing.marks(spark) == {path: {0: 7}}
+    assert starting_transaction_ids(spark, path, KEY, storage=storage) == '{"0": 8}'
 
 
 def test_what_only_spark_does_is_refused_on_s3_with_the_reason(spark: Any, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from waltz_delta.landing.append import DeltaAppend
     from waltz_delta.landing.history import DeltaHistory
     from waltz_delta.landing.landing import Landing, resulting_schemas
+    from waltz_delta.landing.start import starting_transaction_ids
     from waltz_delta.landing.upsert import DeltaUpsert
     from waltz_delta.marks.marks import high_water_marks
     from waltz_delta.marks.positions import Cut, consistent_cut, dataframe_at, dataset_at, version_at
-    from waltz_delta.marks.start import starting_transaction_ids
     from waltz_delta.marks.visible import wait_reached, wait_reached_async, wait_visible, wait_visible_async
 
 __all__ = [
@@ -89,7 +89,7 @@ _WHERE = {
     "high_water_marks": "marks.marks",
     "resulting_schemas": "landing.landing",
     "shape": "decode.decode",
-    "starting_transaction_ids": "marks.start",
+    "starting_transaction_ids": "landing.start",
     "version_at": "marks.positions",
     "wait_reached": "marks.visible",
     "wait_reached_async": "marks.visible",

@@ -35,11 +35,11 @@ from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.landing.output_decoder import OutputDecoder
 from waltz_delta.landing.output_rows import OutputRows, Prepared
 from waltz_delta.landing.routing import unrouted
+from waltz_delta.landing.start import FROM_THE_EARLIEST
 from waltz_delta.landing.upsert import DeltaUpsert
 from waltz_delta.marks.batch import LostRace, above, batch_range, undecodable_in
 from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
-from waltz_delta.marks.start import FROM_THE_EARLIEST
 from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_delta.tables.column_names import check_columns
 from waltz_delta.tables.time_zone import depends_on_zone, refuse_other_zone
