@@ -1,16 +1,18 @@
 """One table, kept open between batches. For the driver only: `deltalake` must not be used in a process that forks later.
 
-`deltalake` opens a table, which reads the list of all of its files. From then on the commits after the newest known one are read, and nothing else: a
-commit that changes only files and identifiers says all that an append must know. At one that changes columns, properties or the protocol, the table
-is opened again. So it is if the newest known commit has another content now, because then another table is at the path.
+`deltalake` opens a table, which reads the list of all of its files. After that only the commits that follow are read. An append must know the
+columns, the properties, the protocol and the identifiers. A commit that changes one of the first three opens the table again. It is also opened
+again if the commit of the known version has another content now, because then another table is at the path, and if the log was cleaned up above
+that version.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
@@ -22,7 +24,7 @@ from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage
-from waltz_delta.engine.identifiers import Identifiers
+from waltz_delta.engine.identifiers import ChangesRules, Identifiers, actions_of
 from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
@@ -34,10 +36,10 @@ __all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
 PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
-_RULES: Final = re.compile(rb'"(metaData|protocol)"\s*:')
-"""In a commit that changes more than files and identifiers. A name or a value in a commit may be so too, which only costs time."""
 FOLLOWED_MAX: Final = 50
 """After more commits the table is opened again."""
+REMAINS_S: Final = 86_400.0
+"""How long a commit that was begun keeps its file: longer than any takes."""
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -48,29 +50,43 @@ class NotOpened(Exception):
 
 
 class Handle:
-    """`deltalake`'s table, which learns of later commits when a version of them is asked for: that costs more with each file of the table."""
+    """`deltalake`'s table at the versions that are asked for, mostly one after the other. To go on to a later version costs more with each file of
+    the table. Methods raise what `DeltaTable` raises."""
 
-    def __init__(self, path: str, location: str, storage: Mapping[str, str], version: int | None = None) -> None:
-        """Raises what `DeltaTable` raises. `version`: None for the newest."""
-        from deltalake import DeltaTable
+    def __init__(self, location: str, storage: Mapping[str, str], version: int | None = None) -> None:
+        """`version`: None for the newest."""
+        self._location, self._options = location, dict(storage) or None
+        self._latest = self._load(version)
+        self._earlier: Any = None
 
-        self._path, self._location, self._options = path, location, dict(storage) or None
-        self._table: Any = DeltaTable(location, version=version, storage_options=self._options)
-
-    def newest(self) -> Any:
-        """As it is known."""
-        return self._table
+    def first(self) -> Any:
+        """At the version at which it was opened."""
+        return self._latest
 
     def at(self, version: int) -> Any:
-        """Shows this version. Raises `StoreUnavailable`."""
-        with store_errors(self._path):
-            if self._table.version() < version:
-                self._table.update_incremental()
-            if self._table.version() == version:
-                return self._table
-            from deltalake import DeltaTable
+        """The table at this version."""
+        if self._latest.version() < version:
+            self._latest = self._brought_to(version)
+        if self._latest.version() == version:
+            return self._latest
+        if self._earlier is None or self._earlier.version() != version:
+            self._earlier = self._load(version)
+        return self._earlier
 
-            return DeltaTable(self._location, version=version, storage_options=self._options)
+    def _brought_to(self, version: int) -> Any:
+        """Never beyond it: what is read ahead may be another log's by the time at which that version is asked for."""
+        from deltalake.exceptions import DeltaError
+
+        with suppress(DeltaError, OSError):  # then it is loaded
+            self._latest.update_incremental()
+            if self._latest.version() == version:
+                return self._latest
+        return self._load(version)
+
+    def _load(self, version: int | None) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self._location, version=version, storage_options=self._options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +99,19 @@ class OpenedTable:
     shape: TableShape
     schema_text: str
     location: str
-    shared: Handle = field(compare=False, repr=False)
-    """With other versions."""
+    commit: bytes | None = field(compare=False, repr=False)
+    """The content of the commit that made this version; None if the log has it no more."""
+    loaded: Handle = field(compare=False, repr=False)
+    """Which the versions of one table share."""
+    path: str = field(compare=False, repr=False)
+    """As the user names it."""
     identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
 
     @property
     def handle(self) -> Any:
-        """`deltalake`'s table at this version. Raises `StoreUnavailable`."""
-        return self.shared.at(self.version)
+        """`deltalake`'s table at this version, which may have to be read. Raises `StoreUnavailable`."""
+        with store_errors(self.path):
+            return self.loaded.at(self.version)
 
     def identifier(self, app_id: str) -> int | None:
         """The version of an application identifier; None if there is none."""
@@ -113,30 +134,27 @@ class ArrowTable:
         self.storage = with_time_limits(location, storage)
         self.committing = committing
         self._files: Any = None
-        self._newest: OpenedTable | None = None
-        self._newest_text: bytes | None = None
-        """The content of its commit; None if that file does not exist."""
+        self._known: OpenedTable | None = None
         self._log: TableLog | None = None
         self._last_checkpoint: int | None = None
 
     def open(self) -> OpenedTable | None:
         """The newest version; None if there is no table. Raises `NotADeltaTable` for a damaged log, `StoreUnavailable`, `NotOpened`."""
-        found = self._followed() or self._load()
-        self._newest, self._newest_text = found or (None, None)
-        if self._newest is not None and self._newest_text is not None and not self._newest_text.strip():
-            empty = f"its newest commit {self._newest.version:020d}.json is empty, as after a power failure"
+        self._known = self._followed() or self._load()
+        if self._known is not None and self._known.commit is not None and not self._known.commit.strip():
+            empty = f"its newest commit {self._known.version:020d}.json is empty, as after a power failure"
             raise NotADeltaTable(path=self.path, reason=f"{empty}; restore that file, or delete it and audit the table")
-        return self._newest
+        return self._known
 
     def reopen(self) -> OpenedTable | None:
         """Like `open`, from the table's files alone."""
-        self._newest = None
+        self._known = None
         return self.open()
 
     def open_at(self, version: int) -> OpenedTable:
         """A version that the log still has, with a handle of its own. Raises `StoreUnavailable`."""
         with store_errors(self.path):
-            return self._opened(Handle(self.path, self.location, self.storage, version))
+            return self._opened(Handle(self.location, self.storage, version))
 
     def is_table(self) -> bool:
         """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
@@ -191,7 +209,7 @@ class ArrowTable:
     def commits(self, newest: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Version and `commitInfo` of the newest commits, newest first. `commitInfo` is the first line of a commit."""
         for version in range(newest, max(-1, newest - count), -1):
-            text = self._newest_text if self._newest is not None and self._newest.version == version else self.commit_text(version)
+            text = self._known.commit if self._known is not None and self._known.version == version else self.commit_text(version)
             if text is None:
                 return
             yield version, json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}
@@ -207,10 +225,7 @@ class ArrowTable:
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint when this was first asked; -1 for none."""
         if self._last_checkpoint is None:
-            try:
-                self._last_checkpoint = int(json.loads(self._log_file(HINT))["version"])
-            except (OSError, ValueError, KeyError, TypeError):  # none, or being written: a checkpoint more does no harm
-                self._last_checkpoint = -1
+            self._last_checkpoint = self._hinted_checkpoint()  # -1 for one that is being written: a checkpoint more does no harm
         return self._last_checkpoint
 
     def write_checkpoint(self, table_id: str) -> None:
@@ -225,15 +240,24 @@ class ArrowTable:
             self._sync_checkpoint(opened.version)
             if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
                 (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
+                self._remove_remains()
             if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
                 opened.handle.cleanup_metadata()
 
     def sync_commit(self, version: int) -> None:
-        """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves it to the page cache."""
+        """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves its own to the page
+        cache."""
         if is_local(self.location):
             log = Path(self.location) / LOG
             sync(str(log / f"{version:020d}.json"))
             sync_directory(log)
+
+    def _remove_remains(self) -> None:
+        """Of commits whose driver was killed."""
+        for left in (Path(self.location) / LOG).glob(".*.tmp"):
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - REMAINS_S:
+                    left.unlink()
 
     def _sync_checkpoint(self, version: int) -> None:
         """Returns when a checkpoint is on the medium. The commits that it stands for may be deleted after that."""
@@ -243,31 +267,38 @@ class ArrowTable:
                 sync(str(path))
             sync_directory(log)
 
-    def _followed(self) -> tuple[OpenedTable, bytes] | None:
-        """The newest version with the content of its commit, by the commits after the one that was the newest. None: open the table again."""
-        known, text = self._newest, self._newest_text
-        if known is None or text is None or self.commit_text(known.version) != text:
+    def _followed(self) -> OpenedTable | None:
+        """The newest version, from the known one and the commits after it. None: open the table again."""
+        known = self._known
+        if known is None or known.commit is None or self.commit_text(known.version) != known.commit:
             return None
-        commits: list[bytes] = []
-        while (found := self.commit_text(known.version + len(commits) + 1)) is not None:
-            if len(commits) == FOLLOWED_MAX or _RULES.search(found):
+        identifiers, version, commit = known.identifiers, known.version, known.commit
+        while (found := self.commit_text(version + 1)) is not None:
+            try:
+                identifiers = identifiers.after(actions_of(found))
+            except (ChangesRules, ValueError):  # opening it says what is wrong
                 return None
-            commits.append(found)
-        if not commits:
-            return known, text
-        try:
-            identifiers = known.identifiers.after(commits)
-        except ValueError:  # opening it says what is wrong
+            version, commit = version + 1, found
+            if version - known.version == FOLLOWED_MAX:
+                return None
+        if is_local(self.location) and self._hinted_checkpoint() > version:  # the log was cleaned up, so that the next commit is not found
             return None
-        return replace(known, version=known.version + len(commits), identifiers=identifiers), commits[-1]
+        return known if version == known.version else replace(known, version=version, commit=commit, identifiers=identifiers)
 
-    def _load(self) -> tuple[OpenedTable, bytes | None] | None:
-        """As `deltalake` reads it: the newest version with the content of its commit; None if there is no table."""
+    def _hinted_checkpoint(self) -> int:
+        """The version of the newest checkpoint; -1 for none."""
+        try:
+            return int(json.loads(self._log_file(HINT))["version"])
+        except (OSError, ValueError, KeyError, TypeError):  # none, or being written
+            return -1
+
+    def _load(self) -> OpenedTable | None:
+        """The newest version, as `deltalake` reads it; None if there is no table."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         self._log = None
         try:
-            found = self._opened(Handle(self.path, self.location, self.storage))
+            return self._opened(Handle(self.location, self.storage))
         except TableNotFoundError:
             return None
         except DeltaError as error:
@@ -283,10 +314,9 @@ class ArrowTable:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
-        return found, self.commit_text(found.version)
 
-    def _opened(self, shared: Handle) -> OpenedTable:
-        handle = shared.newest()
+    def _opened(self, loaded: Handle) -> OpenedTable:
+        handle = loaded.first()
         found, metadata, text = handle.protocol(), handle.metadata(), str(handle.schema().to_json())
         features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
         return OpenedTable(
@@ -296,7 +326,9 @@ class ArrowTable:
             shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
             schema_text=text,
             location=self.location,
-            shared=shared,
+            commit=self.commit_text(int(handle.version())),
+            loaded=loaded,
+            path=self.path,
         )
 
     def _damaged_checkpoint(self) -> str | None:

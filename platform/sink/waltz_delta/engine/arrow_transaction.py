@@ -166,7 +166,7 @@ class ArrowTransaction:
             assert written is not None, "a table is created for rows"
             return self._create(written, versions, info)
         change = Change(written.added if written is not None else ())
-        return self._commit(self._base, lambda opened, named: commit_files.create_commit(opened, change, versions, named), info)
+        return self._commit(self._base, lambda opened, named: commit_files.create_commit(opened, change, versions, named), versions, info)
 
     def create(self, shape: TableShape, versions: Mapping[str, int], *, metadata: str) -> int:
         """Creates the table without rows, in one commit with the identifiers. Raises what `commit` raises; `Overtaken` if there is a table now."""
@@ -202,10 +202,12 @@ class ArrowTransaction:
             commit_files.create_commit(opened, made[opened.version], versions, named)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
-        return self._commit(self._base, put, info)
+        return self._commit(self._base, put, versions, info)
 
-    def _commit(self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], info: Mapping[str, Any]) -> int:
-        """`put` creates the next version, with this `commitInfo`, and may be called again after another commit came first."""
+    def _commit(
+        self, base: OpenedTable, put: Callable[[OpenedTable, Mapping[str, Any]], None], versions: Mapping[str, int], info: Mapping[str, Any]
+    ) -> int:
+        """`put` creates the next version with these identifiers and this `commitInfo`, and may be called again after another commit came first."""
         failures = 0
         for _ in range(TURNS_MAX):
             failure = None
@@ -216,7 +218,7 @@ class ArrowTransaction:
                     put(opened, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
-            committed = seen + 1 if failure is None else self._landed(seen)
+            committed = seen + 1 if failure is None else self._landed(seen, versions)
             if committed is not None:
                 with store_errors(self._table.path):
                     self._table.sync_commit(committed)
@@ -245,13 +247,16 @@ class ArrowTransaction:
             raise Overtaken
         return opened
 
-    def _landed(self, seen: int) -> int | None:
-        """The version that our commit made after version `seen`; None if it made none."""
+    def _landed(self, seen: int, versions: Mapping[str, int]) -> int | None:
+        """The version that our commit made after version `seen`; None if none is in the table. A commit that the log has may lie before a checkpoint
+        that was made without it, so the identifiers must be there too."""
         opened = self._table.reopen()
         if opened is None:
             return None
         since = self._table.commits(opened.version, opened.version - seen)
-        return next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
+        found = next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
+        held = {name: opened.identifier(name) for name in versions} if found is not None else {}
+        return None if any(now is None or now < versions[name] for name, now in held.items()) else found
 
     def _create(self, written: WrittenFiles, versions: Mapping[str, int], info: Mapping[str, Any]) -> int:
         """Creates the table with its first rows and marks, as version 0."""
@@ -272,7 +277,7 @@ class ArrowTransaction:
                     post_commithook_properties=no_hooks(),
                 )
         except _unknown_outcomes() as error:
-            if self._landed(-1) is None:
+            if self._landed(-1, versions) is None:
                 if self._table.open() is not None:
                     raise Overtaken from error
                 raise StoreUnavailable(path=self._table.path, reason=sentence(error)) from error

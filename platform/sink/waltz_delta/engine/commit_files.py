@@ -1,20 +1,25 @@
 """Creates the next version of a table: one file of its log, only if it does not exist.
 
-In a directory of this machine that is a file with a name of its own, written to the medium and then linked to the name of the version, which the
-system does once. So a commit costs what it holds, and no reader sees a part of it. In an object store `deltalake` sends a conditional request. It
-builds the list of the table's files again for each commit, so there a commit costs more with each file that the table has.
+In a directory of this machine the commit is written to a file of its own and synced. Then the system links that file to the name of the version,
+which fails if the name exists. So a commit costs what it holds, and no reader sees a part of it. In an object store `deltalake` sends a conditional
+request. It builds the list of the table's files again for each commit, so there a commit costs more with each file of the table.
+
+A free name does not prove that it is the next one: the log may have been cleaned up above the version that the driver knows, and another table may be
+at the path. So the log is compared before the link, and again after it.
 
 Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Commit Provenance Information".
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
@@ -30,15 +35,15 @@ ENGINE: Final = "waltz-delta"
 
 
 def create_commit(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`. `versions`: of application identifiers. `info`: for `commitInfo`. An `OSError` or `DeltaError` does not say
-    whether the version exists now, nor who made it."""
+    """Creates the version after `opened`. `versions`: of application identifiers. `info`: for `commitInfo`. If this raises an `OSError` or
+    `DeltaError`, the commit may be in the table nevertheless."""
     if is_local(opened.location):
-        _create_file(Path(opened.location) / LOG, opened.version + 1, _actions(opened, change, versions, info))
+        _create_file(Path(opened.location) / LOG, opened, _actions(opened, change, versions, info))
         return
     from deltalake import Schema
 
     with interrupts_kept():
-        opened.handle.create_write_transaction(
+        opened.loaded.at(opened.version).create_write_transaction(
             change.entries(),
             mode="append",
             schema=Schema.from_json(opened.schema_text),
@@ -48,22 +53,51 @@ def create_commit(opened: OpenedTable, change: Change, versions: Mapping[str, in
         )
 
 
-def _create_file(log: Path, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-    # Letters as they are: readers that use arrow-rs read some pairs of escapes as another letter (\udbff\udfff as U+FFFFF).
+def _create_file(log: Path, opened: OpenedTable, actions: Iterable[Mapping[str, Any]]) -> None:
+    # Letters beyond ASCII are not escaped: readers that use arrow-rs read the escapes \udbff\udfff as U+FFFFF.
     whole = b"".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for action in actions)
-    written = log / f".{version:020d}.{uuid.uuid4().hex}.tmp"
+    version = opened.version + 1
+    if not _is_base(log, opened) or _goes_on(log, opened.version):
+        raise FileExistsError(errno.EEXIST, f"version {version} is not the next one", str(log))
+    written, final = log / f".{version:020d}.{uuid.uuid4().hex}.tmp", _commit_file(log, version)
     try:
         with written.open("xb") as file:
             file.write(whole)
             file.flush()
             os.fsync(file.fileno())
-        os.link(written, log / f"{version:020d}.json")
+        os.link(written, final)
     finally:
         written.unlink(missing_ok=True)
+    later = _goes_on(log, version)
+    if not _is_base(log, opened):
+        if not later:
+            final.unlink()  # it would be a hole in the log of another table
+        raise OSError(errno.ESTALE, f"version {opened.version} was replaced", str(log))
+    if later:  # made from this commit, or before it and cleaned up
+        raise OSError(errno.ESTALE, f"version {version} may lie before a checkpoint", str(log))
+
+
+def _is_base(log: Path, opened: OpenedTable) -> bool:
+    """Whether the log still has the commit that made this version."""
+    try:
+        return _commit_file(log, opened.version).read_bytes() == opened.commit
+    except FileNotFoundError:
+        return opened.commit is None
+
+
+def _goes_on(log: Path, version: int) -> bool:
+    """Whether the log has a commit or a checkpoint of a later version."""
+    newest = f"{version:020d}"
+    with os.scandir(log) as entries:
+        return any(name[:20] > newest for name in map(attrgetter("name"), entries) if name[:20].isdecimal() and name[20:21] == ".")
+
+
+def _commit_file(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.json"
 
 
 def _actions(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """`commitInfo` is the first one. The identifiers have no date: with one, they would expire."""
+    """`commitInfo` is the first one. An identifier with a date would expire."""
     operation = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(opened.shape.partition_by))}}
     yield {"commitInfo": {"timestamp": time.time_ns() // 1_000_000, **operation, "engineInfo": ENGINE, **info}}
     yield from change.actions()
@@ -83,7 +117,7 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def properties_of(versions: Mapping[str, int], info: Mapping[str, Any]) -> Any:
-    """For `deltalake`. The identifiers have no date: with one, they would expire."""
+    """The same for `deltalake`."""
     from deltalake import CommitProperties, Transaction
 
     transactions = [Transaction(name, version) for name, version in sorted(versions.items())]

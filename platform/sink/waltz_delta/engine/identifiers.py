@@ -4,35 +4,59 @@ asked for: with 64 partitions and 50 commits that would be 6,400 requests to a s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any, Final  # JSON values
 
-__all__ = ["Identifiers"]
+__all__ = ["ChangesRules", "Identifiers", "actions_of"]
+
+_RULES: Final = frozenset({"metaData", "protocol"})
+
+
+class ChangesRules(Exception):
+    """A commit changes columns, properties or the protocol. Internal to this package."""
+
+
+def actions_of(commit: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Kind and values of each action of a commit that changes only files and identifiers. Raises `ChangesRules` for another one, and `ValueError` for
+    one that is torn or that Delta's protocol does not allow."""
+    for line in filter(bytes.strip, commit.splitlines()):
+        for kind, values in _object(json.loads(line.decode())).items():
+            if kind in _RULES:
+                raise ChangesRules
+            if values is not None:
+                yield kind, _object(values)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {value!r:.80}")
+    return value
 
 
 class Identifiers:
-    """Those that were asked for, as of one version of the table."""
+    """Those that a transaction asked for, at one version of the table."""
 
     def __init__(self, known: Mapping[str, int | None] = MappingProxyType({})) -> None:
         self._values = dict(known)
 
     def of(self, app_id: str, read: Callable[[str], int | None]) -> int | None:
-        """`read`: from the log of that version."""
+        """`read`: reads it from the log, up to that version."""
         if app_id not in self._values:
             self._values[app_id] = read(app_id)
         return self._values[app_id]
 
-    def after(self, commits: Iterable[bytes]) -> Identifiers:
-        """As of a later version, by the commits since, in their order. Raises `ValueError` for a line that is no JSON."""
+    def after(self, actions: Iterator[tuple[str, dict[str, Any]]]) -> Identifiers:
+        """Those of the next version, which these actions made. Raises what `actions` raises, and `ValueError`."""
         found = dict(self._values)
-        for commit in commits:
-            for line in commit.splitlines():
-                entry = json.loads(line).get("txn") if b'"txn"' in line else None
-                if entry is None:
-                    continue
-                if entry.get("lastUpdated") is None:
-                    if entry["appId"] in found:
-                        found[entry["appId"]] = int(entry["version"])
-                else:  # it expires, which deltalake judges
-                    found.pop(entry["appId"], None)
+        for kind, values in actions:
+            if kind != "txn":
+                continue
+            name, version = values.get("appId"), values.get("version")
+            if not isinstance(name, str) or not isinstance(version, int):
+                raise ValueError(f"not an identifier: {values!r:.80}")
+            if values.get("lastUpdated") is not None:  # it expires by `delta.setTransactionRetentionDuration`, so the log must be asked
+                found.pop(name, None)
+            elif name in found:
+                found[name] = version
         return Identifiers(found)

@@ -56,19 +56,19 @@ class Change:
     data_change: bool = True
 
     def actions(self) -> Iterator[dict[str, Any]]:
-        """As the log holds them, removed now."""
+        """As a local commit has them."""
         now_ms = time.time_ns() // 1_000_000
         for gone in self.removed:
             assert is_removable(gone.path), gone.path
             values = dict(gone.partition_values)
-            kept = {"extendedFileMetadata": True, "partitionValues": values, "size": gone.size}
-            yield {"remove": {"path": gone.path, "deletionTimestamp": now_ms, "dataChange": self.data_change, **kept}}
+            of_file = {"extendedFileMetadata": True, "partitionValues": values, "size": gone.size}
+            yield {"remove": {"path": gone.path, "deletionTimestamp": now_ms, "dataChange": self.data_change, **of_file}}
         for new in self.added:
             named = {"path": new.path, "partitionValues": dict(new.partition_values), "size": new.size, "modificationTime": new.modified_ms}
             yield {"add": {**named, "dataChange": self.data_change, "stats": new.statistics}}
 
     def entries(self) -> list[Any]:
-        """As `deltalake` commits them now."""
+        """As `deltalake` is given them."""
         from deltalake.transaction import AddAction, RemoveAction
 
         now_ms, found = int(time.time() * 1000), list[Any]()

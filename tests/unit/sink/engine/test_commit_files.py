@@ -5,18 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tests.unit.sink.engine.arrow_tables import opened
+from tests.unit.sink.engine.arrow_tables import MARK, append, begin, commit, files, held, opened
 from verification.lake.s3_server import S3Server
-from waltz_delta.engine.arrow_table import OpenedTable
-from waltz_delta.engine.commit_files import ENGINE, create_commit
+from waltz_delta.engine import commit_files
+from waltz_delta.engine.arrow_table import ArrowTable, Handle, OpenedTable
+from waltz_delta.engine.arrow_transaction import Overtaken
+from waltz_delta.engine.commit_files import ENGINE, create_commit, no_hooks
 from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile
 
 INFO = {"userMetadata": '{"waltz": {}}', "waltzCommit": "id", "isBlindAppend": False, "readVersion": 0, "waltzQuery": "q", "waltzBatch": 3}
@@ -119,3 +122,136 @@ def test_what_a_killed_creator_left_is_ignored_by_every_reader(tmp_path: Path) -
     table = DeltaTable(path)
     table.create_checkpoint()
     assert (table.version(), newest(path).version, newest(path).identifier("m")) == (1, 1, 1)
+
+
+def chain(path: Path, count: int) -> tuple[ArrowTable, int]:
+    """A table, and the version that its driver knows."""
+    table = opened(path)
+    for number in range(count):
+        append(table, number, number + 1)
+    known = table.open()
+    assert known is not None
+    return table, known.version
+
+
+def by_another(path: Path, count: int) -> None:
+    for number in range(count):
+        table = DeltaTable(str(path))
+        named = CommitProperties(app_transactions=[Transaction("other", number)])
+        table.create_write_transaction([], "append", table.schema(), commit_properties=named, post_commithook_properties=no_hooks())
+
+
+def cleaned(path: Path, *versions: int) -> None:
+    """A checkpoint of the newest version, and a cleanup that has removed these commits."""
+    DeltaTable(str(path)).create_checkpoint()
+    for version in versions:
+        (path / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+@pytest.mark.parametrize("hint", [True, False])
+def test_a_commit_is_not_made_behind_a_checkpoint_of_a_log_that_was_cleaned_up(tmp_path: Path, hint: bool) -> None:
+    """Cleanups remove commits in any order, so the one after the known version may be the first."""
+    table, known = chain(tmp_path, 3)
+    transaction, written = begin(table), files(table, 3, 5)
+    by_another(tmp_path, 5)
+    cleaned(tmp_path, known + 1)
+    if not hint:
+        (tmp_path / "_delta_log" / "_last_checkpoint").unlink()
+    else:
+        assert begin(table).read_version == known + 5
+    assert commit(transaction, written, 4) == known + 6
+    assert held(tmp_path) == [0, 1, 2, 3, 4]
+    assert begin(opened(tmp_path)).version(MARK) == 4
+
+
+@pytest.mark.parametrize("rest", [0, 4])
+def test_a_commit_that_a_cleanup_overtakes_in_the_last_moment_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: int) -> None:
+    """`rest`: commits above it that the cleanup has not removed yet."""
+    table, known = chain(tmp_path, 3)
+    link, raced = os.link, list[int]()
+
+    def late(*given: Any) -> None:
+        if not raced:
+            raced.append(1)
+            by_another(tmp_path, 5)
+            cleaned(tmp_path, *range(known + 1, known + 6 - rest))
+        link(*given)
+
+    monkeypatch.setattr(os, "link", late)
+    assert append(table, 3, 5) == known + 6
+    assert held(tmp_path) == [0, 1, 2, 3, 4]
+    assert begin(opened(tmp_path)).version(MARK) == 4
+
+
+@pytest.mark.parametrize("moment", ["decided", "linked"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_table_that_is_replaced_while_a_batch_is_decided_gets_no_commit_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, count: int
+) -> None:
+    """`count`: commits of the other table, fewer than ours or as many."""
+    path, other = tmp_path / "t", tmp_path / "other"
+    table, _ = chain(path, 4)
+    chain(other, count)
+    transaction, written = begin(table), files(table, 4, 6)
+    original = os.link if moment == "linked" else commit_files._is_base
+    raced: list[int] = []
+
+    def late(*given: Any) -> Any:
+        if not raced:
+            raced.append(1)
+            kept = tmp_path / "kept"
+            (path / "_delta_log").rename(kept)
+            shutil.copytree(other / "_delta_log", path / "_delta_log")
+            for each in kept.glob(".*.tmp"):
+                shutil.copy2(each, path / "_delta_log")
+        return original(*given)
+
+    monkeypatch.setattr(*((os, "link") if moment == "linked" else (commit_files, "_is_base")), late)
+    with pytest.raises(Overtaken):
+        commit(transaction, written, 5)
+    assert raced
+    assert DeltaTable(str(path)).version() == count - 1
+    assert DeltaTable(str(path)).transaction_version(MARK) == count - 1
+
+
+def test_remains_of_killed_creators_are_removed_after_a_day(tmp_path: Path) -> None:
+    table, _ = chain(tmp_path, 2)
+    log = tmp_path / "_delta_log"
+    old, new = log / f".{7:020d}.a.tmp", log / f".{7:020d}.b.tmp"
+    for each in (old, new):
+        each.write_text("{")
+    os.utime(old, (1, 1))
+    table.write_checkpoint(begin(table).table_id)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_versions_are_read_once_each_and_never_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Identifiers that are asked for late, after another commit, need one more opening of the table and not one each."""
+    table, _ = chain(tmp_path, 3)
+    transaction = begin(table)
+    by_another(tmp_path, 2)
+    asked: list[int | None] = []
+    load = Handle._load
+
+    def counted(self: Handle, version: int | None) -> Any:
+        asked.append(version)
+        return load(self, version)
+
+    monkeypatch.setattr(Handle, "_load", counted)
+    assert [transaction.version(f"waltz:k:{number}") for number in range(8)] == [None] * 8
+    assert transaction.files().bytes > 0
+    assert len(asked) <= 1
+    later = begin(table)
+    assert (later.version("other"), transaction.version("other")) == (1, None)
+    assert len(asked) <= 2
+
+
+def test_a_refresh_that_fails_loads_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = chain(tmp_path, 2)
+    by_another(tmp_path, 1)
+
+    def fails(_: DeltaTable) -> None:
+        raise OSError("timed out")
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", fails)
+    assert begin(table).version("other") == 0

@@ -18,7 +18,7 @@ from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
-from waltz_delta.engine.identifiers import Identifiers
+from waltz_delta.engine.identifiers import ChangesRules, Identifiers, actions_of
 from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.written_files import WrittenFiles
 
@@ -104,7 +104,9 @@ def test_each_is_asked_for_once_and_follows_commits() -> None:
     assert [found.of(name, log.read) for name in ("a", "b", "a", "b")] == [1, None, 1, None]
     assert log.asked == 2
     named = {"add": {"path": '"txn"', "stats": '{"txn": 1}'}}
-    later = found.after([commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})])
+    later = found
+    for made in (commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})):
+        later = later.after(actions_of(made))
     assert [later.of(name, log.read) for name in ("a", "b")] == [1, 7]
     assert [found.of(name, log.read) for name in ("a", "b")] == [1, None], "those of the version before stay"
     assert log.asked == 2
@@ -114,9 +116,37 @@ def test_one_with_a_date_is_asked_for_again() -> None:
     found, log = Identifiers(), Log(a=1)
     found.of("a", log.read)
     log.values["a"] = 3
-    assert found.after([commit({"txn": {"appId": "a", "version": 5, "lastUpdated": 1}})]).of("a", log.read) == 3
+    assert found.after(actions_of(commit({"txn": {"appId": "a", "version": 5, "lastUpdated": 1}}))).of("a", log.read) == 3
 
 
-def test_a_torn_commit_is_not_followed() -> None:
-    with pytest.raises(ValueError, match="Unterminated"):
-        Identifiers().after([b'{"txn": {"appId": "a", "ver'])
+STRANGE = {
+    "torn in an identifier": b'{"txn": {"appId": "a", "ver',
+    "torn in a file": commit({"txn": {"appId": "a", "version": 2}}) + b'\n{"add":{"path":"a.par',
+    "a list": b"[1]",
+    "a text": b'"txn"',
+    "an identifier that is a text": b'{"txn": "a"}',
+    "an identifier without a name": b'{"txn": {"version": 1}}',
+    "an identifier without a version": b'{"txn": {"appId": "a"}}',
+    "a version that is a text": b'{"txn": {"appId": "a", "version": "1"}}',
+    "a byte order mark": b"\xef\xbb\xbf" + commit({"txn": {"appId": "a", "version": 2}}),
+    "no text": '{"commitInfo": {}}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_commit_is_not_followed(name: str) -> None:
+    with pytest.raises(ValueError):
+        Identifiers({"a": 1}).after(actions_of(STRANGE[name]))
+
+
+@pytest.mark.parametrize("text", ['{"metaData": {}}', '{"protocol": {"minReaderVersion": 1}}', '{"me\\u0074aData": {}}', ' { "protocol" : {} } '])
+def test_a_commit_that_changes_columns_properties_or_the_protocol_is_not_followed(text: str) -> None:
+    with pytest.raises(ChangesRules):
+        Identifiers().after(actions_of(commit({"commitInfo": {}}) + b"\n" + text.encode()))
+
+
+def test_letters_of_every_kind_are_followed() -> None:
+    made = commit({"add": {"path": "\u2028"}}, {"txn": {"appId": "ü\u2028", "version": 5}}).replace(b"\\u2028", "\u2028".encode()) + b"\r\n\r\n"
+    escaped = b'{"t\\u0078n": {"appId": "b", "version": 6}, "add": null}'
+    found = Identifiers({"ü\u2028": 1, "b": 1}).after(actions_of(made + escaped))
+    assert [found.of(name, lambda _: None) for name in ("ü\u2028", "b")] == [5, 6]
