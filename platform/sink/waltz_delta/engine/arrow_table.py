@@ -39,7 +39,7 @@ _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or
 FOLLOWED_MAX: Final = 50
 """After more commits the table is opened again."""
 REMAINS_S: Final = 86_400.0
-"""How long a commit that was begun keeps its file: longer than any takes."""
+"""The age at which a hidden file of a commit was left by a driver that died. No commit lasts so long."""
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -253,7 +253,7 @@ class ArrowTable:
             sync_directory(log)
 
     def _remove_remains(self) -> None:
-        """Of commits whose driver was killed."""
+        """Removes what commits left whose driver was killed."""
         for left in (Path(self.location) / LOG).glob(".*.tmp"):
             with suppress(FileNotFoundError):
                 if left.stat().st_mtime < time.time() - REMAINS_S:
