@@ -255,3 +255,25 @@ def test_a_refresh_that_fails_loads_the_version(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(DeltaTable, "update_incremental", fails)
     assert begin(table).version("other") == 0
+
+
+@pytest.mark.parametrize(
+    ("hint", "names", "version", "expected"),
+    [
+        (None, [], 3, False),
+        (None, [f"{5:020d}.json"], 3, True),
+        (None, [f"{5:020d}.checkpoint.parquet"], 3, True),
+        (None, [f"{3:020d}.json", f"{2:020d}.checkpoint.parquet", f".{9:020d}.a.tmp", f"{9:020d}", "_last_checkpoint.tmp"], 3, False),
+        ('{"version": 4}', [], 3, True),
+        ('{"version": 3}', [], 3, False),
+        ('{"version": 1}', [f"{4:020d}.json"], 3, True),
+        ('{"version": 1}', [f"{3:020d}.json"], 3, False),
+        ('{"ver', [f"{5:020d}.json"], 3, True),
+    ],
+)
+def test_whether_a_log_goes_on_above_a_version(tmp_path: Path, hint: str | None, names: list[str], version: int, expected: bool) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    if hint is not None:
+        (tmp_path / "_last_checkpoint").write_text(hint)
+    assert commit_files._goes_on(tmp_path, version) is expected
