@@ -38,7 +38,7 @@ LONG: Final = "é" * 110
 """Of the name of a topic, of which each character is six bytes in the audit log."""
 
 DENIED_MIN: Final = FLOOD_BYTES_MIN // (len(LONG) * 6) + 1
-"""Calls whose lines have so many bytes."""
+"""The fewest denied calls whose lines have `FLOOD_BYTES_MIN`."""
 
 TIMEOUT_S: Final = 20.0
 

@@ -19,7 +19,8 @@ from random import Random
 from typing import Any
 
 from verification.lake import merge_table
-from verification.lake.log_table import MARK, begin, commit, files, opened
+from verification.lake.log_table import MARK, begin, commit, files
+from verification.lake.log_table import opened as opened_table
 from waltz_delta.engine import commit_files
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
@@ -89,7 +90,9 @@ def plant(bug: str, location: str, storage: Mapping[str, str]) -> None:
 
         def twice(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
             put(opened, change, {}, info)
-            put(replace(opened, version=opened.version + 1), Change(), versions, info)
+            newest = opened_table(location, storage).open()
+            assert newest is not None
+            put(newest, Change(), versions, info)
 
         commit_files.create_commit = twice
     elif bug == "both attempts of a task":
@@ -127,7 +130,7 @@ def main(arguments: list[str]) -> int:
     plant(bug, location, storage)
     print("ready", flush=True)
     sys.stdin.readline()
-    land(opened(location, storage), mode, int(length), int(seed), at)
+    land(opened_table(location, storage), mode, int(length), int(seed), at)
     return 0
 
 

@@ -53,7 +53,7 @@ def azure() -> Iterator[Place]:
 def ids(table: ArrowTable) -> list[int]:
     found = table.reopen()
     assert found is not None
-    return sorted(found.handle.to_pyarrow_table()["id"].to_pylist())
+    return sorted(found.delta_table.to_pyarrow_table()["id"].to_pylist())
 
 
 @pytest.mark.parametrize(("mode", "gap", "fault"), [("append", "put", "pause"), ("append", "landed", "kill"), ("upsert", "put", "kill")])

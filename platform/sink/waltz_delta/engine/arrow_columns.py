@@ -12,6 +12,7 @@ from waltz_delta.base.columns import Columns
 from waltz_delta.base.missing_column import Missing
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
+from waltz_delta.engine.commit_files import no_hooks
 from waltz_delta.errors import SchemaMismatch
 from waltz_log.loggers import get_logger
 
@@ -36,7 +37,7 @@ class ArrowColumns:
     def add(self, missing: Sequence[Missing]) -> None:
         """Raises `SchemaMismatch` for a type that would change the table's protocol, and for a field within a column, unless another engine may add
         them."""
-        from deltalake import CommitProperties, PostCommitHookProperties, Schema
+        from deltalake import CommitProperties, Schema
 
         opened = self._table.open()
         assert opened is not None, "columns are added to a table that exists"
@@ -51,10 +52,10 @@ class ArrowColumns:
             return
         version = opened.version + 1
         with self._table.committing():
-            opened.handle.alter.add_columns(
+            opened.delta_table.alter.add_columns(
                 Schema.from_json(json.dumps(added)).fields,
                 commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+                post_commithook_properties=no_hooks(),
             )
         self._table.sync_commit(version)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.table_directory import LOG, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
-from waltz_delta.engine.checkpoint_files import HINT, damage
+from waltz_delta.engine.checkpoint_files import HINT, damage, hinted_version
 from waltz_delta.engine.identifiers import ChangesRules, Identifiers, actions_of
 from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.parquet_files import is_own_file
@@ -37,7 +37,7 @@ PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
 _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or protocol found")
 FOLLOWED_MAX: Final = 50
-"""After more commits the table is opened again."""
+"""From this number of commits on, the table is opened again."""
 REMAINS_S: Final = 86_400.0
 """The age at which a hidden file of a commit was left by a driver that died. No commit lasts so long."""
 _NOTHING: Final = "Invalid table location"
@@ -49,7 +49,7 @@ class NotOpened(Exception):
     """`deltalake` does not know a feature of the table. Internal to this package: the text is the reason for Spark's engine."""
 
 
-class Handle:
+class LoadedTable:
     """`deltalake`'s table at the versions that are asked for, mostly one after the other. To go on to a later version costs more with each file of
     the table. Methods raise what `DeltaTable` raises."""
 
@@ -101,21 +101,21 @@ class OpenedTable:
     location: str
     commit: bytes | None = field(compare=False, repr=False)
     """The content of the commit that made this version; None if the log has it no more."""
-    loaded: Handle = field(compare=False, repr=False)
+    loaded: LoadedTable = field(compare=False, repr=False)
     """Which the versions of one table share."""
     path: str = field(compare=False, repr=False)
     """As the user names it."""
     identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
 
     @property
-    def handle(self) -> Any:
+    def delta_table(self) -> Any:
         """`deltalake`'s table at this version, which may have to be read. Raises `StoreUnavailable`."""
         with store_errors(self.path):
             return self.loaded.at(self.version)
 
     def identifier(self, app_id: str) -> int | None:
         """The version of an application identifier; None if there is none."""
-        return self.identifiers.of(app_id, lambda name: self.handle.transaction_version(name))
+        return self.identifiers.of(app_id, lambda name: self.delta_table.transaction_version(name))
 
     def same_rules(self, other: OpenedTable) -> bool:
         """Whether files that were written for this version fit the other one."""
@@ -123,7 +123,7 @@ class OpenedTable:
 
     def living_files(self) -> pa.Table:
         """The data files of this version, as `living_files` describes them."""
-        return living_files(self.handle)
+        return living_files(self.delta_table)
 
 
 class ArrowTable:
@@ -152,9 +152,9 @@ class ArrowTable:
         return self.open()
 
     def open_at(self, version: int) -> OpenedTable:
-        """A version that the log still has, with a handle of its own. Raises `StoreUnavailable`."""
+        """A version that the log still has, that shares nothing with the others. Raises `StoreUnavailable`."""
         with store_errors(self.path):
-            return self._opened(Handle(self.location, self.storage, version))
+            return self._opened(LoadedTable(self.location, self.storage, version))
 
     def is_table(self) -> bool:
         """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
@@ -183,7 +183,7 @@ class ArrowTable:
             return 0
         files, root = file_system(self.location, self.storage)
         rows = 0
-        for found in pa.table(opened.handle.get_add_actions()).select(["path", "num_records"]).to_pylist():
+        for found in pa.table(opened.delta_table.get_add_actions()).select(["path", "num_records"]).to_pylist():
             known = found["num_records"]
             rows += known if known is not None else parquet.read_metadata(f"{root}/{unquote(found['path'])}", filesystem=files).num_rows
         return rows
@@ -230,19 +230,19 @@ class ArrowTable:
 
     def write_checkpoint(self, table_id: str) -> None:
         """Writes a checkpoint of the newest version, unless the table was removed or replaced meanwhile, and deletes the part of the log that is
-        older than the table keeps. Runs in a thread of its own, with a handle of its own. Raises what `open` raises."""
+        older than the table keeps. Runs in a thread of its own, with a table of its own. Raises what `open` raises."""
         table = ArrowTable(self.path, self.location, self.storage, self.committing)
         opened = table.open()
         if opened is None or opened.table_id != table_id:
             return
         with store_errors(self.path):
-            opened.handle.create_checkpoint()
+            opened.delta_table.create_checkpoint()
             self._sync_checkpoint(opened.version)
             if is_local(self.location):  # Spark checks the hint against this hidden file, if it is there, and then lists the whole log
                 (Path(self.location) / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
                 self._remove_remains()
             if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-                opened.handle.cleanup_metadata()
+                opened.delta_table.cleanup_metadata()
 
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves its own to the page
@@ -288,8 +288,8 @@ class ArrowTable:
     def _hinted_checkpoint(self) -> int:
         """The version of the newest checkpoint; -1 for none."""
         try:
-            return int(json.loads(self._log_file(HINT))["version"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or being written
+            return hinted_version(self._log_file(HINT))
+        except OSError:
             return -1
 
     def _load(self) -> OpenedTable | None:
@@ -298,7 +298,7 @@ class ArrowTable:
 
         self._log = None
         try:
-            return self._opened(Handle(self.location, self.storage))
+            return self._opened(LoadedTable(self.location, self.storage))
         except TableNotFoundError:
             return None
         except DeltaError as error:
@@ -315,18 +315,18 @@ class ArrowTable:
         except OSError as error:
             raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
 
-    def _opened(self, loaded: Handle) -> OpenedTable:
-        handle = loaded.first()
-        found, metadata, text = handle.protocol(), handle.metadata(), str(handle.schema().to_json())
+    def _opened(self, loaded: LoadedTable) -> OpenedTable:
+        table = loaded.first()
+        found, metadata, text = table.protocol(), table.metadata(), str(table.schema().to_json())
         features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
         return OpenedTable(
-            version=int(handle.version()),
+            version=int(table.version()),
             table_id=str(metadata.id),
             protocol=Protocol(int(found.min_reader_version), int(found.min_writer_version), features),
             shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
             schema_text=text,
             location=self.location,
-            commit=self.commit_text(int(handle.version())),
+            commit=self.commit_text(int(table.version())),
             loaded=loaded,
             path=self.path,
         )

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 
-__all__ = ["HINT", "damage"]
+__all__ = ["HINT", "damage", "hinted_version"]
 
 HINT: Final = "_last_checkpoint"
 """A file in the log that names the newest checkpoint."""
@@ -28,7 +28,7 @@ def damage(files: Any, log: str) -> str | None:
         for name in (name for name, version in checkpoints.items() if version == newest):
             if not _is_readable(name, _content(files, f"{log}/{name}")):
                 return remedy(name, commits, checkpoints.values())
-        if HINT in names and (named := _version(_content(files, f"{log}/{HINT}"))) > newest:
+        if HINT in names and (named := hinted_version(_content(files, f"{log}/{HINT}"))) > newest:
             return f"its {HINT} names the checkpoint of version {named}, which is not there; restore that checkpoint, or delete {HINT}"
     except OSError:
         return None
@@ -50,8 +50,8 @@ def _is_readable(name: str, content: bytes) -> bool:
     return True
 
 
-def _version(hint: bytes) -> int:
-    """-1: the hint is none, which readers ignore."""
+def hinted_version(hint: bytes) -> int:
+    """The version that the content of a hint names. -1: it is none, which readers ignore."""
     try:
         return int(json.loads(hint)["version"])
     except (ValueError, KeyError, TypeError):

@@ -25,7 +25,7 @@ from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
 from waltz_delta.base.table_directory import LOG
 from waltz_delta.engine.arrow_table import OpenedTable
-from waltz_delta.engine.checkpoint_files import HINT
+from waltz_delta.engine.checkpoint_files import HINT, hinted_version
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.stores import is_local
 
@@ -89,19 +89,15 @@ def _is_base(log: Path, opened: OpenedTable) -> bool:
 def _goes_on(log: Path, version: int) -> bool:
     """Whether the log has a commit or a checkpoint of a later version. A cleanup follows a checkpoint and its hint. Only a log without a hint is
     listed: mostly a short one, before its first checkpoint."""
-    hinted = _hinted_checkpoint(log)
-    if hinted is not None:
+    try:
+        hinted = hinted_version((log / HINT).read_bytes())
+    except OSError:
+        hinted = -1
+    if hinted >= 0:
         return hinted > version or _commit_file(log, version + 1).exists()
     newest = f"{version:020d}"
     with os.scandir(log) as entries:
         return any(name[:20] > newest for name in map(attrgetter("name"), entries) if name[:20].isdecimal() and name[20:21] == ".")
-
-
-def _hinted_checkpoint(log: Path) -> int | None:
-    try:
-        return int(json.loads((log / HINT).read_bytes())["version"])
-    except (OSError, ValueError, KeyError, TypeError):  # none, or being written
-        return None
 
 
 def _commit_file(log: Path, version: int) -> Path:

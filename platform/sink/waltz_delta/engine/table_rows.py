@@ -60,7 +60,7 @@ def read_rows(spark: SparkSession, table: ArrowTable, opened: OpenedTable, colum
 
 def _files(opened: OpenedTable, partition_by: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The path of each file, and the texts of its values of these partition columns as a JSON object."""
-    actions = pa.table(opened.handle.get_add_actions(flatten=True))
+    actions = pa.table(opened.delta_table.get_add_actions(flatten=True))
     values = [actions[f"partition.{name}"].cast(pa.string()).to_pylist() for name in partition_by]
     for place, path in enumerate(actions["path"].to_pylist()):
         yield path, json.dumps({name: texts[place] for name, texts in zip(partition_by, values, strict=True)})

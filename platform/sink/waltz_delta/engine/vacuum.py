@@ -42,7 +42,7 @@ def vacuum(table: ArrowTable, hours: float, keep_versions: Sequence[int], *, dry
     if opened is None:
         raise NotADeltaTable(path=table.path, reason="no table there")
     with store_errors(table.path):
-        found: list[str] = opened.handle.vacuum(
+        found: list[str] = opened.delta_table.vacuum(
             math.ceil(hours), dry_run=True, enforce_retention_duration=False, full=True, keep_versions=sorted(keep_versions) or None
         )
         living = {unquote(path) for path in opened.living_files()["path"].to_pylist()}

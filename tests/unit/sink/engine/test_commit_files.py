@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.unit.sink.engine.arrow_tables import MARK, append, begin, commit, files, held, opened
 from verification.lake.s3_server import S3Server
 from waltz_delta.engine import commit_files
-from waltz_delta.engine.arrow_table import ArrowTable, Handle, OpenedTable
+from waltz_delta.engine.arrow_table import ArrowTable, LoadedTable, OpenedTable
 from waltz_delta.engine.arrow_transaction import Overtaken
 from waltz_delta.engine.commit_files import ENGINE, create_commit, no_hooks
 from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile
@@ -231,13 +231,13 @@ def test_versions_are_read_once_each_and_never_ahead(tmp_path: Path, monkeypatch
     transaction = begin(table)
     by_another(tmp_path, 2)
     asked: list[int | None] = []
-    load = Handle._load
+    load = LoadedTable._load
 
-    def counted(self: Handle, version: int | None) -> Any:
+    def counted(self: LoadedTable, version: int | None) -> Any:
         asked.append(version)
         return load(self, version)
 
-    monkeypatch.setattr(Handle, "_load", counted)
+    monkeypatch.setattr(LoadedTable, "_load", counted)
     assert [transaction.version(f"waltz:k:{number}") for number in range(8)] == [None] * 8
     assert transaction.files().bytes > 0
     assert len(asked) <= 1

@@ -406,4 +406,4 @@ def test_a_vacuum_on_s3_deletes_the_objects_and_no_other(tmp_path: Path) -> None
         assert sum(key.startswith("tables/t/part-") for key in store.objects) == 1
         found = opened(place, store.storage).open()
         assert found is not None
-        assert sorted(found.handle.to_pyarrow_table()["id"].to_pylist()) == list(range(10))
+        assert sorted(found.delta_table.to_pyarrow_table()["id"].to_pylist()) == list(range(10))

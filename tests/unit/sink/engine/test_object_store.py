@@ -35,7 +35,7 @@ def fast(store: S3Server) -> dict[str, str]:
 def ids(table: ArrowTable) -> list[int]:
     found = table.reopen()
     assert found is not None
-    return sorted(found.handle.to_pyarrow_table()["id"].to_pylist())
+    return sorted(found.delta_table.to_pyarrow_table()["id"].to_pylist())
 
 
 def merged(storage: dict[str, str], first: int, end: int) -> int:
@@ -45,7 +45,7 @@ def merged(storage: dict[str, str], first: int, end: int) -> int:
 def newest(storage: dict[str, str]) -> list[int]:
     found = opened(PLACE, storage).reopen()
     assert found is not None
-    return sorted(found.handle.to_pyarrow_table()["transaction_id"].to_pylist())
+    return sorted(found.delta_table.to_pyarrow_table()["transaction_id"].to_pylist())
 
 
 def test_rows_and_marks_land_on_s3_without_a_directory_or_a_temporary_file(store: S3Server) -> None:

@@ -44,7 +44,7 @@ def hasty(store: S3Server) -> dict[str, str]:
 def rows(storage: dict[str, str]) -> Any:
     found = opened(PLACE, storage).reopen()
     assert found is not None
-    return found.handle.to_pyarrow_table()
+    return found.delta_table.to_pyarrow_table()
 
 
 def merged(storage: dict[str, str], first: int, end: int) -> None:
@@ -80,7 +80,7 @@ def compacted_held(storage: dict[str, str]) -> object:
     transaction = begin(opened(PLACE, storage))
     found = opened(PLACE, storage).open()
     assert found is not None
-    return sorted(rows(storage)["id"].to_pylist()), len(found.handle.file_uris()), transaction.version(COMPACTION)
+    return sorted(rows(storage)["id"].to_pylist()), len(found.delta_table.file_uris()), transaction.version(COMPACTION)
 
 
 WORK = {
