@@ -116,12 +116,13 @@ class ClusterInspector:
                 address = self._owners.address(partition)
                 if address is not None:
                     by_owner.setdefault(address, []).append(partition)
+            began_s = loop.time()
             answers = await asyncio.gather(*(self._ask(address, asked, left) for address, asked in by_owner.items()))
             for answer in answers:
                 if isinstance(answer, WaltzError):
                     if not answer.retriable:
                         raise answer
-                    last = answer
+                    last = self._owners.reported(last, answer, began_s, left)
                     continue
                 for bound in answer:
                     found[bound.partition] = bound

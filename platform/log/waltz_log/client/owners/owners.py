@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from waltz_log.background_tasks import start_task
 from waltz_log.client.base.retry import Backoff
@@ -21,11 +22,14 @@ from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.node_address import announced_name
 from waltz_log.core.ports import CallMethod, Channel, Network, Request, Response
 from waltz_log.core.topics.catalogue import Catalogue
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, ConnectionLost, InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND, CLIENT_ID, CONFIRM
 
 __all__ = ["Owners"]
+
+CUT_OFF: Final = 0.9
+"""The part of its time after which an attempt without an answer counts as cut off. Not 1, because clocks and timers differ a little."""
 
 
 class Owners:
@@ -225,11 +229,13 @@ class Owners:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
-        last: WaltzError = Unavailable(reason=f"no answer within {timeout_s:g} s: partition={partition}")
+        last: WaltzError | None = None
         while (left := deadline - loop.time()) > 0:
+            began_s = loop.time()
             try:
                 address = await self.owner(partition, left)
-                left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s))
+                began_s = loop.time()
+                left = max(0.001, min(deadline - began_s, self._settings.request_timeout_s))
                 answer = await self.call_channel(address).call(method, request, timeout_s=left)
                 if accept(answer):
                     return answer
@@ -239,9 +245,16 @@ class Owners:
             except WaltzError as error:
                 if not error.retriable:
                     raise
-                last = error
+                last = self.reported(last, error, began_s, left)
             await self.wait_changed(min(backoff.next_s(), max(0.0, deadline - loop.time())))
-        raise last
+        raise last or Unavailable(reason=f"no answer within {timeout_s:g} s: partition={partition}")
+
+    def reported(self, before: WaltzError | None, error: WaltzError, began_s: float, given_s: float) -> WaltzError:
+        """Which error a call reports that is tried until its time is over: what a server answered before, rather than that this end cut off an
+        attempt that began at `began_s` on the loop's clock and was given `given_s` seconds."""
+        lasted_s = asyncio.get_running_loop().time() - began_s
+        cut_off = isinstance(error, ConnectionLost) and CUT_OFF * given_s <= lasted_s < self._settings.request_timeout_s
+        return before if before is not None and cut_off else error
 
     async def call_any(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         """The answer of any log server. If one does not answer, another one is asked: the request must be one that may be repeated. Raises the last
@@ -249,20 +262,21 @@ class Owners:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
-        last: WaltzError = Unavailable(reason="no log server is known")
+        last: WaltzError | None = None
         while True:
             addresses = self.server_addresses()
             for at, address in enumerate(addresses):
-                left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s) / (len(addresses) - at))
+                began_s = loop.time()
+                left = max(0.001, min(deadline - began_s, self._settings.request_timeout_s) / (len(addresses) - at))
                 try:
                     return await self.call_channel(address).call(method, request, timeout_s=left)
                 except WaltzError as error:
                     if not error.retriable:
                         raise
-                    last = error
+                    last = self.reported(last, error, began_s, left)
             left = deadline - loop.time()
             if left <= 0:
-                raise last
+                raise last or Unavailable(reason="no log server is known")
             await self.wait_changed(min(backoff.next_s(), left))
 
     def server_addresses(self) -> list[str]:
