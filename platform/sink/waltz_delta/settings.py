@@ -7,6 +7,7 @@ with the headers of its route are decoded, filtered, projected and written. The 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
 
@@ -147,6 +148,7 @@ class TargetSettings(Settings):
 
     @model_validator(mode="after")
     def _keyed(self) -> TargetSettings:
+        _expect_followed(self.engine, self.storage)
         if self.mode == "append":
             for name in ("keys", "deletes"):
                 if getattr(self, name):
@@ -160,6 +162,11 @@ class TargetSettings(Settings):
         if self.mode == "history" and self.deletes is not None and self.deletes.kind == "soft":
             raise ValueError("a history keeps what was deleted anyway: a delete ends the version that held")
         return self
+
+
+def _expect_followed(engine: str, storage: Mapping[str, str]) -> None:
+    if engine == "spark" and storage:
+        raise ValueError("storage has options of the engine arrow, and engine is spark: it reaches stores by Spark's configuration")
 
 
 class OutputSettings(Settings):
@@ -177,6 +184,11 @@ class DeadLetterSettings(Settings):
     table: str = Field(min_length=1, description="Path of the Delta table of dead letters. Several landings may share one.")
     engine: Literal["auto", "arrow", "spark"] = Field(default="auto", description="Which engine writes the table, as in a target.")
     storage: dict[str, str] = Field(default={}, description="Engine arrow: options of the object store, as in a target.")
+
+    @model_validator(mode="after")
+    def _followed(self) -> DeadLetterSettings:
+        _expect_followed(self.engine, self.storage)
+        return self
 
 
 class LandingSettings(Settings):

@@ -64,6 +64,7 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
             schemas[path] = {}
     if spark and pipelines:
         schemas |= _asked_of_spark(pipelines, problems)
+    _refuse_engines(pipelines, problems, schemas)
     if output == "table":
         _print_table(pipelines, problems, schemas)
     else:
@@ -115,6 +116,20 @@ def _refuse_shared(pipelines: dict[Path, PipelineSettings], problems: dict[Path,
             other = used.setdefault((what, value.rstrip("/")), path)
             if other != path:
                 problems[path].append(Problem(1, what, f"{value} is that of {other} too; every pipeline has its own"))
+
+
+def _refuse_engines(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, _Found]]) -> None:
+    """With `engine: arrow` a job refuses what only Spark's engine writes, so the file has a problem."""
+    for path, settings in pipelines.items():
+        chosen = [(f"outputs.{at}.target", output.target.engine, output.target.table) for at, output in enumerate(settings.outputs)]
+        engines = {table: found.engine for table, found in schemas[path].items()}
+        if settings.dead_letters is not None:
+            chosen.append(("dead_letters", settings.dead_letters.engine, settings.dead_letters.table))
+            engines[settings.dead_letters.table] = _engine_of_letters(settings.dead_letters)
+        for where, wanted, table in chosen:
+            engine, _, reason = engines.get(table, "").partition(": ")
+            if wanted == "arrow" and engine == "spark":
+                problems[path].append(Problem(1, f"{where}.engine", f"is arrow, and {reason}: table={table}"))
 
 
 def _asked_of_spark(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]) -> dict[Path, dict[str, _Found]]:

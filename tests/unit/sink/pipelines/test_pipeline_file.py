@@ -220,6 +220,37 @@ def test_check_reports_columns_or_problems_and_an_exit_code(write: Write, tmp_pa
     assert set(json.loads(capsys.readouterr().out)["properties"]) == set(PipelineSettings.model_fields)
 
 
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        (
+            "outputs: [{target: {table: /t, engine: arrow, layout: {cluster_by: [header]}}}]",
+            ("outputs.0.target.engine", "clustered tables: table=/t"),
+        ),
+        ("outputs: [{target: {table: 'hdfs:/t', engine: arrow}}]", ("outputs.0.target.engine", "does not write to hdfs: paths: table=hdfs:/t")),
+        ("outputs: [{target: {table: /t}}]\ndead_letters: {table: 'hdfs:/d', engine: arrow}", ("dead_letters.engine", "paths: table=hdfs:/d")),
+        ("outputs: [{target: {table: /t, engine: arrow}}]\ndead_letters: {table: /d, engine: arrow}", None),
+        ("outputs: [{target: {table: 'hdfs:/t', engine: auto}}]\ndead_letters: {table: 'hdfs:/d'}", None),
+    ],
+)
+def test_check_reports_what_a_job_refuses_because_the_file_names_the_arrow_engine(
+    write: Write, capsys: pytest.CaptureFixture[str], tables: str, problem: tuple[str, str] | None
+) -> None:
+    text = f"name: legs\nsource: {{cluster: [localhost:1]}}\ncheckpoint: /c\n{tables}\n"
+    assert run(["pipeline", "check", str(write(text)), "--output", "json"]) == (0 if problem is None else 2)
+    (found,) = json.loads(capsys.readouterr().out)
+    assert [each["where"] for each in found["problems"]] == ([] if problem is None else [problem[0]])
+    assert problem is None or (found["problems"][0]["reason"].startswith("is arrow, and ") and problem[1] in found["problems"][0]["reason"])
+
+
+@pytest.mark.parametrize("named", ["outputs: [{target: {%s}}]", "outputs: [{target: {table: /t}}]\ndead_letters: {%s}"])
+def test_options_of_a_store_that_sparks_engine_would_not_read_are_refused(write: Write, named: str) -> None:
+    text = "name: legs\nsource: {cluster: [localhost:1]}\ncheckpoint: /c\n" + named % "table: 's3a://b/t', storage: {AWS_REGION: eu}, engine: %s"
+    assert "storage has options of the engine arrow, and engine is spark" in problems(write(text % "spark"))[0]
+    for engine in ("arrow", "auto"):
+        assert problems(write(text % engine)) == []
+
+
 def test_the_pipelines_that_the_project_brings_are_right() -> None:
     files = sorted((ROOT / "conf" / "pipelines").glob("*.yaml"))
     assert files
