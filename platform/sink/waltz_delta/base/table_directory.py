@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final
 
 from waltz_delta.errors import NotADeltaTable
 
-__all__ = ["LOG", "refuse_other_content"]
+__all__ = ["LOG", "UNFINISHED", "refuse_other_content"]
 
 LOG: Final = "_delta_log"
+UNFINISHED: Final = re.compile(r"\d{20}\.json#\d+")
+"""A commit of `deltalake` in a local directory before it has its name, which a writer leaves that is killed at that moment."""
 
 
 def refuse_other_content(path: str, inside: Collection[str], logged: Collection[str]) -> None:
@@ -17,5 +20,6 @@ def refuse_other_content(path: str, inside: Collection[str], logged: Collection[
     `logged`: those in its log."""
     if inside and LOG not in inside:
         raise NotADeltaTable(path=path, reason=f"the directory holds {min(inside)} and no {LOG}")
-    if any(name[0].isdigit() for name in logged):  # commits and checkpoints are numbered; folders that Delta makes before the first are not
+    # Commits and checkpoints are numbered; folders that Delta makes before the first are not.
+    if any(name[0].isdigit() and not UNFINISHED.fullmatch(name) for name in logged):
         raise NotADeltaTable(path=path, reason=f"its {LOG} has files and no commit that can be read")

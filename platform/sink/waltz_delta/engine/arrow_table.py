@@ -20,12 +20,15 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from waltz_delta.base.commit_info import commit_info
+from waltz_delta.base.damaged_checkpoint import CHECKPOINT
 from waltz_delta.base.store_errors import sentence, store_errors
-from waltz_delta.base.table_directory import LOG, refuse_other_content
+from waltz_delta.base.table_directory import LOG, UNFINISHED, refuse_other_content
 from waltz_delta.engine.allowed import Protocol, TableShape
 from waltz_delta.engine.checkpoint_files import HINT, damage, hinted_version
 from waltz_delta.engine.identifiers import ChangesRules, Identifiers, actions_of
 from waltz_delta.engine.living_files import living_files
+from waltz_delta.engine.log_end import CheckpointFiles, Sighting, checkpoint_files, is_end, newest_listed
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -39,7 +42,12 @@ _HOLE: Final = re.compile("Expected contiguous commit files|No table metadata or
 FOLLOWED_MAX: Final = 50
 """From this number of commits on, the table is opened again."""
 REMAINS_S: Final = 86_400.0
-"""The age at which a hidden file of a commit was left by a driver that died. No commit lasts so long."""
+"""The age at which a file of a commit that was not finished was left by a driver that died. No commit lasts so long."""
+_REMAINS: Final = re.compile(rf"\.\d{{20}}\.[0-9a-f]+\.tmp|{UNFINISHED.pattern}")
+"""Names of such files: of `commit_files`, and of `deltalake`."""
+LOADS_MAX: Final = 3
+"""How often a table is opened whose log is cleaned up meanwhile."""
+_GONE: Final = re.compile("not found|No such file", re.IGNORECASE)
 _NOTHING: Final = "Invalid table location"
 _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog version")
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
@@ -65,7 +73,7 @@ class LoadedTable:
 
     def at(self, version: int) -> Any:
         """The table at this version."""
-        if self._latest.version() < version:
+        if self._latest is None or self._latest.version() < version:
             self._latest = self._brought_to(version)
         if self._latest.version() == version:
             return self._latest
@@ -77,10 +85,12 @@ class LoadedTable:
         """Never beyond it: what is read ahead may be another log's by the time at which that version is asked for."""
         from deltalake.exceptions import DeltaError
 
-        with suppress(DeltaError, OSError):  # then it is loaded
-            self._latest.update_incremental()
-            if self._latest.version() == version:
-                return self._latest
+        latest, self._latest = self._latest, None
+        if latest is not None:
+            with suppress(DeltaError, OSError):  # then it is loaded
+                latest.update_incremental()
+                if latest.version() == version:
+                    return latest
         return self._load(version)
 
     def _load(self, version: int | None) -> Any:
@@ -105,6 +115,10 @@ class OpenedTable:
     """Which the versions of one table share."""
     path: str = field(compare=False, repr=False)
     """As the user names it."""
+    seen: Sighting = field(compare=False, repr=False)
+    """When this version was the newest."""
+    checkpoint: CheckpointFiles = field(default=(), compare=False, repr=False)
+    """Of a local log that does not have that commit any more."""
     identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
 
     @property
@@ -115,7 +129,13 @@ class OpenedTable:
 
     def identifier(self, app_id: str) -> int | None:
         """The version of an application identifier; None if there is none."""
-        return self.identifiers.of(app_id, lambda name: self.delta_table.transaction_version(name))
+
+        def read(name: str) -> int | None:
+            with store_errors(self.path):
+                found: int | None = self.loaded.at(self.version).transaction_version(name)
+                return found
+
+        return self.identifiers.of(app_id, read)
 
     def same_rules(self, other: OpenedTable) -> bool:
         """Whether files that were written for this version fit the other one."""
@@ -154,7 +174,7 @@ class ArrowTable:
     def open_at(self, version: int) -> OpenedTable:
         """A version that the log still has, that shares nothing with the others. Raises `StoreUnavailable`."""
         with store_errors(self.path):
-            return self._opened(LoadedTable(self.location, self.storage, version))
+            return self._opened(LoadedTable(self.location, self.storage, version), Sighting.now())
 
     def is_table(self) -> bool:
         """Whether there is a table. Raises `NotADeltaTable` if the path holds anything but a table and the remains of a first batch that died."""
@@ -207,12 +227,16 @@ class ArrowTable:
             return None
 
     def commits(self, newest: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Version and `commitInfo` of the newest commits, newest first. `commitInfo` is the first line of a commit."""
+        """Version and `commitInfo` of the newest commits, newest first, up to one that the log does not have any more. Raises `StoreUnavailable` for
+        one that cannot be parsed."""
         for version in range(newest, max(-1, newest - count), -1):
             text = self._known.commit if self._known is not None and self._known.version == version else self.commit_text(version)
             if text is None:
                 return
-            yield version, json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}
+            try:
+                yield version, commit_info(text)
+            except ValueError as error:
+                raise StoreUnavailable(path=self.path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
 
     def log(self) -> TableLog:
         """The log of the table, up to its newest commit."""
@@ -244,6 +268,14 @@ class ArrowTable:
             if opened.shape.properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
                 opened.delta_table.cleanup_metadata()
 
+    def has_checkpoint_since(self, version: int) -> bool:
+        """Whether a local log has a checkpoint of this version or a later one."""
+        return is_local(self.location) and newest_listed(Path(self.location) / LOG, CHECKPOINT) >= version
+
+    def is_at(self, opened: OpenedTable) -> bool:
+        """Whether the path still has that version of that table, as far as its commit says."""
+        return opened.commit is None or self.commit_text(opened.version) == opened.commit
+
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves its own to the page
         cache."""
@@ -254,9 +286,9 @@ class ArrowTable:
 
     def _remove_remains(self) -> None:
         """Removes what commits left whose driver was killed."""
-        for left in (Path(self.location) / LOG).glob(".*.tmp"):
-            with suppress(FileNotFoundError):
-                if left.stat().st_mtime < time.time() - REMAINS_S:
+        for left in (Path(self.location) / LOG).iterdir():
+            with suppress(OSError):  # a file that stays costs nothing
+                if _REMAINS.fullmatch(left.name) and left.stat().st_mtime < time.time() - REMAINS_S:
                     left.unlink()
 
     def _sync_checkpoint(self, version: int) -> None:
@@ -269,21 +301,23 @@ class ArrowTable:
 
     def _followed(self) -> OpenedTable | None:
         """The newest version, from the known one and the commits after it. None: open the table again."""
-        known = self._known
+        known, seen = self._known, Sighting.now()
         if known is None or known.commit is None or self.commit_text(known.version) != known.commit:
             return None
         identifiers, version, commit = known.identifiers, known.version, known.commit
         while (found := self.commit_text(version + 1)) is not None:
             try:
                 identifiers = identifiers.after(actions_of(found))
-            except (ChangesRules, ValueError):  # opening it says what is wrong
+            except (ChangesRules, ValueError, RecursionError):  # opening it says what is wrong
                 return None
             version, commit = version + 1, found
             if version - known.version == FOLLOWED_MAX:
                 return None
-        if is_local(self.location) and self._hinted_checkpoint() > version:  # the log was cleaned up, so that the next commit is not found
+        if is_local(self.location) and not is_end(Path(self.location) / LOG, version, known.seen, known.shape.properties):
             return None
-        return known if version == known.version else replace(known, version=version, commit=commit, identifiers=identifiers)
+        if version > known.version and self.commit_text(known.version) != known.commit:  # the later ones may be of another table
+            return None
+        return replace(known, version=version, commit=commit, identifiers=identifiers, seen=seen)
 
     def _hinted_checkpoint(self) -> int:
         """The version of the newest checkpoint; -1 for none."""
@@ -297,38 +331,51 @@ class ArrowTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         self._log = None
-        try:
-            return self._opened(LoadedTable(self.location, self.storage))
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            if _NOTHING in str(error):
+        for left in reversed(range(LOADS_MAX)):
+            seen = Sighting.now()
+            try:
+                return self._opened(LoadedTable(self.location, self.storage), seen)
+            except TableNotFoundError:
                 return None
-            if _HOLE.search(str(error)):
-                reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
-                raise NotADeltaTable(path=self.path, reason=reason) from error
-            if _UNKNOWN.search(str(error)):
-                raise NotOpened(f"deltalake does not open the table: {sentence(error)}") from error
-            if damaged := self._damaged_checkpoint():
-                raise NotADeltaTable(path=self.path, reason=damaged) from error
-            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
-        except OSError as error:
-            raise StoreUnavailable(path=self.path, reason=sentence(error)) from error
+            except (DeltaError, OSError) as error:
+                if _NOTHING in str(error):
+                    return None
+                if not left or not _GONE.search(str(error)):
+                    raise self._refusal(error) from error
+        raise AssertionError("the last attempt returns or raises")
 
-    def _opened(self, loaded: LoadedTable) -> OpenedTable:
+    def _refusal(self, error: Exception) -> Exception:
+        """What is raised for an error of `deltalake` that opens the table."""
+        text = str(error)
+        if isinstance(error, OSError):
+            return StoreUnavailable(path=self.path, reason=sentence(error))
+        if _HOLE.search(text):
+            reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
+            return NotADeltaTable(path=self.path, reason=reason)
+        if _UNKNOWN.search(text):
+            return NotOpened(f"deltalake does not open the table: {sentence(error)}")
+        if damaged := self._damaged_checkpoint():
+            return NotADeltaTable(path=self.path, reason=damaged)
+        return StoreUnavailable(path=self.path, reason=sentence(error))
+
+    def _opened(self, loaded: LoadedTable, seen: Sighting) -> OpenedTable:
         table = loaded.first()
         found, metadata, text = table.protocol(), table.metadata(), str(table.schema().to_json())
         features = frozenset([*(found.reader_features or ()), *(found.writer_features or ())])
+        version = int(table.version())
+        commit = self.commit_text(version)
         return OpenedTable(
-            version=int(table.version()),
+            version=version,
             table_id=str(metadata.id),
             protocol=Protocol(int(found.min_reader_version), int(found.min_writer_version), features),
             shape=TableShape(schema=json.loads(text), partition_by=tuple(metadata.partition_columns), properties=dict(metadata.configuration)),
             schema_text=text,
             location=self.location,
-            commit=self.commit_text(int(table.version())),
+            commit=commit,
             loaded=loaded,
             path=self.path,
+            seen=seen,
+            checkpoint=checkpoint_files(Path(self.location) / LOG, version) if commit is None and is_local(self.location) else (),
         )
 
     def _damaged_checkpoint(self) -> str | None:

@@ -36,7 +36,7 @@ from waltz_delta.engine import commit_files
 from waltz_delta.engine.allowed import TableShape, refusal
 from waltz_delta.engine.arrow_merge import ArrowMerge
 from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable
-from waltz_delta.engine.commit_files import interrupts_kept, no_hooks, properties_of
+from waltz_delta.engine.commit_files import NotNext, interrupts_kept, no_hooks, properties_of
 from waltz_delta.engine.living_files import OUTSIDE
 from waltz_delta.engine.log_actions import Change
 from waltz_delta.engine.table_rows import read_rows
@@ -137,6 +137,8 @@ class ArrowTransaction:
             return True
         try:
             found = self._table.reopen()
+        except NotOpened:  # it has a feature now that only Spark's engine writes
+            return True
         except Exception:  # the first error says more
             return False
         return ("" if found is None else found.table_id) != self.table_id
@@ -194,12 +196,15 @@ class ArrowTransaction:
         """`decided`: the change by the version after which it is committed. If the store fails at the commit, the same files are committed again: a
         disk that is almost full has no space for others."""
         assert self._base is not None, "a table whose files are written again exists"
-        made: dict[int, Change] = {}
+        made: tuple[OpenedTable, Change] | None = None
 
         def put(opened: OpenedTable, named: Mapping[str, Any]) -> None:
-            if opened.version not in made:
-                made[opened.version] = decided(opened)
-            commit_files.create_commit(opened, made[opened.version], versions, named)
+            nonlocal made
+            if made is None or (opened.version, opened.commit) != (made[0].version, made[0].commit):
+                made = opened, decided(opened)
+                if not self._table.is_at(opened):  # a merge can last minutes, and an object store compares the number of the version alone
+                    raise Overtaken
+            commit_files.create_commit(opened, made[1], versions, named)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
         return self._commit(self._base, put, versions, info)
@@ -218,13 +223,13 @@ class ArrowTransaction:
                     put(opened, {**info, "readVersion": seen})
                 except _unknown_outcomes() as error:
                     failure = error
-            committed = seen + 1 if failure is None else self._landed(seen, versions)
+            committed = seen + 1 if failure is None else self._landed(failure, seen, versions)
             if committed is not None:
                 with store_errors(self._table.path):
                     self._table.sync_commit(committed)
                 self._schedule_checkpoint(committed, opened)
                 return committed
-            found = self._table.open()
+            found = self._newest()
             if found is None or found.version == seen:  # no other commit is the reason
                 failures += 1
                 if failures == FAILURES_MAX:
@@ -235,27 +240,37 @@ class ArrowTransaction:
 
     def _unchanged(self, base: OpenedTable) -> OpenedTable:
         """The newest version, if this transaction would be decided from it in the same way."""
-        try:
-            opened = self._table.open()
-        except NotOpened:
-            raise Overtaken from None
+        opened = self._newest()
         if opened is None or not opened.same_rules(base) or opened.version < base.version:
             raise Overtaken
         if any(opened.identifier(name) != version for name, version in self._read.items()):
             raise Overtaken
-        if any(info.get("operation") == "RESTORE" for _, info in self._table.commits(opened.version, opened.version - base.version)):
+        since = [info.get("operation") for _, info in self._table.commits(opened.version, opened.version - base.version)]
+        if "RESTORE" in since or len(since) < opened.version - base.version:  # one that was cleaned up may be a RESTORE
             raise Overtaken
         return opened
 
-    def _landed(self, seen: int, versions: Mapping[str, int]) -> int | None:
-        """The version that our commit made after version `seen`; None if none is in the table. A commit that the log has may lie before a checkpoint
-        that was made without it, so the identifiers must be there too."""
-        opened = self._table.reopen()
+    def _newest(self, *, again: bool = False) -> OpenedTable | None:
+        """The newest version, `again` from the table's files alone. Raises `Overtaken` if only Spark's engine writes the table now."""
+        try:
+            return self._table.reopen() if again else self._table.open()
+        except NotOpened:
+            raise Overtaken from None
+
+    def _landed(self, failure: Exception, seen: int, versions: Mapping[str, int]) -> int | None:
+        """The version that our commit made after version `seen` although it failed; None if none is in the table. A commit that the log has may lie
+        before a checkpoint that was made without it, so the identifiers must be there too. Without identifiers a commit that may lie so does not
+        count: what has none may be committed twice."""
+        if isinstance(failure, NotNext):
+            return None
+        opened = self._newest(again=True)
         if opened is None:
             return None
         since = self._table.commits(opened.version, opened.version - seen)
         found = next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
-        held = {name: opened.identifier(name) for name in versions} if found is not None else {}
+        if found is None or (not versions and self._table.has_checkpoint_since(found)):
+            return None
+        held = {name: opened.identifier(name) for name in versions}
         return None if any(now is None or now < versions[name] for name, now in held.items()) else found
 
     def _create(self, written: WrittenFiles, versions: Mapping[str, int], info: Mapping[str, Any]) -> int:
@@ -277,8 +292,8 @@ class ArrowTransaction:
                     post_commithook_properties=no_hooks(),
                 )
         except _unknown_outcomes() as error:
-            if self._landed(-1, versions) is None:
-                if self._table.open() is not None:
+            if self._landed(error, -1, versions) is None:
+                if self._newest() is not None:
                     raise Overtaken from error
                 raise StoreUnavailable(path=self._table.path, reason=sentence(error)) from error
         with store_errors(self._table.path):

@@ -4,8 +4,8 @@ In a directory of this machine the commit is written to a file of its own and sy
 which fails if the name exists. So a commit costs what it holds, and no reader sees a part of it. In an object store `deltalake` sends a conditional
 request. It builds the list of the table's files again for each commit, so there a commit costs more with each file of the table.
 
-A free name does not prove that it is the next one: the log may have been cleaned up above the version that the driver knows, and another table may be
-at the path. So the log is compared before the link, and again after it.
+A free name does not prove that it is the next one: the log may have been cleaned up above the version that the driver knows (`log_end`), and another
+table may be at the path. So the log is compared before the link, and again after it.
 
 Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Commit Provenance Information".
 """
@@ -19,25 +19,29 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
 
+from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT
 from waltz_delta.base.table_directory import LOG
 from waltz_delta.engine.arrow_table import OpenedTable
-from waltz_delta.engine.checkpoint_files import HINT, hinted_version
 from waltz_delta.engine.log_actions import Change
+from waltz_delta.engine.log_end import checkpoint_files, commit_file, is_end, newest_listed
 from waltz_delta.engine.stores import is_local
 
-__all__ = ["ENGINE", "create_commit", "interrupts_kept", "no_hooks", "properties_of"]
+__all__ = ["ENGINE", "NotNext", "create_commit", "interrupts_kept", "no_hooks", "properties_of"]
 
 ENGINE: Final = "waltz-delta"
 """In `commitInfo`: who wrote the commit."""
 
 
+class NotNext(OSError):
+    """Another commit, or another table, came first. Nothing of this one is in the table. Internal to this package."""
+
+
 def create_commit(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> None:
-    """Creates the version after `opened`. `versions`: of application identifiers. `info`: for `commitInfo`. If this raises an `OSError` or
-    `DeltaError`, the commit may be in the table nevertheless."""
+    """Creates the version after `opened`. `versions`: of application identifiers. `info`: for `commitInfo`. If this raises an `OSError` but
+    `NotNext`, or a `DeltaError`, the commit may be in the table nevertheless."""
     if is_local(opened.location):
         _create_file(Path(opened.location) / LOG, opened, _actions(opened, change, versions, info))
         return
@@ -58,50 +62,52 @@ def _create_file(log: Path, opened: OpenedTable, actions: Iterable[Mapping[str, 
     # Letters beyond ASCII are not escaped: readers that use arrow-rs read the escapes \udbff\udfff as U+FFFFF.
     whole = b"".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for action in actions)
     version = opened.version + 1
-    if not _is_base(log, opened) or _goes_on(log, opened.version):
-        raise FileExistsError(errno.EEXIST, f"version {version} is not the next one", str(log))
-    written, final = log / f".{version:020d}.{uuid.uuid4().hex}.tmp", _commit_file(log, version)
+    if not _is_base(log, opened) or not is_end(log, opened.version, opened.seen, opened.shape.properties):
+        raise NotNext(errno.EEXIST, f"version {version} is not the next one", str(log))
+    written, final = log / f".{version:020d}.{uuid.uuid4().hex}.tmp", commit_file(log, version)
     try:
         with written.open("xb") as file:
             file.write(whole)
             file.flush()
             os.fsync(file.fileno())
-        os.link(written, final)
+        try:
+            os.link(written, final)
+        except FileExistsError:
+            if not _is_same(written, final):  # it is the same if a network file system repeats a request that succeeded
+                raise NotNext(errno.EEXIST, f"another commit created version {version} first", str(log)) from None
+        _compare_again(log, opened, written, final)
     finally:
         written.unlink(missing_ok=True)
-    later = _goes_on(log, version)
-    if not _is_base(log, opened):
-        if not later:
-            final.unlink()  # it would be a hole in the log of another table
-        raise OSError(errno.ESTALE, f"version {opened.version} was replaced", str(log))
-    if later:  # made from this commit, or before it and cleaned up
-        raise OSError(errno.ESTALE, f"version {version} may lie before a checkpoint", str(log))
+
+
+def _compare_again(log: Path, opened: OpenedTable, written: Path, final: Path) -> None:
+    """Raises `NotNext` if the new commit followed another version than it was made for, and removes it; an `OSError` if that is not known."""
+    version = opened.version + 1
+    if _is_base(log, opened):
+        if not is_end(log, version, opened.seen, opened.shape.properties):  # made from this commit, or before it and cleaned up
+            raise OSError(errno.ESTALE, f"version {version} may lie before a checkpoint", str(log))
+        return
+    if newest_listed(log, COMMIT) == version and newest_listed(log, CHECKPOINT) < version and _is_same(written, final):
+        final.unlink()  # it would be a hole in the log of another table
+        raise NotNext(errno.ESTALE, f"version {opened.version} was replaced", str(log))
+    raise OSError(errno.ESTALE, f"version {opened.version} was replaced, or cleaned up", str(log))
 
 
 def _is_base(log: Path, opened: OpenedTable) -> bool:
-    """Whether the log still has the commit that made this version."""
+    """Whether the log still has the commit that made this version, or the checkpoint by which alone it is known."""
+    if opened.commit is None:
+        return opened.checkpoint == checkpoint_files(log, opened.version) != ()
     try:
-        return _commit_file(log, opened.version).read_bytes() == opened.commit
+        return commit_file(log, opened.version).read_bytes() == opened.commit
     except FileNotFoundError:
-        return opened.commit is None
+        return False
 
 
-def _goes_on(log: Path, version: int) -> bool:
-    """Whether the log has a commit or a checkpoint of a later version. A cleanup follows a checkpoint and its hint. Only a log without a hint is
-    listed: mostly a short one, before its first checkpoint."""
+def _is_same(written: Path, final: Path) -> bool:
     try:
-        hinted = hinted_version((log / HINT).read_bytes())
-    except OSError:
-        hinted = -1
-    if hinted >= 0:
-        return hinted > version or _commit_file(log, version + 1).exists()
-    newest = f"{version:020d}"
-    with os.scandir(log) as entries:
-        return any(name[:20] > newest for name in map(attrgetter("name"), entries) if name[:20].isdecimal() and name[20:21] == ".")
-
-
-def _commit_file(log: Path, version: int) -> Path:
-    return log / f"{version:020d}.json"
+        return written.samefile(final)
+    except FileNotFoundError:
+        return False
 
 
 def _actions(opened: OpenedTable, change: Change, versions: Mapping[str, int], info: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final  # JSON values
 
+from waltz_delta.base.commit_info import json_object
+
 __all__ = ["ChangesRules", "Identifiers", "actions_of"]
 
 _RULES: Final = frozenset({"metaData", "protocol"})
+_REQUIRED: Final[Mapping[str, frozenset[str]]] = {
+    "add": frozenset({"path", "partitionValues", "size", "modificationTime", "dataChange"}),
+    "remove": frozenset({"path", "dataChange"}),
+    "txn": frozenset({"appId", "version"}),
+}
+"""Fields that Delta's protocol requires."""
+VERSION_END: Final = 2**63
 
 
 class ChangesRules(Exception):
@@ -21,17 +30,13 @@ def actions_of(commit: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     """Kind and values of each action of a commit that changes only files and identifiers. Raises `ChangesRules` for another one, and `ValueError` for
     one that is torn or that Delta's protocol does not allow."""
     for line in filter(bytes.strip, commit.splitlines()):
-        for kind, values in _object(json.loads(line.decode())).items():
+        for kind, values in json_object(json.loads(line.decode())).items():
             if kind in _RULES:
                 raise ChangesRules
             if values is not None:
-                yield kind, _object(values)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object: {value!r:.80}")
-    return value
+                if missing := _REQUIRED.get(kind, frozenset()) - json_object(values).keys():
+                    raise ValueError(f"{kind} without {', '.join(sorted(missing))}")
+                yield kind, values
 
 
 class Identifiers:
@@ -53,7 +58,7 @@ class Identifiers:
             if kind != "txn":
                 continue
             name, version = values.get("appId"), values.get("version")
-            if not isinstance(name, str) or not isinstance(version, int):
+            if not isinstance(name, str) or type(version) is not int or not -VERSION_END <= version < VERSION_END:
                 raise ValueError(f"not an identifier: {values!r:.80}")
             if values.get("lastUpdated") is not None:  # it expires by `delta.setTransactionRetentionDuration`, so the log must be asked
                 found.pop(name, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,8 +60,7 @@ class Tables:
 
     def _made_ms(self, path: str, version: int) -> int | None:
         if path in self.arrow:
-            text = self.arrow[path].commit_text(version)
-            made = None if text is None else (json.loads(text.partition(b"\n")[0]).get("commitInfo") or {}).get("timestamp")
+            made = next((info.get("timestamp") for _, info in self.arrow[path].commits(version, 1)), None)
             return None if made is None else int(made)
         from delta.tables import DeltaTable
 

@@ -200,7 +200,7 @@ class Landing:
     def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows, with a problem for each row that no route accepts."""
         assert self._unrouted is not None
-        written = raw.withColumn(PROBLEM, f.when(self._unrouted, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
+        written = raw.withColumn(PROBLEM, f.when(self._unrouted, f.concat(f.lit("no route for header "), f.col("header").cast("string"))))
         return refuse(written) if self.settings.unrouted == "fail" else written
 
     def _write_dead_letters(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, Prepared]) -> None:

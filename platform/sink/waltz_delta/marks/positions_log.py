@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar  # Any: JSON values
 
+from waltz_delta.base.commit_info import commit_info
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 from waltz_delta.base.store_errors import store_errors
 from waltz_delta.errors import NotADeltaTable
@@ -124,10 +125,10 @@ class TableLog:
         raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
 
     def _info_of(self, version: int) -> dict[str, Any] | None:
-        """The `commitInfo` of a commit, its first line; None if there is no such file."""
+        """The `commitInfo` of a commit; None if there is no such file."""
         if self._newest_info[0] != version:
             text = self._commit_text(version)
-            return None if text is None else _commit_info(text)
+            return None if text is None else self._parsed(version, lambda: commit_info(text))
         return self._newest_info[1]
 
     def _first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
@@ -219,8 +220,15 @@ class TableLog:
         text = self._commit_text(version)
         if text is None:
             return None
-        self._newest_info = (version, _commit_info(text))
-        return _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line)
+        self._newest_info = (version, self._parsed(version, lambda: commit_info(text)))
+        return self._parsed(version, lambda: _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line))
+
+    def _parsed(self, version: int, parse: Callable[[], T]) -> T:
+        """Raises `NotADeltaTable` if the commit of that version cannot be parsed."""
+        try:
+            return parse()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise NotADeltaTable(path=self.path, reason=f"its commit {version:020d}.json cannot be parsed: {error}") from error
 
     def _commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if there is no such file."""
@@ -253,8 +261,3 @@ def _identifiers_of(name: str, file: Any) -> dict[str, int]:
 
 def _identifiers(actions: Any) -> dict[str, int]:
     return {action["txn"]["appId"]: action["txn"]["version"] for action in actions if action.get("txn") and action["txn"]["appId"] is not None}
-
-
-def _commit_info(text: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text[: text.index(b"\n")] if b"\n" in text else text).get("commitInfo") or {}
-    return found

@@ -15,12 +15,14 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 
 from verification.lake.s3_server import S3Server
 from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.commit_info import commit_info
 from waltz_delta.engine.allowed import TableShape
 from waltz_delta.engine.arrow_table import ArrowTable
 from waltz_delta.engine.arrow_transaction import ArrowTransaction
 from waltz_delta.engine.identifiers import ChangesRules, Identifiers, actions_of
 from waltz_delta.engine.log_actions import AddFile
 from waltz_delta.engine.written_files import WrittenFiles
+from waltz_delta.errors import StoreUnavailable
 
 SHAPE = TableShape({"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}, (), {})
 MARKS = [f"waltz:k:{partition}" for partition in range(4)]
@@ -95,6 +97,9 @@ class Log:
         return self.values.get(app_id)
 
 
+FILE = {"path": "a.parquet", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
+
+
 def commit(*entries: dict[str, Any]) -> bytes:
     return b"\n".join(json.dumps(entry).encode() for entry in entries)
 
@@ -103,7 +108,7 @@ def test_each_is_asked_for_once_and_follows_commits() -> None:
     found, log = Identifiers(), Log(a=1)
     assert [found.of(name, log.read) for name in ("a", "b", "a", "b")] == [1, None, 1, None]
     assert log.asked == 2
-    named = {"add": {"path": '"txn"', "stats": '{"txn": 1}'}}
+    named = {"add": {**FILE, "path": '"txn"', "stats": '{"txn": 1}'}}
     later = found
     for made in (commit(named, {"txn": {"appId": "b", "version": 7}}), commit({"txn": {"appId": "c", "version": 9}}, {"commitInfo": {}})):
         later = later.after(actions_of(made))
@@ -128,6 +133,10 @@ STRANGE = {
     "an identifier without a name": b'{"txn": {"version": 1}}',
     "an identifier without a version": b'{"txn": {"appId": "a"}}',
     "a version that is a text": b'{"txn": {"appId": "a", "version": "1"}}',
+    "a version that is a truth value": commit({"txn": {"appId": "a", "version": True}}),
+    "a version beyond 64 bits": commit({"txn": {"appId": "a", "version": 2**63}}),
+    "a file without its size": commit({"add": {name: value for name, value in FILE.items() if name != "size"}}),
+    "a removed file without a name": commit({"remove": {"dataChange": True}}),
     "a byte order mark": b"\xef\xbb\xbf" + commit({"txn": {"appId": "a", "version": 2}}),
     "no text": '{"commitInfo": {}}'.encode("utf-16"),
 }
@@ -139,6 +148,36 @@ def test_a_strange_commit_is_not_followed(name: str) -> None:
         Identifiers({"a": 1}).after(actions_of(STRANGE[name]))
 
 
+def test_nested_garbage_in_a_commit_opens_the_table_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    table = ArrowTable(path, path, {}, nullcontext)
+    append(table, 0, {MARKS[0]: 0})
+    (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_text('{"add":' + "[" * 99_999)
+    with pytest.raises(StoreUnavailable):
+        table.open()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (commit({"commitInfo": {"operation": "WRITE"}}, {"add": FILE}), {"operation": "WRITE"}),
+        (commit({"add": FILE}, {"commitInfo": {"operation": "RESTORE"}}), {"operation": "RESTORE"}),
+        (b"\n\r\n" + commit({"commitInfo": {"operation": "RESTORE"}}), {"operation": "RESTORE"}),
+        (commit({"add": {**FILE, "stats": '{"commitInfo": 1}'}}), {}),
+        (commit({"commitInfo": None}), {}),
+        (b"", {}),
+    ],
+)
+def test_what_a_commit_says_of_itself_is_found_on_any_line(text: bytes, found: dict[str, str]) -> None:
+    assert commit_info(text) == found
+
+
+@pytest.mark.parametrize("text", [b'{"commitInfo": {"op', b'{"commitInfo": []}', b'["commitInfo"]'])
+def test_what_a_commit_says_of_itself_must_be_json(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        commit_info(text)
+
+
 @pytest.mark.parametrize("text", ['{"metaData": {}}', '{"protocol": {"minReaderVersion": 1}}', '{"me\\u0074aData": {}}', ' { "protocol" : {} } '])
 def test_a_commit_that_changes_columns_properties_or_the_protocol_is_not_followed(text: str) -> None:
     with pytest.raises(ChangesRules):
@@ -146,7 +185,9 @@ def test_a_commit_that_changes_columns_properties_or_the_protocol_is_not_followe
 
 
 def test_letters_of_every_kind_are_followed() -> None:
-    made = commit({"add": {"path": "\u2028"}}, {"txn": {"appId": "ü\u2028", "version": 5}}).replace(b"\\u2028", "\u2028".encode()) + b"\r\n\r\n"
+    made = (
+        commit({"add": {**FILE, "path": "\u2028"}}, {"txn": {"appId": "ü\u2028", "version": 5}}).replace(b"\\u2028", "\u2028".encode()) + b"\r\n\r\n"
+    )
     escaped = b'{"t\\u0078n": {"appId": "b", "version": 6}, "add": null}'
     found = Identifiers({"ü\u2028": 1, "b": 1}).after(actions_of(made + escaped))
     assert [found.of(name, lambda _: None) for name in ("ü\u2028", "b")] == [5, 6]

@@ -93,6 +93,23 @@ def test_marks_need_no_key_where_one_cluster_fills_the_table(table: Table) -> No
         high_water_marks(table.path)
 
 
+@pytest.mark.parametrize(
+    "commit",
+    [
+        '{"commitInfo":{"timest',
+        '["commitInfo"]',
+        '{"commitInfo":{}}\n{"txn":{"appId":"a"}}',
+        '{"txn":"a"}',
+        '{"commitInfo":{}}\n{"txn":' + "[" * 99_999,
+    ],
+)
+def test_a_commit_that_cannot_be_parsed_is_named(table: Table, commit: str) -> None:
+    table.land({0: 4})
+    Path(table.path, "_delta_log", f"{1:020d}.json").write_text(commit)
+    with pytest.raises(NotADeltaTable, match=r"its commit 0+1\.json cannot be parsed"):
+        high_water_marks(table.path)
+
+
 def test_a_table_without_marks_has_none_and_no_table_is_reported(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "plain"), pa.table({"x": [1]}))
     assert high_water_marks(str(tmp_path / "plain")) == {}
