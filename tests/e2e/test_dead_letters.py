@@ -19,7 +19,7 @@ from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
 
 BURIED = [
-    ("", 0, 2, "no route takes header 7"),
+    ("", 0, 2, "no route for header 7"),
     ("all", 0, 1, "n is not INT: two"),
     ("all", 0, 3, "n is not INT: three"),
     ("all", 1, 0, "is not UTF-8"),
@@ -168,10 +168,10 @@ def test_landings_that_share_a_dead_letter_table_each_report_what_their_own_rout
     second["route"]["headers"] = (STRAY,)
     rows = raw(spark, ROWS[:5])
     Landing(landing(tmp_path, outputs=[first]), KEY).write(rows)
-    nowhere = [("", 0, 2, "no route takes header 7"), ("", 0, 4, "no route takes header 9")]
+    nowhere = [("", 0, 2, "no route for header 7"), ("", 0, 4, "no route for header 9")]
     assert [each for each in letters(spark, tmp_path) if not each[0]] == nowhere
     Landing(landing(tmp_path, outputs=[second]), KEY).write(rows)
-    nowhere += [("", 0, at, "no route takes header 1") for at in (0, 1, 3)] + [nowhere[1]]
+    nowhere += [("", 0, at, "no route for header 1") for at in (0, 1, 3)] + [nowhere[1]]
     assert [each for each in letters(spark, tmp_path) if not each[0]] == sorted(nowhere, key=repr)
     other = {**first, "target": {**first["target"], "table": str(tmp_path / "more")}}
     Landing(landing(tmp_path, outputs=[other, first]), KEY).write(rows)
@@ -184,7 +184,7 @@ def test_without_dead_letters_the_query_fails_and_names_the_transaction_and_skip
     failing = landing(tmp_path, dead_letters=None, unrouted="skip")
     with pytest.raises(Undecodable, match="transaction 1 of partition 0: n is not INT"):
         Landing(failing, KEY).write(raw(spark, ROWS[:2]))
-    with pytest.raises(Undecodable, match="no route takes header 7"):
+    with pytest.raises(Undecodable, match="no route for header 7"):
         Landing(landing(tmp_path, dead_letters=None, unrouted="fail"), KEY).write(raw(spark, ROWS[2:3]))
     forgetting = failing.model_dump()
     forgetting["outputs"] = forgetting["outputs"][:1]

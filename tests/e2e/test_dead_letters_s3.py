@@ -31,8 +31,8 @@ from waltz_log.exit_codes import UNAVAILABLE
 
 ALL, DEAD = "s3a://lake/tables/all", "s3a://lake/tables/dead"
 BURIED = [
-    ("", 0, 2, "no route takes header 7"),
-    ("", 0, 4, "no route takes header 9"),
+    ("", 0, 2, "no route for header 7"),
+    ("", 0, 4, "no route for header 9"),
     (ALL, 0, 1, "n is not INT: two"),
     (ALL, 0, 3, "n is not INT: three"),
     (ALL, 1, 0, "is not UTF-8"),

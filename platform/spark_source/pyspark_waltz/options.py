@@ -73,7 +73,7 @@ OPTIONS: Final = (
     Option("topicPattern", "none", _ALL, "the same for all topics whose whole name matches this regular expression, also later ones"),
     Option("compacted", "`false`", _BATCH, "reads the newest value of each key of compaction topics, and then the log (see Topics)"),
     Option("includeMetadata", "`false`", _DATA, "adds the columns `client_id`, `generation`, `sequence`, `checksum`"),
-    Option("columns", "none", _DATA, "decodes JSON to these columns, as SQL; `data` and `problem` are then of what does not decode (see Decoding)"),
+    Option("columns", "none", _DATA, "decodes JSON to these columns, as SQL; `data` and `problem` are of what does not decode (see Decoding)"),
     Option("decode", "none", _DATA, 'further settings of decoding, as in a pipeline: JSON `{"timestamp_unit": "ms"}`'),
     Option(
         "undecodable",
@@ -86,21 +86,21 @@ OPTIONS: Final = (
     Option("startingTimestamp", "none", _DATA, "starts at the first transaction that was appended then or later"),
     Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for single partitions: JSON `{"0": 1700000000000}`'),
     Option(
-        "startingTransactionIdsByTimestampStrategy", "`error`", _DATA, "if a partition has nothing as new: `error`, or `latest` to start at its end"
+        "startingTransactionIdsByTimestampStrategy", "`error`", _DATA, "if a partition has nothing that new: `error`, or `latest` to start at its end"
     ),
     Option(
         "endingTransactionIds", "`latest`; a stream: no end", _DATA, "where to end: `latest` (not for a stream), or JSON of the first ids *not* read"
     ),
-    Option("endingTimestamp", "none", _DATA, "ends before the first transaction that was appended then or later; without one, at the latest"),
+    Option("endingTimestamp", "none", _DATA, "ends before the first transaction that was appended then or later; if there is none, at the latest"),
     Option("endingTransactionIdsByTimestamp", "none", _DATA, 'the same for single partitions: JSON `{"0": 1700000000000}`'),
     Option("filterPushdown", "`false`", _BATCH, "accepts filters from Spark; use such a DataFrame for one query only (see Filters)"),
     Option("maxTransactionsPerTrigger", "no limit", _STREAM, "maximum number of transactions in a micro-batch, shared in proportion to the backlogs"),
     Option("maxBytesPerTrigger", "no limit", _STREAM, "maximum stored bytes in a micro-batch (data and 40 bytes each), as `64m` (see Micro-batches)"),
-    Option("minTransactionsPerTrigger", "none", _STREAM, "waits for this number before the next micro-batch, at most `maxTriggerDelay`"),
+    Option("minTransactionsPerTrigger", "none", _STREAM, "transactions that a micro-batch waits for, at most `maxTriggerDelay`"),
     Option("maxTriggerDelay", "`15m`", _STREAM, "longest wait for `minTransactionsPerTrigger`, as `500ms`, `30s`, `15m`, `1h`"),
     Option("principal", "none", _DATA, "the reader's name, for topics that restrict who may read"),
     Option("failOnDataLoss", "`true`", _DATA, "fails if transactions were trimmed before they were read; `false` continues without them"),
-    Option("minPartitions", "none", _DATA, "divides ranges so that at least this number of tasks run, if there are as many rows"),
+    Option("minPartitions", "none", _DATA, "minimum number of tasks, for which ranges are divided, if there are as many rows"),
     Option("maxRecordsPerPartition", f"`{MAX_RECORDS_PER_PARTITION}`", _DATA, "maximum rows of one task; longer ranges are divided evenly"),
     Option("fetchTimeoutMs", f"`{FETCH_TIMEOUT_MS}`", _ALL, "how long to wait for an answer of a replica (executors) or an owner (driver)"),
 )
