@@ -29,7 +29,7 @@ LISTED = Path(__file__).with_name("listed_skips.txt")
 
 DRAWN = Path(__file__).with_name("drawn_modules.txt")
 """The modules of which every run of `make test` draws a random share, because their tests need many seconds of Spark or of real processes: one
-a line, with `whole` behind it where the tests share what needs the time. Those are drawn as modules. `x4` behind a module: four times the share."""
+a line, with `whole` behind it where the tests share what needs the time. Those are drawn as modules. `x4` at the end: four times the share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,23 +94,26 @@ def left_out(
 ) -> set[str]:
     """What a draw leaves out, of `tests` by their ids, and of whole modules. Of each module's tests a share runs, and at least one, whatever other
     modules are there. `times`: of modules of which more runs, how many times the share."""
-    of_modules: dict[str, list[str]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
     for test in sorted(tests):
-        of_modules.setdefault(test.partition("::")[0], []).append(test)
+        module = test.partition("::")[0]
+        groups.setdefault((module, times.get(module, 1)), []).append(test)
+    for module in sorted(whole_modules):
+        groups.setdefault(("whole modules", times.get(module, 1)), []).append(module)
     absent: set[str] = set()
-    for name, group in (*of_modules.items(), ("whole modules", sorted(whole_modules))):
-        count = max(1, round(min(1.0, share * times.get(name, 1)) * len(group)))
-        drawn = random.Random(f"{draw} {name}").sample(group, count) if group else []
+    for (name, more), group in groups.items():
+        count = max(1, round(min(1.0, share * more) * len(group)))
+        drawn = random.Random(f"{draw} {name} {more}").sample(group, count)
         absent |= {*group}.difference(drawn)
     return absent
 
 
 def _draw(config: pytest.Config, items: list[pytest.Item]) -> None:
-    listed = {path: next(iter(rest), "") for path, *rest in (line.split() for line in _lines(DRAWN))}
-    times = {path: int(word[1:]) for path, word in listed.items() if word.startswith("x")}
+    listed = {path: words for path, *words in (line.split() for line in _lines(DRAWN))}
+    times = {path: int(word[1:]) for path, words in listed.items() for word in words if word.startswith("x")}
     modules = {item.nodeid.partition("::")[0] for item in items}.intersection(listed)
-    tests = [item.nodeid for item in items if listed.get(item.nodeid.partition("::")[0], "whole") != "whole"]
-    absent = left_out(tests, [each for each in modules if listed[each] == "whole"], config.option.share, config.option.draw, times)
+    tests = [item.nodeid for item in items if "whole" not in listed.get(item.nodeid.partition("::")[0], ["whole"])]
+    absent = left_out(tests, [each for each in modules if "whole" in listed[each]], config.option.share, config.option.draw, times)
     dropped = [item for item in items if absent & {item.nodeid, item.nodeid.partition("::")[0]}]
     if dropped:
         config.hook.pytest_deselected(items=dropped)

@@ -99,6 +99,12 @@ def test_of_a_module_that_says_so_more_is_drawn(share: float, counts: tuple[int,
     assert tuple(sum(each.startswith(f"tests/e2e/test_{name}.py") for each in drawn) for name in "ab") == counts
 
 
+def test_whole_modules_of_which_more_is_drawn_are_a_group_of_their_own() -> None:
+    draws = [{*WHOLE} - left_out([], WHOLE, 0.25, number, dict.fromkeys(WHOLE[:2], 2)) for number in range(50)]
+    assert {(len(drawn & {*WHOLE[:2]}), len(drawn & {*WHOLE[2:]})) for drawn in draws} == {(1, 1)}
+    assert set[str]().union(*draws) == {*WHOLE}
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.01, 3), (1.0, 16)])
 def test_something_is_drawn_however_small_the_share_and_everything_with_all_of_it(share: float, count: int) -> None:
     assert len({*TESTS, *WHOLE} - left_out(TESTS, WHOLE, share, 7)) == count
@@ -126,6 +132,6 @@ def test_an_impossible_share_is_refused(tmp_path: Path, share: str) -> None:
 def test_each_drawn_module_is_there_once() -> None:
     lines = [line.partition(" ") for line in DRAWN.read_text().splitlines() if not line.startswith("#")]
     modules = [module for module, _, _ in lines]
-    assert [word for _, _, word in lines if not re.fullmatch("|whole|x[2-9]", word)] == []
+    assert [word for _, _, word in lines if not re.fullmatch("|whole|x[2-9]|whole x[2-9]", word)] == []
     assert len({*modules}) == len(modules) > 0
     assert [module for module in modules if not (ROOT / module).is_file()] == []
