@@ -48,6 +48,7 @@ KNOWN = {
     "sink/waltz_delta/engine/arrow_table.py: mkdir": "the folder of a table, which Delta shares with other users",
     "sink/waltz_delta/engine/commit_files.py: Path.open": "creates a file in the log of a table, exclusively",
     "sink/waltz_delta/engine/commit_files.py: read_bytes": "what a table has in its log, at the end of each commit",
+    "sink/waltz_delta/engine/log_end.py: read_bytes": "what a table has in its log, for the end of the log",
     "sink/waltz_delta/engine/stores.py: os.open": "a file or directory of a table that was just written, to sync it",
     "log/waltz_log/transport/inherited.py: read_text": "the name of a thread of this process, in /proc",
     "sink/waltz_delta/pipelines/metrics.py: mkdir": "the folder of metrics, which a collector of another user reads",

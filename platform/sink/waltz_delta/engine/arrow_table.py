@@ -118,7 +118,7 @@ class OpenedTable:
     seen: Sighting = field(compare=False, repr=False)
     """When this version was the newest."""
     checkpoint: CheckpointFiles = field(default=(), compare=False, repr=False)
-    """Of a local log that does not have that commit any more."""
+    """The checkpoint of this version, in a local log that does not have its commit any more."""
     identifiers: Identifiers = field(default_factory=Identifiers, compare=False, repr=False)
 
     @property

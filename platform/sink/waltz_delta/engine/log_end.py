@@ -25,9 +25,9 @@ __all__ = ["CheckpointFiles", "Sighting", "checkpoint_files", "commit_file", "is
 
 FRESH_S: Final = 60.0
 KEPT_MIN_S: Final = 3600.0
-"""For a log that keeps commits for less, a sighting proves nothing."""
+"""A sighting proves nothing of a log that keeps commits for less."""
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int], ...]
-"""Of each file its name, inode, bytes and time."""
+"""Name, inode, bytes and time of each file."""
 _RETENTION: Final = "delta.logretentionduration"
 _INTERVAL: Final = re.compile(r"interval (\d+) (\w+?)s?")
 _UNITS_S: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
