@@ -270,7 +270,8 @@ class ArrowTable:
 
     def has_checkpoint_since(self, version: int) -> bool:
         """Whether a local log has a checkpoint of this version or a later one."""
-        return is_local(self.location) and newest_listed(Path(self.location) / LOG, CHECKPOINT) >= version
+        with store_errors(self.path):
+            return is_local(self.location) and newest_listed(Path(self.location) / LOG, CHECKPOINT) >= version
 
     def is_at(self, opened: OpenedTable) -> bool:
         """Whether the path still has that version of that table, as far as its commit says."""
@@ -313,8 +314,10 @@ class ArrowTable:
             version, commit = version + 1, found
             if version - known.version == FOLLOWED_MAX:
                 return None
-        if is_local(self.location) and not is_end(Path(self.location) / LOG, version, known.seen, known.shape.properties):
-            return None
+        if is_local(self.location):
+            with store_errors(self.path):
+                if not is_end(Path(self.location) / LOG, version, known.seen, known.shape.properties):
+                    return None
         if version > known.version and self.commit_text(known.version) != known.commit:  # the later ones may be of another table
             return None
         return replace(known, version=version, commit=commit, identifiers=identifiers, seen=seen)

@@ -374,6 +374,19 @@ def test_a_feature_that_comes_beside_a_commit_leaves_the_batch_to_another_engine
     assert transaction.lost_to_another(OSError("any")), "the engine is chosen again"
 
 
+@pytest.mark.usefixtures("paused")
+def test_a_log_that_cannot_be_listed_is_an_error_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, known = chain(tmp_path, 2)
+
+    def fails(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", fails)
+    for ask in (table.open, lambda: table.has_checkpoint_since(known)):
+        with pytest.raises(StoreUnavailable, match="Permission denied"):
+            ask()
+
+
 def test_identifiers_of_a_log_that_was_cleaned_up_meanwhile_are_an_error_of_the_store(tmp_path: Path) -> None:
     table, known = chain(tmp_path, 5)
     transaction = begin(table)
