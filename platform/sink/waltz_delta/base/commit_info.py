@@ -13,7 +13,10 @@ __all__ = ["commit_info", "json_object"]
 
 def commit_info(commit: bytes) -> dict[str, Any]:
     """`commitInfo` of a commit, mostly its first line; empty if there is none. Raises `ValueError` if that line cannot be parsed."""
-    for line in commit.splitlines():
+    start = 0
+    while start < len(commit):
+        end = commit.find(b"\n", start) + 1 or len(commit)
+        line, start = commit[start:end], end
         if b'"commitInfo"' in line and (found := json_object(json.loads(line)).get("commitInfo")) is not None:
             return json_object(found)
     return {}

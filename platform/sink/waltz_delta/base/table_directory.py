@@ -21,5 +21,5 @@ def refuse_other_content(path: str, inside: Collection[str], logged: Collection[
     if inside and LOG not in inside:
         raise NotADeltaTable(path=path, reason=f"the directory holds {min(inside)} and no {LOG}")
     # Commits and checkpoints are numbered; folders that Delta makes before the first are not.
-    if any(name[0].isdigit() and not UNFINISHED.fullmatch(name) for name in logged):
+    if any(name[0].isdigit() and not (UNFINISHED.fullmatch(name) and int(name[:20]) == 0) for name in logged):
         raise NotADeltaTable(path=path, reason=f"its {LOG} has files and no commit that can be read")

@@ -31,7 +31,7 @@ from waltz_delta.engine.living_files import living_files
 from waltz_delta.engine.log_end import CheckpointFiles, Sighting, checkpoint_files, is_end, newest_listed
 from waltz_delta.engine.parquet_files import is_own_file
 from waltz_delta.engine.stores import file_system, is_local, sync, sync_directory, with_time_limits
-from waltz_delta.errors import NotADeltaTable, StoreUnavailable
+from waltz_delta.errors import NotADeltaTable, StoreUnavailable, UnsafeTable
 from waltz_delta.marks.positions_log import TableLog
 
 __all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
@@ -53,8 +53,8 @@ _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog versi
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
 
 
-class NotOpened(Exception):
-    """`deltalake` does not know a feature of the table. Internal to this package: the text is the reason for Spark's engine."""
+class NotOpened(UnsafeTable):
+    """`deltalake` does not know a feature of the table. The reason is that for Spark's engine, and what a job reports that met it in between."""
 
 
 class LoadedTable:
@@ -235,7 +235,7 @@ class ArrowTable:
                 return
             try:
                 yield version, commit_info(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise StoreUnavailable(path=self.path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
 
     def log(self) -> TableLog:
@@ -274,8 +274,11 @@ class ArrowTable:
             return is_local(self.location) and newest_listed(Path(self.location) / LOG, CHECKPOINT) >= version
 
     def is_at(self, opened: OpenedTable) -> bool:
-        """Whether the path still has that version of that table, as far as its commit says."""
-        return opened.commit is None or self.commit_text(opened.version) == opened.commit
+        """Whether the path still has that version of that table, as far as its commit says. Raises `OSError`."""
+        try:
+            return opened.commit is None or self._log_file(f"{opened.version:020d}.json") == opened.commit
+        except FileNotFoundError:
+            return False
 
     def sync_commit(self, version: int) -> None:
         """Returns when a commit that was just made is on the medium, if that is a disk of this machine. `deltalake` leaves its own to the page
@@ -356,7 +359,7 @@ class ArrowTable:
             reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
             return NotADeltaTable(path=self.path, reason=reason)
         if _UNKNOWN.search(text):
-            return NotOpened(f"deltalake does not open the table: {sentence(error)}")
+            return NotOpened(path=self.path, reason=f"deltalake does not open the table: {sentence(error)}")
         if damaged := self._damaged_checkpoint():
             return NotADeltaTable(path=self.path, reason=damaged)
         return StoreUnavailable(path=self.path, reason=sentence(error))

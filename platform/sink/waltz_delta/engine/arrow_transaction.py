@@ -39,6 +39,7 @@ from waltz_delta.engine.arrow_table import ArrowTable, NotOpened, OpenedTable
 from waltz_delta.engine.commit_files import NotNext, interrupts_kept, no_hooks, properties_of
 from waltz_delta.engine.living_files import OUTSIDE
 from waltz_delta.engine.log_actions import Change
+from waltz_delta.engine.log_end import CheckpointFiles, keeps_commits
 from waltz_delta.engine.table_rows import read_rows
 from waltz_delta.engine.written_files import WrittenFiles, delta_schema, write_direct, write_rows
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable
@@ -200,10 +201,10 @@ class ArrowTransaction:
 
         def put(opened: OpenedTable, named: Mapping[str, Any]) -> None:
             nonlocal made
-            if made is None or (opened.version, opened.commit) != (made[0].version, made[0].commit):
+            if made is None or _origin(opened) != _origin(made[0]):
                 made = opened, decided(opened)
-                if not self._table.is_at(opened):  # a merge can last minutes, and an object store compares the number of the version alone
-                    raise Overtaken
+            if not self._table.is_at(opened):  # a merge can last minutes, and an object store compares the number of the version alone
+                raise Overtaken
             commit_files.create_commit(opened, made[1], versions, named)
 
         info = {"userMetadata": metadata, OWN_ID: self._own_id, "isBlindAppend": False, "waltzQuery": query, "waltzBatch": batch}
@@ -246,8 +247,10 @@ class ArrowTransaction:
         if any(opened.identifier(name) != version for name, version in self._read.items()):
             raise Overtaken
         since = [info.get("operation") for _, info in self._table.commits(opened.version, opened.version - base.version)]
-        if "RESTORE" in since or len(since) < opened.version - base.version:  # one that was cleaned up may be a RESTORE
+        if "RESTORE" in since:
             raise Overtaken
+        if len(since) < opened.version - base.version and keeps_commits(opened.shape.properties):
+            raise Overtaken  # the driver stood still for long, and what was cleaned up may be a RESTORE
         return opened
 
     def _newest(self, *, again: bool = False) -> OpenedTable | None:
@@ -264,7 +267,7 @@ class ArrowTransaction:
         if isinstance(failure, NotNext):
             return None
         opened = self._newest(again=True)
-        if opened is None:
+        if opened is None or (self.exists and opened.table_id != self.table_id):
             return None
         since = self._table.commits(opened.version, opened.version - seen)
         found = next((version for version, info in since if info.get(OWN_ID) == self._own_id), None)
@@ -318,6 +321,11 @@ def new_shape(
 def with_defaults(properties: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower() for name in properties}
     return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **properties}
+
+
+def _origin(opened: OpenedTable) -> tuple[int, bytes | None, CheckpointFiles]:
+    """What differs between two versions of the same number."""
+    return opened.version, opened.commit, opened.checkpoint
 
 
 def _unknown_outcomes() -> tuple[type[Exception], ...]:

@@ -73,21 +73,21 @@ def _create_file(log: Path, opened: OpenedTable, actions: Iterable[Mapping[str, 
         try:
             os.link(written, final)
         except FileExistsError:
-            if not _is_same(written, final):  # it is the same if a network file system repeats a request that succeeded
+            if not _holds(final, whole):  # it is ours if a network file system repeats a request that succeeded
                 raise NotNext(errno.EEXIST, f"another commit created version {version} first", str(log)) from None
-        _compare_again(log, opened, written, final)
+        _compare_again(log, opened, final, whole)
     finally:
         written.unlink(missing_ok=True)
 
 
-def _compare_again(log: Path, opened: OpenedTable, written: Path, final: Path) -> None:
+def _compare_again(log: Path, opened: OpenedTable, final: Path, whole: bytes) -> None:
     """Raises `NotNext` if the new commit followed another version than it was made for, and removes it; an `OSError` if that is not known."""
     version = opened.version + 1
     if _is_base(log, opened):
         if not is_end(log, version, opened.seen, opened.shape.properties):  # made from this commit, or before it and cleaned up
             raise OSError(errno.ESTALE, f"version {version} may lie before a checkpoint", str(log))
         return
-    if newest_listed(log, COMMIT) == version and newest_listed(log, CHECKPOINT) < version and _is_same(written, final):
+    if newest_listed(log, COMMIT) == version and newest_listed(log, CHECKPOINT) < version and _holds(final, whole):
         final.unlink()  # it would be a hole in the log of another table
         raise NotNext(errno.ESTALE, f"version {opened.version} was replaced", str(log))
     raise OSError(errno.ESTALE, f"version {opened.version} was replaced, or cleaned up", str(log))
@@ -103,9 +103,10 @@ def _is_base(log: Path, opened: OpenedTable) -> bool:
         return False
 
 
-def _is_same(written: Path, final: Path) -> bool:
+def _holds(final: Path, whole: bytes) -> bool:
+    """Whether the file is our commit: each has an id of its own."""
     try:
-        return written.samefile(final)
+        return final.read_bytes() == whole
     except FileNotFoundError:
         return False
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Final, TypeAlias
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT
 from waltz_delta.engine.checkpoint_files import HINT, hinted_version
 
-__all__ = ["CheckpointFiles", "Sighting", "checkpoint_files", "commit_file", "is_end", "newest_listed"]
+__all__ = ["CheckpointFiles", "Sighting", "checkpoint_files", "commit_file", "is_end", "keeps_commits", "newest_listed"]
 
 FRESH_S: Final = 60.0
 KEPT_MIN_S: Final = 3600.0
@@ -57,18 +58,21 @@ def is_end(log: Path, version: int, seen: Sighting, properties: Mapping[str, str
         hinted = -1
     if hinted > version or commit_file(log, version + 1).exists():
         return False
-    return (seen.is_fresh and _keeps_commits(properties)) or newest_listed(log) <= version
+    return (seen.is_fresh and keeps_commits(properties)) or newest_listed(log) <= version
 
 
 def newest_listed(log: Path, *names: re.Pattern[str]) -> int:
     """The newest version of which the log has such a file, without `names` a commit or a checkpoint; -1 for none. Names that only begin like these
-    are remains of killed writers."""
-    newest = -1
+    are remains of killed writers. A checkpoint of which parts are missing does not count."""
+    newest, parts = -1, Counter[tuple[int, int]]()
     with os.scandir(log) as entries:
         for entry in entries:
             for name in names or (COMMIT, CHECKPOINT):
                 if found := name.fullmatch(entry.name):
-                    newest = max(newest, int(found[1]))
+                    whole = (int(found[1]), int(found.groupdict().get("parts") or 1))
+                    parts[whole] += 1
+                    if parts[whole] >= whole[1]:
+                        newest = max(newest, whole[0])
     return newest
 
 
@@ -84,9 +88,7 @@ def commit_file(log: Path, version: int) -> Path:
     return log / f"{version:020d}.json"
 
 
-def _keeps_commits(properties: Mapping[str, str]) -> bool:
-    given = next((value for name, value in properties.items() if name.lower() == _RETENTION), None)
-    if given is None:
-        return True  # Delta's default is 30 days
-    found = _INTERVAL.fullmatch(given)
-    return found is not None and int(found[1]) * _UNITS_S.get(found[2], 0) >= KEPT_MIN_S
+def keeps_commits(properties: Mapping[str, str]) -> bool:
+    """Whether cleanups of the log leave the commits of the last hour. `properties`: of the table."""
+    given = (_INTERVAL.fullmatch(value) for name, value in properties.items() if name.lower() == _RETENTION)  # Delta's default is 30 days
+    return all(found is not None and int(found[1]) * _UNITS_S.get(found[2], 0) >= KEPT_MIN_S for found in given)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar  # Any: JSON values
 from waltz_delta.base.commit_info import commit_info
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 from waltz_delta.base.store_errors import store_errors
-from waltz_delta.errors import NotADeltaTable
+from waltz_delta.errors import NotADeltaTable, StoreUnavailable
 from waltz_log.extras import explain_missing
 
 __all__ = ["NOTHING_THERE", "TableLog"]
@@ -224,11 +224,11 @@ class TableLog:
         return self._parsed(version, lambda: _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line))
 
     def _parsed(self, version: int, parse: Callable[[], T]) -> T:
-        """Raises `NotADeltaTable` if the commit of that version cannot be parsed."""
+        """Raises `StoreUnavailable` if the commit of that version cannot be parsed."""
         try:
             return parse()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise NotADeltaTable(path=self.path, reason=f"its commit {version:020d}.json cannot be parsed: {error}") from error
+            raise StoreUnavailable(path=self.path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
 
     def _commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if there is no such file."""

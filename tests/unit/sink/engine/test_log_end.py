@@ -48,7 +48,8 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         ([COMMIT.format(4)], False),
         ([COMMIT.format(5)], False),
         ([PLAIN.format(5)], False),
-        ([f"{5:020d}.checkpoint.{1:010d}.{2:010d}.parquet"], False),
+        ([f"{5:020d}.checkpoint.{part:010d}.{2:010d}.parquet" for part in (1, 2)], False),
+        ([f"{5:020d}.checkpoint.{2:010d}.{2:010d}.parquet", f"{5:020d}.checkpoint.{1:010d}.{3:010d}.parquet"], True),
         ([f"{5:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"], False),
         ([*REMAINS, f"{9:020d}", "_last_checkpoint.tmp", f"{4:020d}.{9:020d}.compacted.json", "_staged_commits"], True),
     ],
@@ -79,6 +80,7 @@ def test_a_newer_checkpoint_that_the_hint_names_counts_at_once(tmp_path: Path, l
         ({"delta.logRetentionDuration": "interval 900 milliseconds"}, 1),
         ({"DELTA.LOGRETENTIONDURATION": "interval 1 second"}, 1),
         ({"delta.logRetentionDuration": "soon"}, 1),
+        ({"delta.logRetentionDuration": "interval 30 days", "delta.logretentionduration": "interval 0 seconds"}, 1),
     ],
 )
 def test_a_log_that_was_just_seen_is_listed_only_if_it_keeps_commits_briefly(

@@ -35,6 +35,7 @@ from waltz_delta import (
     wait_visible,
     wait_visible_async,
 )
+from waltz_delta.errors import StoreUnavailable
 from waltz_delta.marks import visible
 from waltz_delta.marks.marks import app_id, merge_app_id
 from waltz_delta.marks.positions_log import TableLog
@@ -106,7 +107,7 @@ def test_marks_need_no_key_where_one_cluster_fills_the_table(table: Table) -> No
 def test_a_commit_that_cannot_be_parsed_is_named(table: Table, commit: str) -> None:
     table.land({0: 4})
     Path(table.path, "_delta_log", f"{1:020d}.json").write_text(commit)
-    with pytest.raises(NotADeltaTable, match=r"its commit 0+1\.json cannot be parsed"):
+    with pytest.raises(StoreUnavailable, match=r"the commit 0+1\.json cannot be parsed"):
         high_water_marks(table.path)
 
 
