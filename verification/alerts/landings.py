@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Self  # Any: a DataFrame that nothing reads
 
+from pyspark.sql.types import StructType
+
 from pyspark_waltz.log_view import LogView
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.landing.landing import Landing
@@ -65,7 +67,8 @@ class _Landing(Landing):
 class _Rows:
     """A batch that no table reads."""
 
-    sparkSession = schema = None
+    sparkSession = None
+    schema = StructType()
 
 
 class HangingPipeline(AbstractContextManager["HangingPipeline"]):

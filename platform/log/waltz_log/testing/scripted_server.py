@@ -57,6 +57,12 @@ class _Mounted:
     ready: bool = False
     last_sequence: int = -1
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def send(self, message: pb.ServerMessage) -> None:
+        """One after the other: answers and the feed share the stream, and gRPC ends one on which two messages are sent at once."""
+        async with self.sending:
+            await self.stream.send(message)
 
     def end(self, error: Exception) -> None:
         if not self.ended.done():
@@ -293,11 +299,11 @@ class ScriptedServer:
             if message.WhichOneof("kind") == "flush":
                 await log.gate.wait()
                 flushed = pb.FlushResponse(flush_id=message.flush.flush_id, high_water_mark=log.high_water_mark)
-                await mounted.stream.send(pb.ServerMessage(flushed=flushed))
+                await mounted.send(pb.ServerMessage(flushed=flushed))
                 continue
             if not mounted.client_id or not mounted.ready:
                 raise ProtocolViolation(reason="append on a stream that is not mounted for appends")
-            await mounted.stream.send(pb.ServerMessage(result=await self._answer_frame(log, mounted, message.append)))
+            await mounted.send(pb.ServerMessage(result=await self._answer_frame(log, mounted, message.append)))
         await asyncio.get_running_loop().create_future()
 
     async def _answer_frame(self, log: ScriptedLog, mounted: _Mounted, frame: pb.AppendFrame) -> pb.AppendResult:
@@ -329,16 +335,16 @@ class ScriptedServer:
         position, target = request.client_high_water_mark, log.high_water_mark
         if request.feed == pb.FEED_NONE:
             mounted.ready = True
-            await mounted.stream.send(self._ready(log, target))
+            await mounted.send(self._ready(log, target))
             await asyncio.get_running_loop().create_future()
         while True:
             if not mounted.ready and position >= target:
                 mounted.ready = True
-                await mounted.stream.send(self._ready(log, target))
+                await mounted.send(self._ready(log, target))
             grew = log.grew
             for block in [block for block in log.blocks if block.last_transaction_id > position]:
                 part = slice_block(block, position + 1, block.last_transaction_id)
-                await mounted.stream.send(pb.ServerMessage(feed=self.feed_frame(part, request.feed)))
+                await mounted.send(pb.ServerMessage(feed=self.feed_frame(part, request.feed)))
                 position = part.last_transaction_id
             if position >= target and mounted.ready and position >= log.high_water_mark:
                 await grew.wait()

@@ -12,12 +12,15 @@ __all__ = ["commit_info", "json_object"]
 
 
 def commit_info(commit: bytes) -> dict[str, Any]:
-    """`commitInfo` of a commit, mostly its first line; empty if there is none. Raises `ValueError` if that line cannot be parsed."""
-    start = 0
+    """`commitInfo` of a commit, mostly its first line; empty if there is none. Raises `ValueError` if its first line or that one cannot be parsed."""
+    start, is_first = 0, True
     while start < len(commit):
         end = commit.find(b"\n", start) + 1 or len(commit)
         line, start = commit[start:end], end
-        if b'"commitInfo"' in line and (found := json_object(json.loads(line)).get("commitInfo")) is not None:
+        if not (is_first or b'"commitInfo"' in line) or not line.strip():
+            continue
+        is_first = False
+        if (found := json_object(json.loads(line)).get("commitInfo")) is not None:
             return json_object(found)
     return {}
 

@@ -172,7 +172,7 @@ def test_what_a_commit_says_of_itself_is_found_on_any_line(text: bytes, found: d
     assert commit_info(text) == found
 
 
-@pytest.mark.parametrize("text", [b'{"commitInfo": {"op', b'{"commitInfo": []}', b'["commitInfo"]'])
+@pytest.mark.parametrize("text", [b'{"commitInfo": {"op', b'{"commitInfo": []}', b'["commitInfo"]', b"damaged", b'\n{"add": {}}\n{"commitInfo":'])
 def test_what_a_commit_says_of_itself_must_be_json(text: bytes) -> None:
     with pytest.raises(ValueError):
         commit_info(text)

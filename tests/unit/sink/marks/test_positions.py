@@ -99,6 +99,7 @@ def test_marks_need_no_key_where_one_cluster_fills_the_table(table: Table) -> No
     [
         '{"commitInfo":{"timest',
         '["commitInfo"]',
+        "damaged",
         '{"commitInfo":{}}\n{"txn":{"appId":"a"}}',
         '{"txn":"a"}',
         '{"commitInfo":{}}\n{"txn":' + "[" * 99_999,
