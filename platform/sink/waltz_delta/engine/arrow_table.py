@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final  # Any: `deltalake` has no types, and JSON values
@@ -34,7 +34,7 @@ from waltz_delta.engine.stores import file_system, is_local, sync, sync_director
 from waltz_delta.errors import NotADeltaTable, StoreUnavailable, UnsafeTable
 from waltz_delta.marks.positions_log import TableLog
 
-__all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable"]
+__all__ = ["PROBE", "ArrowTable", "NotOpened", "OpenedTable", "engine_kept"]
 
 PROBE: Final = "_waltz_probe"
 """A folder below the table's directory, for `store_probe`. Delta ignores folders whose names begin with an underscore, and VACUUM spares them."""
@@ -53,8 +53,17 @@ _UNKNOWN: Final = re.compile("Unsupported(:| Delta table type)|Max catalog versi
 """What `deltalake` says of a feature, a version or a type that it does not know, and of a table that a catalog manages."""
 
 
-class NotOpened(UnsafeTable):
-    """`deltalake` does not know a feature of the table. The reason is that for Spark's engine, and what a job reports that met it in between."""
+class NotOpened(Exception):
+    """`deltalake` does not know a feature of the table. Internal to this package: the text is the reason for Spark's engine."""
+
+
+@contextmanager
+def engine_kept(path: str) -> Iterator[None]:
+    """For work that cannot change its engine: raises `NotOpened` as `UnsafeTable`."""
+    try:
+        yield
+    except NotOpened as error:
+        raise UnsafeTable(path=path, reason=f"another process changed the table meanwhile: {error}") from error
 
 
 class LoadedTable:
@@ -359,7 +368,7 @@ class ArrowTable:
             reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
             return NotADeltaTable(path=self.path, reason=reason)
         if _UNKNOWN.search(text):
-            return NotOpened(path=self.path, reason=f"deltalake does not open the table: {sentence(error)}")
+            return NotOpened(f"deltalake does not open the table: {sentence(error)}")
         if damaged := self._damaged_checkpoint():
             return NotADeltaTable(path=self.path, reason=damaged)
         return StoreUnavailable(path=self.path, reason=sentence(error))

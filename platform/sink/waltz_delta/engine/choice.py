@@ -78,7 +78,7 @@ class TableEngine:
         try:
             opened = table.open()
         except NotOpened as error:
-            return error.reason
+            return str(error)
         if opened is None:
             return refusal_of_new
         return refusal(opened.protocol, opened.shape) or self._refuses(opened.shape)
@@ -156,7 +156,7 @@ class TableEngine:
             try:
                 transaction = ArrowTransaction(table, zone=session_zone(spark))
             except NotOpened as error:
-                self._refuse(error.reason)
+                self._refuse(str(error))
             else:
                 reason = transaction.refusal or (self._refuses(transaction.shape) if transaction.shape is not None else None)
                 if reason is None:

@@ -24,7 +24,7 @@ import pyarrow.parquet as parquet
 from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.engine.allowed import COMPRESSION, COMPRESSIONS, TableShape
 from waltz_delta.engine.arrow_schema import arrow_schema
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_table import ArrowTable, engine_kept
 from waltz_delta.engine.arrow_transaction import ArrowTransaction, Overtaken
 from waltz_delta.engine.compaction_plan import Bin, bins, target_bytes
 from waltz_delta.engine.log_actions import AddFile, Change, RemoveFile, is_removable
@@ -61,7 +61,13 @@ class Compacted:
 
 
 def compact(table: ArrowTable, small_bytes: int) -> Compacted:
-    """Rewrites the files below `small_bytes`. Raises `StoreUnavailable`, also if other commits come first each time, and what a commit raises."""
+    """Rewrites the files below `small_bytes`. Raises `StoreUnavailable`, also if other commits come first each time, `UnsafeTable`, and what a commit
+    raises."""
+    with engine_kept(table.path):
+        return _compact(table, small_bytes)
+
+
+def _compact(table: ArrowTable, small_bytes: int) -> Compacted:
     done = Compacted()
     planned: list[Bin] | None = None
     lost = 0

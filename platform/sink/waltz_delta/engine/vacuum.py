@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from waltz_delta.base.store_errors import store_errors
-from waltz_delta.engine.arrow_table import ArrowTable
+from waltz_delta.engine.arrow_table import ArrowTable, engine_kept
 from waltz_delta.engine.stores import file_system, is_local
 from waltz_delta.errors import NotADeltaTable
 
@@ -37,8 +37,9 @@ class Vacuumed:
 
 def vacuum(table: ArrowTable, hours: float, keep_versions: Sequence[int], *, dry_run: bool) -> Vacuumed:
     """`hours`: how long removed files are kept, rounded up. It must be longer than a batch runs, because no version has the files of a running one.
-    `keep_versions`: whose files are kept too, whatever their age. Raises `NotADeltaTable`, `StoreUnavailable`."""
-    opened = table.reopen()
+    `keep_versions`: whose files are kept too, whatever their age. Raises `NotADeltaTable`, `StoreUnavailable`, `UnsafeTable`."""
+    with engine_kept(table.path):
+        opened = table.reopen()
     if opened is None:
         raise NotADeltaTable(path=table.path, reason="no table there")
     with store_errors(table.path):

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from waltz_delta.base import internal
 from waltz_delta.base.quoting import table_at
-from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable
+from waltz_delta.engine.arrow_table import ArrowTable, OpenedTable, engine_kept
 from waltz_delta.engine.choice import EngineChoice, TableEngine
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.marks.positions_log import TableLog
@@ -69,7 +69,8 @@ class Tables:
         return int(rows[0][0]) if rows else None
 
     def _opened(self, path: str) -> OpenedTable:
-        opened = self.arrow[path].open()
+        with engine_kept(path):
+            opened = self.arrow[path].open()
         if opened is None:
             raise NotADeltaTable(path=path, reason="no table there")
         return opened
