@@ -1,4 +1,4 @@
-"""What a commit in a table's log says of itself: who made it, by which operation, and when.
+"""The JSON of a table's log, and what a commit says of itself: who made it, by which operation, and when.
 
 Source: Delta's PROTOCOL.md, "Commit Provenance Information".
 """
@@ -6,9 +6,16 @@ Source: Delta's PROTOCOL.md, "Commit Provenance Information".
 from __future__ import annotations
 
 import json
-from typing import Any  # JSON values
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final  # Any: JSON values
 
-__all__ = ["commit_info", "json_object"]
+from waltz_delta.errors import StoreUnavailable
+
+__all__ = ["VERSION_END", "commit_info", "json_object", "parsed", "parsing"]
+
+VERSION_END: Final = 2**63
+"""Versions are 64 bits."""
 
 
 def commit_info(commit: bytes) -> dict[str, Any]:
@@ -20,9 +27,26 @@ def commit_info(commit: bytes) -> dict[str, Any]:
         if not (is_first or b'"commitInfo"' in line) or not line.strip():
             continue
         is_first = False
-        if (found := json_object(json.loads(line)).get("commitInfo")) is not None:
+        if (found := parsed(line).get("commitInfo")) is not None:
             return json_object(found)
     return {}
+
+
+@contextmanager
+def parsing(path: str, version: int) -> Iterator[None]:
+    """Raises `StoreUnavailable` for a commit of this version that cannot be parsed."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable(path=path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """One JSON object. Raises `ValueError` for anything else, also for one that is nested too deeply."""
+    try:
+        return json_object(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def json_object(value: Any) -> dict[str, Any]:

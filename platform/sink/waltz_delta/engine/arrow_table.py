@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from waltz_delta.base.commit_info import commit_info
+from waltz_delta.base.commit_info import commit_info, parsing
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT
 from waltz_delta.base.store_errors import sentence, store_errors
 from waltz_delta.base.table_directory import LOG, UNFINISHED, refuse_other_content
@@ -242,10 +242,9 @@ class ArrowTable:
             text = self._known.commit if self._known is not None and self._known.version == version else self.commit_text(version)
             if text is None:
                 return
-            try:
-                yield version, commit_info(text)
-            except (ValueError, RecursionError) as error:
-                raise StoreUnavailable(path=self.path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
+            with parsing(self.path, version):
+                info = commit_info(text)
+            yield version, info
 
     def log(self) -> TableLog:
         """The log of the table, up to its newest commit."""
@@ -321,7 +320,7 @@ class ArrowTable:
         while (found := self.commit_text(version + 1)) is not None:
             try:
                 identifiers = identifiers.after(actions_of(found))
-            except (ChangesRules, ValueError, RecursionError):  # opening it says what is wrong
+            except (ChangesRules, ValueError):  # opening it says what is wrong
                 return None
             version, commit = version + 1, found
             if version - known.version == FOLLOWED_MAX:

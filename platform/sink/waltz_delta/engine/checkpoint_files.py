@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as parquet
 
+from waltz_delta.base.commit_info import VERSION_END, parsed
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 
 __all__ = ["HINT", "damage", "hinted_version"]
 
 HINT: Final = "_last_checkpoint"
 """A file in the log that names the newest checkpoint."""
-VERSION_END: Final = 2**63
 
 
 def damage(files: Any, log: str) -> str | None:
@@ -54,7 +54,7 @@ def _is_readable(name: str, content: bytes) -> bool:
 def hinted_version(hint: bytes) -> int:
     """The version that the content of a hint names. -1: it is none, which readers ignore."""
     try:
-        found = json.loads(hint)["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        found = parsed(hint)["version"]
+    except (ValueError, KeyError):
         return -1
     return found if type(found) is int and 0 <= found < VERSION_END else -1

@@ -3,12 +3,11 @@ asked for: with 64 partitions and 50 commits that would be 6,400 requests to a s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final  # JSON values
 
-from waltz_delta.base.commit_info import json_object
+from waltz_delta.base.commit_info import VERSION_END, json_object, parsed
 
 __all__ = ["ChangesRules", "Identifiers", "actions_of"]
 
@@ -19,7 +18,6 @@ _REQUIRED: Final[Mapping[str, frozenset[str]]] = {
     "txn": frozenset({"appId", "version"}),
 }
 """Fields that Delta's protocol requires."""
-VERSION_END: Final = 2**63
 
 
 class ChangesRules(Exception):
@@ -30,7 +28,7 @@ def actions_of(commit: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     """Kind and values of each action of a commit that changes only files and identifiers. Raises `ChangesRules` for another one, and `ValueError` for
     one that is torn or that Delta's protocol does not allow."""
     for line in filter(bytes.strip, commit.splitlines()):
-        for kind, values in json_object(json.loads(line.decode())).items():
+        for kind, values in parsed(line.decode()).items():
             if kind in _RULES:
                 raise ChangesRules
             if values is not None:

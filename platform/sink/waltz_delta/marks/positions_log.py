@@ -14,10 +14,10 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar  # Any: JSON values
 
-from waltz_delta.base.commit_info import commit_info
+from waltz_delta.base.commit_info import commit_info, parsed, parsing
 from waltz_delta.base.damaged_checkpoint import CHECKPOINT, COMMIT, remedy
 from waltz_delta.base.store_errors import store_errors
-from waltz_delta.errors import NotADeltaTable, StoreUnavailable
+from waltz_delta.errors import NotADeltaTable
 from waltz_log.extras import explain_missing
 
 __all__ = ["NOTHING_THERE", "TableLog"]
@@ -128,7 +128,10 @@ class TableLog:
         """The `commitInfo` of a commit; None if there is no such file."""
         if self._newest_info[0] != version:
             text = self._commit_text(version)
-            return None if text is None else self._parsed(version, lambda: commit_info(text))
+            if text is None:
+                return None
+            with parsing(self.path, version):
+                return commit_info(text)
         return self._newest_info[1]
 
     def _first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
@@ -220,15 +223,9 @@ class TableLog:
         text = self._commit_text(version)
         if text is None:
             return None
-        self._newest_info = (version, self._parsed(version, lambda: commit_info(text)))
-        return self._parsed(version, lambda: _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line))
-
-    def _parsed(self, version: int, parse: Callable[[], T]) -> T:
-        """Raises `StoreUnavailable` if the commit of that version cannot be parsed."""
-        try:
-            return parse()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise StoreUnavailable(path=self.path, reason=f"the commit {version:020d}.json cannot be parsed: {error}") from error
+        with parsing(self.path, version):
+            self._newest_info = (version, commit_info(text))
+            return _identifiers(parsed(line) for line in text.splitlines() if b'"txn"' in line)
 
     def _commit_text(self, version: int) -> bytes | None:
         """The content of a commit; None if there is no such file."""
